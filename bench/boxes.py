@@ -30,7 +30,7 @@ from areal_judge.boxes.registry import BoxBounds
 from areal_judge.boxes.service import SERVICE_NAME
 from areal_judge.boxes.stack import BoxSettings, BoxStack, box_stack
 from areal_judge.boxes.values import BOX_LIMITS
-from areal_judge.sandbox.values import Run, Script
+from areal_judge.sandbox.values import ProgramRun, PythonScript
 
 TOKEN = "of-a-benchmark"
 GRACE_S = 0.2
@@ -55,7 +55,7 @@ async def one_shots(stack: BoxStack, count: int) -> float:
 
     async def one() -> None:
         async with turns:
-            await stack.sandbox.run(Run(Script(""), limits=BOX_LIMITS))
+            await stack.sandbox.run(ProgramRun(PythonScript(""), limits=BOX_LIMITS))
 
     began = time.perf_counter()
     await asyncio.gather(*(one() for _ in range(count)))

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-from areal.gateway.core import Gateway
+from areal.gateway.core import GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.front import Front
 from areal.gateway.http import GatewayServer
 from areal.gateway.keys import secret_of
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.gateway.tunnel import SERVICE_NAME, Tunnels
 from areal.net.http_server import HttpServer
@@ -74,14 +74,14 @@ async def serve_gateway(directory: Path, sessions: int, front: str | None, dial:
     """Our gateway, with sessions that live as long as it does: at the worker itself, or behind a front."""
     tokenizer = Tokenizer.from_dir(directory)
     owner = None if front is None else OWNER
-    gateway = Gateway(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner)
+    gateway = GatewayCore(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner)
     server = GatewayServer(gateway, tokenizer)
     if front is None:
         server.start()
     else:
         server.address = front
         Tunnel(dial, TOKEN, server.app(), owner=OWNER).start()
-    engine, limits = AtOnce(tokenizer), Limits(ANSWER, 32_768, 256)
+    engine, limits = AtOnce(tokenizer), SessionLimits(ANSWER, 32_768, 256)
     opened = [server.open(f"0.{number}", engine, limits, lives_s=86_400) for number in range(sessions)]
     places = [[access.base_url, access.api_key] for access in opened]
     print(json.dumps({"base_url": server.address, "places": places}), flush=True)

@@ -25,8 +25,8 @@ import report
 from areal.observe.metrics import RoleMetrics
 from areal.record.writer import RecordWriter
 from areal.rollout.worker import samples
-from areal.rollout.worker.recording import Recording, RecordLimits
-from areal.rollout.worker.runner import EpisodeEnd, Key
+from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
+from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.spec.job import RLJob
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
@@ -174,7 +174,7 @@ def _work(
     options: argparse.Namespace, tokenizer: Tokenizer, writer: RecordWriter, step: int, vocabulary: int
 ) -> tuple[float, dict[tuple[int, int], bytes]]:
     """Hand a worker's recording the samples of a step; seconds on its loop, and the payloads."""
-    recording = Recording(writer, tokenizer, RecordLimits(1.0, BUDGET, options.groups), "worker-0")
+    recording = EpisodeRecording(writer, tokenizer, RecordLimits(1.0, BUDGET, options.groups), "worker-0")
     clock, stored = Clock(), {}
     take = clock.around(recording.sampled)
     moments = [record.Moment(what=what, began=1.0, ended=2.0) for what in ("generate", "score")]
@@ -182,7 +182,7 @@ def _work(
         verdict = common.Verdict(score=episode.reward, status="right", method="exact")
         origin = samples.Origin(group, index, 1, 2, "worker-0", common.Digests(), verdict)
         raw = stored[group, index] = samples.build(episode, origin).payload
-        take(Key(group, index), EpisodeEnd(episode, verdict, moments=moments), raw)
+        take(Key(group, index), EpisodeResult(episode, verdict, moments=moments), raw)
     return clock.seconds, stored
 
 

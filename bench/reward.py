@@ -28,7 +28,7 @@ import reward_rates as rates
 from areal.reward.verifiers.math import MathVerifier
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
 from areal_judge.sandbox.values import Tier
@@ -140,7 +140,7 @@ async def latency(table: Table) -> None:
 
 async def suites(table: Table) -> None:
     """Suites of twenty cases, a C++ program, and what an idle sandbox holds."""
-    toolchains_found, store = Toolchains.found(), Store()
+    toolchains_found, store = Toolchains.found(), PreparedFiles()
     config = SandboxConfig(zygotes=4, drivers=DRIVERS, readable=Toolchains.readable(toolchains_found, store))
     sandbox = Sandbox(config)
     await sandbox.start()

@@ -18,7 +18,7 @@ from areal_judge.judge.values import (
     Suite,
 )
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Ending, Limits, Run, Script
+from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript
 from reward_baselines import TRIVIAL
 
 CASES = 20
@@ -47,7 +47,7 @@ async def at_once(work: Callable[[int], Awaitable[object]], count: int, slots: i
 
 async def trivial(sandbox: Sandbox, _number: int = 0) -> None:
     """One program that prints a line."""
-    ended = await sandbox.run(Run(Script(TRIVIAL)))
+    ended = await sandbox.run(ProgramRun(PythonScript(TRIVIAL)))
     assert ended.clean, ended
     assert ended.stdout == b"1\n", ended
 
@@ -69,7 +69,7 @@ async def kill_latencies(sandbox: Sandbox, runs: int) -> list[float]:
     late = []
     for _ in range(runs):
         began = time.perf_counter()
-        ended = await sandbox.run(Run(Script("while True: pass"), limits=Limits(wall_s=limit)))
+        ended = await sandbox.run(ProgramRun(PythonScript("while True: pass"), limits=Limits(wall_s=limit)))
         assert ended.ending is Ending.WALL_LIMIT, ended
         late.append(time.perf_counter() - began - ended.setup_s - limit)
     return late

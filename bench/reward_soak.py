@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.kernel import calls as kernel
-from areal_judge.sandbox.values import Ending, Limits, Run, Script
+from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript
 from reward_rates import at_once
 
 
@@ -90,7 +90,7 @@ async def soak(sandbox: Sandbox, runs: int, slots: int) -> dict[str, object]:
         # Most programs are quick; one in a hundred never ends.
         source, ending = HABITS[4] if number % 100 == 99 else HABITS[(0, 1, 2, 3, 5)[number % 5]]
         ended = await sandbox.run(
-            Run(Script(source), limits=Limits(wall_s=0.2 if ending is Ending.WALL_LIMIT else 4.0))
+            ProgramRun(PythonScript(source), limits=Limits(wall_s=0.2 if ending is Ending.WALL_LIMIT else 4.0))
         )
         assert ended.ending is ending, (number, source, ended)
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import psutil
 from areal.clients.generation import GenerationClient
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.generation import agent as agent_module
-from areal.generation.agent import Agent, AgentSettings
+from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import EngineStart, Launch
 from areal.ledger.client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
@@ -38,9 +38,9 @@ from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.worker.episode_run import EpisodeSettings
-from areal.rollout.worker.recording import Recording, RecordLimits
+from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
-from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.serving import EmbeddedEngineBlock
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
@@ -194,16 +194,16 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
     async with AsyncLedger(given["redis"], "bench") as ledger:
         metrics = RoleMetrics("worker", "bench")
         writer = RecordWriter(Path(given["root"]), given["name"], metrics, keep_bytes=1 << 30)
-        tools = Tools(
+        tools = WorkerTools(
             client=client,
             reward=None,
             ledger=ledger,
             tokenizer=tokenizer,
-            recording=Recording(writer, tokenizer, RecordLimits(1.0, 64 << 20, 64), given["name"]),
+            recording=EpisodeRecording(writer, tokenizer, RecordLimits(1.0, 64 << 20, 64), given["name"]),
             waits=waits,
             progress=progress,
             metrics=metrics,
-            sessions=Sessions(tokenizer, Limits(256, 256, 16), chat_template=None),
+            sessions=Sessions(tokenizer, SessionLimits(256, 256, 16), chat_template=None),
         )
         tokens = given["tokens"]
         made = Worker(
@@ -229,7 +229,7 @@ async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) ->
         return Launch([*argv, "--step", str(given["step_s"]), "--interval", str(start.stream_interval)], {})
 
     agent_module.engine_command.launch = launch
-    made = Agent(
+    made = GenerationAgent(
         AgentSettings(
             server_id=given["name"],
             job="bench",

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 import report  # noqa: E402
 from areal.record.choose import in_share  # noqa: E402
-from areal.record.segment import Header, Kind, pack  # noqa: E402
+from areal.record.segment import FrameKind, Header, pack  # noqa: E402
 from areal.v1 import record_pb2 as record  # noqa: E402
 from support.recorded_run import made_sample, sample_frame  # noqa: E402
 
@@ -98,7 +98,7 @@ def step_frame(step: int, chance: np.random.Generator) -> bytes:
         mismatch=chance.random(count).astype("<f4").tobytes(), worst=chance.random(count).astype("<f4").tobytes(),
         beyond=np.zeros(count, "<f4").tobytes(), xxh3=chance.integers(0, 2**63, count).astype("<u8").tobytes(),
     )  # fmt: skip
-    head = Header(Kind.STEP, step=step, reward=float(rewards.mean()), tokens=1, version=1)
+    head = Header(FrameKind.STEP, step=step, reward=float(rewards.mean()), tokens=1, version=1)
     return pack(head, told.SerializeToString())
 
 

@@ -29,7 +29,7 @@ from areal.values.policy import PolicyId
 from areal.weights.group import buckets
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.publish import WeightsRef
-from areal.weights.stage import Stage
+from areal.weights.stage import StagingArea
 from areal.weights.verify import open_version
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.meeting import Meeting
@@ -127,7 +127,7 @@ def main() -> None:
             Path(home, "volume"), {}, 0, Meeting(ranks, "writing", DEADLINE_S),
             lambda ref, final: refs.append(ref) or "", WaitRegistry("bench"), full_every=10,
         )  # fmt: skip
-        stage = Stage(Path(home, "stage"))
+        stage = StagingArea(Path(home, "stage"))
         for version, kind in enumerate(["warm", "warm delta", "delta", "full"]):
             step(tensors)
             order = publisher.order(PolicyId(version, 1), final=kind == "full")

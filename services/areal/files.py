@@ -71,22 +71,22 @@ def append_lines(path: Path, lines: Iterable[bytes], *, durable: bool = False) -
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LinesOfFile:
     """What a file of lines holds."""
 
     whole: list[bytes]
     torn: bytes = b""  # after the last newline: its writer died, or is still writing
 
 
-def read_lines(path: Path, offset: int = 0) -> Lines:
+def read_lines(path: Path, offset: int = 0) -> LinesOfFile:
     """The lines of a file from `offset` on, without newlines, empty ones included; none when there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
             *whole, torn = file.read().split(b"\n")
     except FileNotFoundError:
-        return Lines([])
-    return Lines(whole, torn)
+        return LinesOfFile([])
+    return LinesOfFile(whole, torn)
 
 
 def ends_whole(path: Path) -> bool:

@@ -83,9 +83,9 @@ def eval_(
     number, file = (int(samples), None) if samples.isdecimal() else (1, Path(samples))
     if not 1 <= number <= 1024:
         raise typer.BadParameter("--samples is 1 to 1024, or a file")
-    from areal_judge.evaluate.suite_run import Asked, suite_command
+    from areal_judge.evaluate.suite_run import SuiteOptions, suite_command
 
-    asked = Asked(
+    asked = SuiteOptions(
         suite, model or "", data, download, number, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
         instruction, concurrent, key, dtype, min_tier, out, as_json, file, canonical,
     )  # fmt: skip
@@ -122,9 +122,9 @@ def try_(
     The exit code is 0 only when the program passed, and 1 when it did not. Anything else is not its doing: 64 an
     argument or this machine's tier, 65 the suite, 75 the machine (try again).
     """
-    from areal_judge.evaluate.one_program import Asked, try_command
+    from areal_judge.evaluate.one_program import TrialOptions, try_command
 
-    asked = Asked(solution, suite, format, language, completion, stop, total, as_json, min_tier, highest_tier)
+    asked = TrialOptions(solution, suite, format, language, completion, stop, total, as_json, min_tier, highest_tier)
     raise typer.Exit(try_command(asked))
 
 

@@ -18,7 +18,7 @@ from areal.spec import RLJob, load_job
 from areal.yaml_file.document import read_document
 from areal_judge.judge.languages.discovery import Toolchain
 from areal_judge.sandbox.host.tiers import REQUIRED, decide
-from areal_judge.sandbox.values import Powers, Probe, Tier
+from areal_judge.sandbox.values import Powers, Tier, TierProbe
 
 JOB = Path(__file__).resolve().parents[2] / "examples" / "code_rl.yaml"
 GOOD = {"prompt": "add 1:", "input_output": {"fn_name": "f", "inputs": [[1]], "outputs": [2]}}
@@ -34,7 +34,7 @@ def powers(tier: Tier, *, cgroup: bool = True) -> Powers:
     names = {name for low in Tier if low <= tier for one in REQUIRED[low] for name in one.probes} - {"own_kernel"}
     tried = {name for every in REQUIRED.values() for one in every for name in one.probes}
     grouped = ("cgroup_memory", "cgroup_processes")
-    return decide([*(Probe(name, name in names) for name in tried), *(Probe(name, cgroup) for name in grouped)])
+    return decide([*(TierProbe(name, name in names) for name in tried), *(TierProbe(name, cgroup) for name in grouped)])
 
 
 def test_a_machine_that_reaches_the_tier_is_fine():

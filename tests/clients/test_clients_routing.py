@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from areal.clients.generation.fleet import DOUBT_S, Fleet
-from areal.clients.generation.routing import OVERLOAD_SLACK, Server, choose, eligible
+from areal.clients.generation.routing import OVERLOAD_SLACK, RoutedServer, choose, eligible
 from areal.v1 import generation_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
 servers = st.builds(
-    Server,
+    RoutedServer,
     server_id=st.sampled_from("abcdef"),
     version=st.integers(-1, 5),
     live=st.booleans(),
@@ -36,14 +36,14 @@ def test_a_chosen_server_is_eligible_and_only_the_groups_own_may_be_busier(fleet
 
 
 def test_a_group_keeps_its_server_until_that_is_overloaded():
-    busy, idle = Server("a", 3, load=OVERLOAD_SLACK), Server("b", 3, load=0)
+    busy, idle = RoutedServer("a", 3, load=OVERLOAD_SLACK), RoutedServer("b", 3, load=0)
     assert choose([busy, idle], 3, "a") == "a"
     assert choose([replace(busy, load=OVERLOAD_SLACK + 1), idle], 3, "a") == "b"
 
 
 def test_only_the_floor_counts_not_the_lag():
-    assert choose([Server("old", 1, load=0), Server("new", 9, load=1)], 1) == "old"
-    assert choose([Server("old", 1, load=0), Server("new", 9, load=1)], 2) == "new"
+    assert choose([RoutedServer("old", 1, load=0), RoutedServer("new", 9, load=1)], 1) == "old"
+    assert choose([RoutedServer("old", 1, load=0), RoutedServer("new", 9, load=1)], 2) == "new"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_only_the_floor_counts_not_the_lag():
     ],
 )
 def test_a_server_that_may_not_be_routed_to_is_never_chosen(change):
-    assert choose([replace(Server("a", 3), **change)], 0 if "refused_floor" in change else -9) is None
+    assert choose([replace(RoutedServer("a", 3), **change)], 0 if "refused_floor" in change else -9) is None
 
 
 def state(server_id="a", **fields):

@@ -9,7 +9,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from support.agent_scene import calculate
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(120)]
@@ -84,7 +84,7 @@ async def test_an_ended_session_is_told_and_not_asked_again(scene):
 
 
 async def test_a_prompt_without_room_is_refused_and_the_episode_goes_on(scene):
-    play = scene(limits=Limits(max_new_tokens=64, max_sample_tokens=1024, max_calls=8))
+    play = scene(limits=SessionLimits(max_new_tokens=64, max_sample_tokens=1024, max_calls=8))
     ((refused, after),) = await play.converse(["x" * 2000, "one"], forgets=True)
     said = refused if isinstance(refused, str) else refused["message"]  # inspect-ai makes an answer of it
     assert "leaves no room" in said

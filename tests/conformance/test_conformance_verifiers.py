@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from areal.errors import ArealError, DataError, InfraError
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.workflow.hosted import HostedAgent
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 from support.agent_scene import Scene
@@ -88,7 +88,7 @@ async def test_a_row_that_is_no_task_is_the_datasets_fault(played):
 
 
 async def test_a_prompt_without_room_is_the_datasets_fault_and_asked_once(scene):
-    play = scene(limits=Limits(max_new_tokens=64, max_sample_tokens=1024, max_calls=8))
+    play = scene(limits=SessionLimits(max_new_tokens=64, max_sample_tokens=1024, max_calls=8))
     ((refused, after),) = await play.converse(["x" * 2000, "one"])
     assert isinstance(refused, DataError)
     assert "leaves no room" in refused.message

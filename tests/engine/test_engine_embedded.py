@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.engine.cache import KVCache
-from areal.engine.embedded import EmbeddedEngine, EngineOptions
+from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.engine.main import options, parser
 from areal.generation.engine_command import EngineStart, launch
 from areal.spec import serving
@@ -15,7 +15,7 @@ from support.engine_models import make_model
 def test_the_budget_is_what_the_command_line_says_whatever_is_free(tmp_path, monkeypatch, cache_bytes, tokens):
     monkeypatch.setattr("psutil.virtual_memory", lambda: pytest.fail("free memory depends on what else runs"))
     model = make_model(tmp_path / "model", 0)
-    engine = EmbeddedEngine(EngineOptions(model_path=model, cache_bytes=cache_bytes), lambda error: None)
+    engine = TorchEngine(EngineOptions(model_path=model, cache_bytes=cache_bytes), lambda error: None)
     a_token = KVCache.bytes_per_token(engine.config, engine._dtype)
     expected = tokens or max(cache_bytes // a_token, KVCache.capacity_for(engine.context))
     assert engine.max_total_tokens == expected

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from areal.engine.request import BadRequest, Limits, parse_generate
+from areal.engine.request import BadRequest, RequestLimits, parse_generate
 
-LIMITS = Limits(vocab=64, context=160, stream_interval=4)
+LIMITS = RequestLimits(vocab=64, context=160, stream_interval=4)
 
 
 def parse(**body):
@@ -72,5 +72,5 @@ def test_what_cannot_be_done_is_refused_in_words(body, word):
 def test_stop_strings_need_a_tokenizer():
     with pytest.raises(BadRequest, match="tokenizer"):
         parse_generate(
-            {"input_ids": [1], "sampling_params": {"stop": "x", "max_new_tokens": 1}}, Limits(64, 32, text=False)
+            {"input_ids": [1], "sampling_params": {"stop": "x", "max_new_tokens": 1}}, RequestLimits(64, 32, text=False)
         )

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.engine.commands import Abort, Add, Continue, Load, Pause, SetVersion, Stop
-from areal.engine.model import Model
+from areal.engine.commands import Abort, Add, Continue, Load, Pause, SetVersion, StopThread
+from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import GenerateRequest, Output, SamplingParams
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
@@ -36,7 +36,7 @@ class Running:
         self._changed = threading.Condition()
         self.failures: list[BaseException] = []
         self.scheduler = DecodeScheduler(
-            Model(config, F32, config.context),
+            DecoderModel(config, F32, config.context),
             load_weights(path, config, F32),
             version="0.f1",
             model_path=str(path),
@@ -81,7 +81,7 @@ def run(models):
 
     yield start
     for one in started:
-        one.scheduler.post(Stop())
+        one.scheduler.post(StopThread())
         one.scheduler.join(60)
         assert not one.failures
 

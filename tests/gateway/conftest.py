@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.workflow.tokenizer import Tokenizer
 from support.chat_tokenizer import HERMES, write_chat_tokenizer
 from support.gateway_scene import Scene, scene_of
@@ -24,7 +24,7 @@ def through(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def scene(tokenizer: Tokenizer, through: str) -> AsyncIterator[Scene]:
-    async with scene_of(tokenizer, through, Limits(16, 4096, 32)) as made:
+    async with scene_of(tokenizer, through, SessionLimits(16, 4096, 32)) as made:
         yield made
 
 
@@ -32,5 +32,5 @@ async def scene(tokenizer: Tokenizer, through: str) -> AsyncIterator[Scene]:
 async def tool_scene(tmp_path_factory: pytest.TempPathFactory, through: str) -> AsyncIterator[Scene]:
     """A model whose template knows tools."""
     tokenizer = Tokenizer.from_dir(write_chat_tokenizer(tmp_path_factory.mktemp("hermes"), HERMES))
-    async with scene_of(tokenizer, through, Limits(64, 4096, 32)) as made:
+    async with scene_of(tokenizer, through, SessionLimits(64, 4096, 32)) as made:
         yield made

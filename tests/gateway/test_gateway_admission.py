@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from areal.gateway.admission import FIELDS, Treatment, admit, overridden
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
 TABLE = [line for line in PAGE.splitlines() if line.startswith("| `")]
@@ -22,12 +22,12 @@ def test_a_field_is_documented_as_it_is_treated(name):
 def test_a_refused_field_passes_only_where_it_says_nothing(name):
     for harmless in FIELDS[name].harmless:
         admit({name: harmless})
-    with pytest.raises(Refused, match=name):
+    with pytest.raises(CallRefusal, match=name):
         admit({name: "anything"})
 
 
 def test_a_field_that_is_not_known_is_refused():
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CallRefusal) as caught:
         admit({"beam_width": 2})
     assert caught.value.field == "beam_width"
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from areal.gateway import keys
 from areal.gateway.dial import WINDOW
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.workflow.tokenizer import Tokenizer
 from starlette.types import Receive, Scope, Send
 from support.gateway_scene import ASK, OWNER, Engine, Fronted, Scene, front, sessions_of
@@ -65,7 +65,7 @@ async def test_a_worker_that_stays_away_is_the_platforms_fault(gateway: Fronted)
 
 async def test_a_worker_that_started_again_has_ended_its_sessions(tokenizer: Tokenizer) -> None:
     server, engine = sessions_of(tokenizer, OWNER), Engine(tokenizer)
-    access = server.open("3.0", engine, Limits(16, 4096, 32), lives_s=600, address="http://nowhere")
+    access = server.open("3.0", engine, SessionLimits(16, 4096, 32), lives_s=600, address="http://nowhere")
     engine.let.clear()
     successor = "worker-0.99999999"
     async with front() as gateway:
@@ -85,7 +85,7 @@ async def test_a_call_whose_stream_breaks_is_handed_on_again_and_joins(tokenizer
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(front())
         scene = Scene(
-            server, engine, server.open("3.0", engine, Limits(16, 4096, 32), lives_s=600, address=gateway.url)
+            server, engine, server.open("3.0", engine, SessionLimits(16, 4096, 32), lives_s=600, address=gateway.url)
         )
         stack.push_async_callback(scene.client.aclose)
         engine.let.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from areal.errors import InfraError
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.values.generation import Sampling
 from areal.workflow.tokenizer import Tokenizer
 from support.gateway_scene import ASK, Body, Scene
@@ -102,7 +102,7 @@ async def test_t9_the_same_question_twice_at_once_is_two_samples(scene: Scene) -
 
 
 async def test_a_key_opens_its_own_session_until_that_ends(scene: Scene) -> None:
-    other = scene.server.open("4.0", scene.engine, Limits(16, 4096, 32), lives_s=600)
+    other = scene.server.open("4.0", scene.engine, SessionLimits(16, 4096, 32), lives_s=600)
     assert (await scene.ask(key="sk-areal-3.1-1-x")).status_code == 401
     assert (await scene.ask(key=other.api_key)).status_code == 403
     root = scene.server.address

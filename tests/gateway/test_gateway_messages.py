@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, parse_messages
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +85,6 @@ def test_t5_arguments_are_compared_as_json(arguments):
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused_by_its_place(messages, field):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CallRefusal) as caught:
         parse_messages(messages)
     assert (caught.value.status, caught.value.field) == (400, field)

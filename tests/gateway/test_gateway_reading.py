@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from areal.gateway.reading import Manner, Reader, read
+from areal.gateway.reading import AnswerReader, Manner, read
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def pieces_of(reader: Reader, ids: list[int], sizes: list[int]) -> list[str]:
+def pieces_of(reader: AnswerReader, ids: list[int], sizes: list[int]) -> list[str]:
     told, at = [], 0
     for size in [*sizes, len(ids)]:
         told += [part.text for part in reader.feed(ids[at : at + size])]
@@ -20,13 +20,13 @@ SIZES = st.lists(st.integers(0, 3), max_size=8)
 
 @given(st.lists(st.integers(0, 268), max_size=12), SIZES)
 def test_t10_deltas_are_the_decoded_answer_for_any_ids(tokenizer, ids, sizes):
-    assert "".join(pieces_of(Reader(tokenizer), ids, sizes)) == tokenizer.decode(ids)
-    assert read(Reader(tokenizer), ids).text == tokenizer.decode(ids)
+    assert "".join(pieces_of(AnswerReader(tokenizer), ids, sizes)) == tokenizer.decode(ids)
+    assert read(AnswerReader(tokenizer), ids).text == tokenizer.decode(ids)
 
 
 @given(st.text("abth\u00e4\u20ac\U0001f600", max_size=10), SIZES)
 def test_t10_no_character_comes_in_halves(tokenizer, text, sizes):
-    told = pieces_of(Reader(tokenizer), tokenizer.encode(text, special=False).tolist(), sizes)
+    told = pieces_of(AnswerReader(tokenizer), tokenizer.encode(text, special=False).tolist(), sizes)
     assert "".join(told) == text
     assert "\ufffd" not in "".join(told)
 
@@ -36,4 +36,4 @@ def test_t10_nothing_of_a_stop_string_is_told(tokenizer, text, stops, sizes):
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     expected = text[: min(places)] if places else text
     ids = tokenizer.encode(text, special=False).tolist()
-    assert "".join(pieces_of(Reader(tokenizer, Manner(stops)), ids, sizes)) == expected
+    assert "".join(pieces_of(AnswerReader(tokenizer, Manner(stops)), ids, sizes)) == expected

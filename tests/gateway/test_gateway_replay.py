@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from areal.gateway.dialects import chat
 from areal.gateway.messages import Message, ToolCall
-from areal.gateway.session import Call, Limits, Session
+from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits
 from areal.gateway.templates.template import Template
 from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of, kept
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from support.chat_tokenizer import HERMES, write_chat_tokenizer
 
 CASES = int(os.environ.get("AREAL_REPLAYED_HISTORIES", "200"))
-LIMITS = Limits(max_new_tokens=8, max_sample_tokens=1 << 24, max_calls=64)
+LIMITS = SessionLimits(max_new_tokens=8, max_sample_tokens=1 << 24, max_calls=64)
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("add", "look")
@@ -62,14 +62,14 @@ class Client:
 
     template: Template
     end: int
-    session: Session = field(init=False)
+    session: EpisodeCalls = field(init=False)
     told: list[tuple[int, list[Body], str]] = field(default_factory=list)  # call, history with its answer, tools
-    last: tuple[Body, Call] | None = None
+    last: tuple[Body, SessionCall] | None = None
 
     def __post_init__(self) -> None:
-        self.session = Session("s", self.template, LIMITS)
+        self.session = EpisodeCalls("s", self.template, LIMITS)
 
-    def send(self, body: Body, *, retry: bool = False) -> tuple[Call, bool]:
+    def send(self, body: Body, *, retry: bool = False) -> tuple[SessionCall, bool]:
         question = chat.parse(json.dumps(body).encode(), {}).question
         call, begin = self.session.ask(question, retry=retry)
         if begin:
@@ -96,7 +96,7 @@ class Client:
         rest = meant[length:]
         return number if rest and not any(message[0] == "assistant" for message in rest) else None
 
-    def answer(self, body: Body, call: Call, how: str, ids: list[int]) -> None:
+    def answer(self, body: Body, call: SessionCall, how: str, ids: list[int]) -> None:
         ids = ids if how == "cut" else [*ids, self.end]
         made = Message(
             "assistant",

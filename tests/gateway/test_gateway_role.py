@@ -20,9 +20,9 @@ import pytest
 from areal.admit.resolve import resolve
 from areal.observe.waits import WaitRegistry
 from areal.plan import RoleHost, role_table
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.processes.rows import child_of
-from areal.processes.supervise import Supervised
+from areal.processes.supervise import ChildSupervisor
 from areal.rollout.worker.sessions import Gateways
 from areal.spec import load_job
 from areal.workflow.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
 class Role:
     """A gateway under supervision."""
 
-    child: Supervised
+    child: ChildSupervisor
     http: int
     grpc: int
 
@@ -53,7 +53,7 @@ class Role:
     async def ready(self, restarts: int = 0) -> None:
         """Wait until it serves, after so many restarts."""
         async with asyncio.timeout(60):
-            while not (self.child.status.phase is Phase.READY and self.child.status.restarts >= restarts):
+            while not (self.child.status.phase is ChildPhase.READY and self.child.status.restarts >= restarts):
                 await self.child.changed()
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ async def role(tmp_path: Path) -> AsyncIterator[Role]:
     job.token_path.write_text(TOKEN)
     place = RoleHost(sys.executable, (sys.executable, "-m", "areal.processes.role"), "redis-server")
     (row,) = (row for row in role_table(job, place) if row.name == "gateway-0")
-    child = Supervised(child_of(row, tmp_path / "logs", tmp_path))
+    child = ChildSupervisor(child_of(row, tmp_path / "logs", tmp_path))
     life = asyncio.create_task(child.run())
     made = Role(child, row.ports["http"], row.ports["grpc"])
     await made.ready()

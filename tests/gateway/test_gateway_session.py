@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message
-from areal.gateway.session import Call, Limits, Question, Session
+from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.templates.template import Template
 from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-LIMITS = Limits(max_new_tokens=8, max_sample_tokens=4096, max_calls=64)
+LIMITS = SessionLimits(max_new_tokens=8, max_sample_tokens=4096, max_calls=64)
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,13 @@ def template(tokenizer):
     return Template(tokenizer)
 
 
-def question(*texts: str, seed: int | None = None, **roles: str) -> Question:
+def question(*texts: str, seed: int | None = None, **roles: str) -> SessionRequest:
     """User and assistant in turn."""
     messages = tuple(Message(("user", "assistant")[number % 2], text) for number, text in enumerate(texts))
-    return Question(messages, digest=hash((texts, seed)), seed=seed)
+    return SessionRequest(messages, digest=hash((texts, seed)), seed=seed)
 
 
-def answer(session: Session, call: Call, ids: list[int], text: str) -> None:
+def answer(session: EpisodeCalls, call: SessionCall, ids: list[int], text: str) -> None:
     span = TokenSpan(0, len(ids), "2.f1", "server")
     session.answered(
         call, GenerationResult(as_ids(ids), np.full(len(ids), -0.5, "<f4"), (span,)), Message("assistant", text)
@@ -35,7 +35,7 @@ def answer(session: Session, call: Call, ids: list[int], text: str) -> None:
 
 
 def test_t1_a_later_prompt_begins_with_what_was_given_and_sampled(template, tokenizer):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     first, _ = session.ask(question("q"), retry=False)
     odd = [tokenizer.encode("t")[0], tokenizer.encode("h")[0], next(iter(tokenizer.eos_ids))]  # "th" in two tokens
     answer(session, first, odd, "th")
@@ -58,7 +58,7 @@ ACTS = st.lists(
 @given(ACTS)
 def test_t1_t8_t9_hold_for_whatever_a_client_does_to_its_history(template, acts):
     """Every prompt begins with the exact ids of the node it continues; each sampled token is trained at most once."""
-    session, history, asked = Session("s", template, LIMITS), ["q"], 0
+    session, history, asked = EpisodeCalls("s", template, LIMITS), ["q"], 0
     sampled: dict[int, list[int]] = {}
     call = None
     for act, word, ids in [("go on", "a", [7]), *acts]:
@@ -95,7 +95,7 @@ def test_t1_t8_t9_hold_for_whatever_a_client_does_to_its_history(template, acts)
 
 
 def test_t8_a_rewritten_history_is_a_branch_of_its_own_with_nothing_trained_but_its_answer(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     first, _ = session.ask(question("q"), retry=False)
     answer(session, first, [5, 6], "yes")
     fork, _ = session.ask(question("q", "no", "more"), retry=False)
@@ -107,14 +107,14 @@ def test_t8_a_rewritten_history_is_a_branch_of_its_own_with_nothing_trained_but_
 
 
 def test_t9_a_retry_joins_the_call_under_way(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     call, begin = session.ask(question("q"), retry=False)
     again, second = session.ask(question("q"), retry=True)
     assert (begin, second, again is call, session.calls) == (True, False, True, 1)
 
 
 def test_t9_a_call_whose_client_left_is_joined_without_a_count(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     call, _ = session.ask(question("q"), retry=False)
     session.gone(call)
     again, begin = session.ask(question("q"), retry=False)
@@ -123,7 +123,7 @@ def test_t9_a_call_whose_client_left_is_joined_without_a_count(template):
 
 @pytest.mark.parametrize(("delivered", "retry"), [(False, False), (False, True), (True, True)])
 def test_t9_an_answer_that_did_not_arrive_or_is_retried_is_given_again(template, delivered, retry):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     call, _ = session.ask(question("q"), retry=False)
     answer(session, call, [5], "yes")
     (session.delivered if delivered else session.gone)(call)
@@ -133,7 +133,7 @@ def test_t9_an_answer_that_did_not_arrive_or_is_retried_is_given_again(template,
 
 @pytest.mark.parametrize("delivered", [True, False], ids=["delivered", "still under way"])
 def test_t9_asking_the_same_again_on_purpose_is_a_new_question(template, delivered):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     call, _ = session.ask(question("q"), retry=False)
     if delivered:
         answer(session, call, [5], "yes")
@@ -145,7 +145,7 @@ def test_t9_asking_the_same_again_on_purpose_is_a_new_question(template, deliver
 
 
 def test_t9_another_seed_is_another_question(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     first, _ = session.ask(question("q", seed=1), retry=True)
     second, begin = session.ask(question("q", seed=2), retry=True)
     assert begin
@@ -153,10 +153,10 @@ def test_t9_another_seed_is_another_question(template):
 
 
 def test_t9_a_failed_call_is_sampled_again_with_the_same_seed(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     call, _ = session.ask(question("q"), retry=False)
     draw = call.draw
-    session.failed(call, Refused("the engine is away", status=503))
+    session.failed(call, CallRefusal("the engine is away", status=503))
     session.gone(call)
     again, begin = session.ask(question("q"), retry=True)
     assert (again is call, begin, again.draw) == (True, True, draw)
@@ -164,27 +164,27 @@ def test_t9_a_failed_call_is_sampled_again_with_the_same_seed(template):
 
 def test_t14_an_answer_has_the_room_there_is_and_then_is_refused(template):
     prompt = len(template.first([Message("user", "q")]))
-    session = Session("s", template, Limits(8, prompt + 3, 64))
+    session = EpisodeCalls("s", template, SessionLimits(8, prompt + 3, 64))
     call, _ = session.ask(question("q"), retry=False)
     assert call.max_new_tokens == 3
-    with pytest.raises(Refused, match="maxSampleTokens") as caught:
+    with pytest.raises(CallRefusal, match="maxSampleTokens") as caught:
         session.ask(question("q", seed=1), retry=False)
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
     answer(session, call, [5, 5, 5], "yes")
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefusal):
         session.ask(question("q", "yes", "more"), retry=False)
 
 
 def test_t14_an_episode_makes_so_many_calls(template):
-    session = Session("s", template, Limits(8, 4096, 1))
+    session = EpisodeCalls("s", template, SessionLimits(8, 4096, 1))
     session.ask(question("q"), retry=False)
-    with pytest.raises(Refused, match="maxCalls"):
+    with pytest.raises(CallRefusal, match="maxCalls"):
         session.ask(question("other"), retry=False)
 
 
 def test_an_ended_session_says_why(template):
-    session = Session("s", template, LIMITS)
+    session = EpisodeCalls("s", template, LIMITS)
     session.close("its group was revoked")
-    with pytest.raises(Refused, match="revoked") as caught:
+    with pytest.raises(CallRefusal, match="revoked") as caught:
         session.ask(question("q"), retry=False)
     assert (caught.value.status, caught.value.headers) == (410, {"x-should-retry": "false"})

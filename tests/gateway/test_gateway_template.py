@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message
 from areal.gateway.templates.template import Template
 from areal.workflow.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ def test_t3_a_template_that_cannot_be_continued_is_refused(templates, name, why)
     template = templates[name]
     assert why in template.unproved
     assert len(template.first([Message("user", "q")]))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CallRefusal) as caught:
         template.bridge([Message("user", "more")], last_id=None)
     assert (caught.value.status, caught.value.code) == (400, "unproved_template")
 

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from areal.generation.agent import Agent, AgentSettings
+from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import AdapterRoom
 from areal.net.channel import connect
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
@@ -138,7 +138,7 @@ SERVER = "generation-0"
 class World:
     """An agent, its controller, a client; policies of this world carry its fence."""
 
-    agent: Agent
+    agent: GenerationAgent
     controller: FakeController
     client: RawClient
     models: list[Path]
@@ -197,9 +197,9 @@ async def running_agent(
     adapters: AdapterRoom | None = None,
     server_id: str = SERVER,
     weight_group: str | None = None,
-) -> AsyncIterator[Agent]:
+) -> AsyncIterator[GenerationAgent]:
     """An agent with its engine; both are stopped at the end."""
-    agent = Agent(
+    agent = GenerationAgent(
         AgentSettings(
             server_id=server_id,
             job="test",

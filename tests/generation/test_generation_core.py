@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from areal.generation.core import LAST_RETRY_S, AgentCore, Entry, Wanted, retry_delay_s, takes
+from areal.generation.core import LAST_RETRY_S, AgentCore, RequestEntry, WantedVersion, retry_delay_s, takes
 from areal.values.policy import NOTHING, PolicyId
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 POLICIES = st.builds(PolicyId, st.integers(0, 6), st.integers(1, 4))
 
 
-def wanted(policy: PolicyId) -> Wanted:
-    return Wanted(policy, Path(f"/volume/{policy}"), "digest")
+def wanted(policy: PolicyId) -> WantedVersion:
+    return WantedVersion(policy, Path(f"/volume/{policy}"), "digest")
 
 
 @given(POLICIES, POLICIES)
@@ -57,7 +57,7 @@ def test_a_server_whose_canary_failed_takes_the_same_version_again_when_its_time
     core.want(wanted(PolicyId(1, 1)))
     core.loaded(PolicyId(1, 1))
     core.refuse(PolicyId(1, 1), "canary", 0.0)
-    assert core.entry(-1) is Entry.UNREADY
+    assert core.entry(-1) is RequestEntry.UNREADY
     assert core.due(0.1) is None
     assert core.due(retry_delay_s(1)) == wanted(PolicyId(1, 1))
 
@@ -70,7 +70,7 @@ def test_an_engine_that_came_back_with_the_start_model_takes_the_wanted_version_
     core.accept(wanted(PolicyId(2, 1)))
     assert core.due(0.0) is None
     core.engine_lost()
-    assert core.entry(0) is Entry.UNREADY
+    assert core.entry(0) is RequestEntry.UNREADY
     core.engine_started(None)
     assert core.version == -1
     assert core.due(0.0) == wanted(PolicyId(2, 1))
@@ -118,10 +118,10 @@ class AnyOrder(RuleBasedStateMachine):
     def ready_means_that_what_is_held_passed(self):
         if self.core.ready:
             assert self.core.held in self.passed
-            assert self.core.entry(self.core.version) is Entry.START
-            assert self.core.entry(self.core.version + 1) is Entry.BELOW_FLOOR
+            assert self.core.entry(self.core.version) is RequestEntry.START
+            assert self.core.entry(self.core.version + 1) is RequestEntry.BELOW_FLOOR
         else:
-            assert self.core.entry(-100) is Entry.UNREADY
+            assert self.core.entry(-100) is RequestEntry.UNREADY
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
-from areal.generation.agent import Agent
+from areal.generation.agent import GenerationAgent
 from areal.weights.publish import WeightsRef
 from generation_parts import SERVER, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
@@ -33,7 +33,7 @@ class Group:
     """A world with two servers that dial the trainer at `port`."""
 
     world: World
-    second: Agent
+    second: GenerationAgent
     port: int
 
     def came_by(self, mode: str) -> int:

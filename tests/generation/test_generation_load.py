@@ -14,7 +14,7 @@ import pytest
 from areal.clients.generation import Ask, GenerationClient
 from areal.clients.generation import client as client_module
 from areal.generation.aborts import Aborts
-from areal.generation.core import AgentCore, Wanted
+from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
 from areal.generation.engine_client import ModelInfo
 from areal.generation.limits import ModelLimits
@@ -31,7 +31,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.values.generation import Sampling, as_ids
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.stage import Stage, Staged
+from areal.weights.stage import StagedVersion, StagingArea
 from support import virtual_time
 
 MAX_RUNNING = 128
@@ -118,10 +118,10 @@ class SlowEngine:
 class StagedSwapper(Swapper):
     """Its versions need no reading: threads know no virtual time."""
 
-    async def _stage(self, wanted: Wanted) -> Staged:
+    async def _stage(self, wanted: WantedVersion) -> StagedVersion:
         canary = Canary(token_ids=(7, 7), logprobs=(0.0, -1.0), tolerance=1e-3)
         manifest = Manifest(policy=str(wanted.policy), step=0, created=0.0, tensors={}, files={}, canary=canary)
-        return Staged(wanted.path, manifest)
+        return StagedVersion(wanted.path, manifest)
 
 
 class Server:
@@ -136,7 +136,14 @@ class Server:
         self.service = GenerationService(self.requests, self.dispatcher, ModelLimits(vocab=32, context=64))
         metrics, waits = RoleMetrics("generation", "t"), WaitRegistry("s")
         self.swapper = StagedSwapper(
-            self.core, engine, self.requests, metrics, waits, self.lock, Stage(Path("/nowhere")), clock=virtual_time.now
+            self.core,
+            engine,
+            self.requests,
+            metrics,
+            waits,
+            self.lock,
+            StagingArea(Path("/nowhere")),
+            clock=virtual_time.now,
         )
         self.beats = True
         self.core.engine_started(None)
@@ -222,8 +229,8 @@ async def scene() -> AsyncIterator[tuple[Server, GenerationClient]]:
         await client.close()
 
 
-def wanted(version: int) -> Wanted:
-    return Wanted(PolicyId(version, 1), Path("/v"), "")
+def wanted(version: int) -> WantedVersion:
+    return WantedVersion(PolicyId(version, 1), Path("/v"), "")
 
 
 def ask(number: int, floor: int = 0) -> Ask:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from areal.errors import InfraError
 from areal.generation.aborts import Aborts
-from areal.generation.core import AgentCore, Wanted
-from areal.generation.requests import PROVEN_KEPT, ClientStream, Live, Requests
+from areal.generation.core import AgentCore, WantedVersion
+from areal.generation.requests import PROVEN_KEPT, ClientStream, LiveRequest, Requests
 from areal.observe.progress import ProgressCounter
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
@@ -45,11 +45,11 @@ class Table:
         parsed = PolicyId.parse(policy)
         self.core.loaded(parsed)
         if passes:
-            self.core.accept(Wanted(parsed, Path("/v"), ""))
+            self.core.accept(WantedVersion(parsed, Path("/v"), ""))
             await self.requests.settle()
 
-    def start(self, name: str = "r", floor: int = 0) -> Live:
-        live = Live(name, f"0.{name}", [1], {}, floor, self.client, policy=str(self.core.held))
+    def start(self, name: str = "r", floor: int = 0) -> LiveRequest:
+        live = LiveRequest(name, f"0.{name}", [1], {}, floor, self.client, policy=str(self.core.held))
         self.requests.add(live)
         self.requests.waiting.discard(live.rid)
         return live

@@ -14,7 +14,7 @@ from collections import deque
 from areal.errors import FencedError
 from areal.ledger.audit import examine
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, TrainerState
-from areal.ledger.evidence import Entry, Evidence, Start, TrainedGroup
+from areal.ledger.evidence import Evidence, EvidenceEntry, Start, TrainedGroup
 from areal.ledger.gate import GatePolicy, Window, floor, may_sample, room
 from areal.ledger.journal import JournalState, Tombstone
 from areal.ledger.state import LedgerModel
@@ -256,7 +256,7 @@ class World:
                     raise Violation(
                         f"step {batch.step} trains a token of version {self.made[xxh3]}, η {self.staleness}"
                     )
-        self.evidence.entries.append(Entry(batch.step, self.trainer_fence, "trained", groups))
+        self.evidence.entries.append(EvidenceEntry(batch.step, self.trainer_fence, "trained", groups))
         trainer.trained(batch)
         self.offered = None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from areal.errors import BugError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
-from areal.ledger.evidence import Attempt, Entry, Evidence, EvidenceLog, Exit, exited, read
+from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, EvidenceLog, Exit, exited, read
 from areal.ledger.poison import Precaution, precaution
 from areal.ledger.values import COMPLETE, TakenGroup
 from areal.v1 import common_pb2 as common
@@ -238,7 +238,7 @@ def test_without_the_poisonous_group_crashes_count_from_one() -> None:
 
 
 def test_a_trained_step_is_no_crash() -> None:
-    evidence = Evidence(attempts=attempts(3, {10: 50}), exits=failed(3), entries=[Entry(5, 3, "trained", ())])
+    evidence = Evidence(attempts=attempts(3, {10: 50}), exits=failed(3), entries=[EvidenceEntry(5, 3, "trained", ())])
     assert precaution(evidence, 4).crashes == 0
     assert precaution(Evidence(), 0).crashes == 0
 

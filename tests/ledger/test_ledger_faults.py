@@ -9,7 +9,7 @@ import xxhash
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.ledger import fences, payload
 from areal.ledger.connection import no_retry, settings, shown
-from areal.ledger.evidence import Attempt, Entry, Evidence, Exit
+from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, Exit
 from areal.ledger.faults import FIRST_PAUSE_S, LONGEST_PAUSE_S, Patience, typed
 from areal.ledger.poison import Precaution, precaution
 from areal.v1 import common_pb2 as common
@@ -184,9 +184,9 @@ def test_what_crashed_below_the_checkpoint_or_was_trained_later_is_over() -> Non
     assert precaution(crashed(4, 4, 4), 5) == Precaution(5, 0)
     assert precaution(crashed(5, 5, 5), 5).crashes == 3
     evidence = crashed(5, 5, 5)
-    evidence.entries = [Entry(5, 3, "trained", ())]
+    evidence.entries = [EvidenceEntry(5, 3, "trained", ())]
     assert precaution(evidence, 5) == Precaution(5, 0), "the third got through"
-    evidence.entries = [Entry(5, 2, "trained", ())]
+    evidence.entries = [EvidenceEntry(5, 2, "trained", ())]
     assert precaution(evidence, 5) == Precaution(5, 1), "only what came after it counts"
-    evidence.entries = [Entry(5, 4, "trained", ())]
+    evidence.entries = [EvidenceEntry(5, 4, "trained", ())]
     assert precaution(evidence, 5) == Precaution(5, 0)

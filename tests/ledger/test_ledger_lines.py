@@ -9,7 +9,7 @@ import orjson
 import pytest
 import xxhash
 from areal.errors import InfraError
-from areal.ledger.lines import Line, LineWriter, pack, read_lines, unpack
+from areal.ledger.lines import LineWriter, RecordLine, pack, read_lines, unpack
 
 
 def written(path: Path, *records: dict[str, int]) -> list[bytes]:
@@ -109,7 +109,7 @@ def test_a_closed_writer_writes_nothing_and_closes_twice(tmp_path: Path) -> None
     writer.close()
     with pytest.raises(InfraError, match="failed before"):
         writer.append([{"a": 2}])
-    assert read_lines(path) == [Line(1, {"a": 1})]
+    assert read_lines(path) == [RecordLine(1, {"a": 1})]
 
 
 def test_a_file_that_can_not_be_opened_is_the_volumes_fault(tmp_path: Path) -> None:

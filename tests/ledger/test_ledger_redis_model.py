@@ -11,7 +11,7 @@ import redis
 from areal.errors import ArealError, FencedError
 from areal.ledger.client import AsyncLedger, SyncLedger
 from areal.ledger.state import LedgerModel
-from areal.ledger.values import COMPLETE, NewSample, Reason, SampleMeta
+from areal.ledger.values import COMPLETE, NewSample, SampleMeta, TombstoneReason
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -24,7 +24,9 @@ SIZE = 2
 COUNTERS = ("trainer_fence", "controller_fence", "low", "frontier")
 GROUPS = st.integers(0, 7)
 FENCES = st.integers(0, 2)  # taken from the newest: mostly the living one
-OUTCOMES = st.sampled_from([COMPLETE, COMPLETE, COMPLETE, Reason.FILTERED, Reason.POISON, Reason.ENDED])
+OUTCOMES = st.sampled_from(
+    [COMPLETE, COMPLETE, COMPLETE, TombstoneReason.FILTERED, TombstoneReason.POISON, TombstoneReason.ENDED]
+)
 
 
 def dump(client: redis.Redis, job: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from areal.errors import ConfigError, InfraError
 from areal.local import run as local_run
 from areal.local.staging import StagingRequest, load, stage
-from areal.local.supervisor import Ended, RunOutcome
-from areal.processes.core import Phase
+from areal.local.supervisor import RunOutcome, RunResult
+from areal.processes.core import ChildPhase
 from areal.processes.exits import classify
 from areal.processes.supervise import ChildStatus
 from areal.record.summary import RunEnd
@@ -31,8 +31,8 @@ def test_a_full_disk_does_not_hide_what_failed(tmp_path: Path, monkeypatch: pyte
     request = StagingRequest(make_tiny_job(tmp_path))
     resolved = stage(request, load(request), lambda text: None)
     (resolved.layout.logs / "trainer.log").write_text("════ start 1 ════\nconfig error: no\n  fix: correct it\n")
-    status = ChildStatus("trainer", Phase.FAILED, 0, 0, 0, classify(64), "exit 64", 0.0, False)
-    outcome = RunOutcome(Ended.FAILED, status, "exit 64")
+    status = ChildStatus("trainer", ChildPhase.FAILED, 0, 0, 0, classify(64), "exit 64", 0.0, False)
+    outcome = RunOutcome(RunResult.FAILED, status, "exit 64")
     monkeypatch.setattr(local_run.summary, "write", full)
     console = Console(file=io.StringIO(), width=200)
     with pytest.raises(ConfigError, match="trainer failed") as failed:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from areal.errors import BugError, ConfigError, DataError, InfraError, Kind
 from areal.local.failure import explain, sentence
-from areal.local.supervisor import Ended, RunOutcome
-from areal.processes.core import Phase
+from areal.local.supervisor import RunOutcome, RunResult
+from areal.processes.core import ChildPhase
 from areal.processes.exits import classify
 from areal.processes.supervise import ChildStatus
 
@@ -16,8 +16,8 @@ from areal.processes.supervise import ChildStatus
 def failed(code: int, log: str, tmp_path: Path) -> RunOutcome:
     (tmp_path / "worker-0.log").write_text(f"════ start 1 of worker-0 ════\n{log}")
     exit_ = classify(code)
-    status = ChildStatus("worker-0", Phase.FAILED, 0, 0, 0, exit_, exit_.reason, 0.0, False)
-    return RunOutcome(Ended.FAILED, status, exit_.reason)
+    status = ChildStatus("worker-0", ChildPhase.FAILED, 0, 0, 0, exit_, exit_.reason, 0.0, False)
+    return RunOutcome(RunResult.FAILED, status, exit_.reason)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_failure_keeps_whose_fault_it_was(tmp_path, code, kind):
 
 
 def test_a_stall_is_of_whom_it_was_told(tmp_path):
-    error = explain(RunOutcome(Ended.FAILED, None, "stalled for 60 s: all rejected", kind=Kind.DATA), tmp_path)
+    error = explain(RunOutcome(RunResult.FAILED, None, "stalled for 60 s: all rejected", kind=Kind.DATA), tmp_path)
     assert (type(error), error.message) == (DataError, "stalled for 60 s: all rejected")
     assert "recipe" in error.fix
 
@@ -43,9 +43,10 @@ def test_the_sentence_of_a_failure_is_the_roles_own(tmp_path):
     said = sentence(failed(65, log, tmp_path), tmp_path)
     assert said.startswith("worker-0: recipe x.py is broken (exit 65")
     assert (
-        sentence(RunOutcome(Ended.FAILED, None, "stalled for 60 s: no group"), tmp_path) == "stalled for 60 s: no group"
+        sentence(RunOutcome(RunResult.FAILED, None, "stalled for 60 s: no group"), tmp_path)
+        == "stalled for 60 s: no group"
     )
-    assert sentence(RunOutcome(Ended.STOPPED, None, "asked to stop"), tmp_path) == ""
+    assert sentence(RunOutcome(RunResult.STOPPED, None, "asked to stop"), tmp_path) == ""
 
 
 def test_a_failure_gives_the_fix_that_the_role_gave(tmp_path):

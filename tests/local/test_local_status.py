@@ -22,7 +22,7 @@ from areal.net.status import idle_to_wire
 from areal.observe.live import Idle, IdleCause, Live, LiveRole, read_live, write_live
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.record.run_rows import Records
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
@@ -41,7 +41,9 @@ class Scene(rollout_grpc.RolloutServicer):
         self.path = path
         self.now = 0.0
         self.status = rollout.GetRolloutStatusResponse()
-        self.roles = [LiveRole(name, Phase.READY, pid) for pid, name in enumerate(("redis", "controller", "worker-0"))]
+        self.roles = [
+            LiveRole(name, ChildPhase.READY, pid) for pid, name in enumerate(("redis", "controller", "worker-0"))
+        ]
 
     async def GetRolloutStatus(self, request: Any, context: Any) -> rollout.GetRolloutStatusResponse:
         return self.status
@@ -83,8 +85,8 @@ async def test_a_role_that_does_not_answer_is_silent_since_it_last_did(scene: Sc
 
 async def test_a_process_that_was_ready_is_unready_since_it_last_was(scene: Scene) -> None:
     told = []
-    for at, phase, pid in ((0.0, Phase.STARTING, 21), (2.0, Phase.READY, 21), (5.0, Phase.STARTING, 21),
-                           (6.0, Phase.READY, 21), (9.0, Phase.STARTING, 22)):  # fmt: skip
+    for at, phase, pid in ((0.0, ChildPhase.STARTING, 21), (2.0, ChildPhase.READY, 21), (5.0, ChildPhase.STARTING, 21),
+                           (6.0, ChildPhase.READY, 21), (9.0, ChildPhase.STARTING, 22)):  # fmt: skip
         scene.roles = [LiveRole("generation-0", phase, pid)]
         told.append((await scene.at(at)).roles[0].unready_s)
     assert told == [None, None, 3.0, None, None]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from areal.local.supervisor import Ended, Member, Supervisor
+from areal.local.supervisor import Member, RunResult, Supervisor
 from areal.processes.budget import BudgetPolicy
-from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.core import ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command
 from areal.processes.probe import Probe, ProbeKind
 from areal.processes.supervise import ChildSpec
@@ -101,7 +101,7 @@ async def test_roles_start_when_what_they_need_is_ready_and_stop_the_other_way(t
     table.add("trainer", "say('done'); sys.exit(0)", needs=("controller",))
     table.add("controller-0", needs=("redis",), serves=True).add("redis", serves=True)
     outcome = await asyncio.wait_for(Supervisor(table.members).run(), 60)
-    assert outcome.ended is Ended.COMPLETE
+    assert outcome.ended is RunResult.COMPLETE
     assert table.events() == [
         "redis start",
         "redis ready",
@@ -125,7 +125,7 @@ async def test_a_role_that_dies_is_restarted_and_the_run_completes(table):
     )
     supervisor = Supervisor(table.members)
     outcome = await asyncio.wait_for(supervisor.run(), 60)
-    assert outcome.ended is Ended.COMPLETE
+    assert outcome.ended is RunResult.COMPLETE
     assert supervisor.children["worker-0"].status.restarts == 2
 
 
@@ -134,7 +134,7 @@ async def test_a_trainer_that_dies_is_restarted_in_a_new_epoch(table):
     supervisor = Supervisor(table.members)
     outcome = await asyncio.wait_for(supervisor.run(), 60)
     status = supervisor.children["trainer"].status
-    assert (outcome.ended, status.epoch, status.restarts) == (Ended.COMPLETE, 1, 1)
+    assert (outcome.ended, status.epoch, status.restarts) == (RunResult.COMPLETE, 1, 1)
 
 
 @pytest.mark.parametrize("gang", [False, True])
@@ -144,7 +144,7 @@ async def test_a_spent_budget_ends_the_run_and_names_the_role(table, gang):
     if not gang:
         table.add("trainer")
     outcome = await asyncio.wait_for(Supervisor(table.members).run(), 60)
-    assert outcome.ended is Ended.FAILED
+    assert outcome.ended is RunResult.FAILED
     assert outcome.failed is not None
     assert outcome.failed.name == name
     assert "all 2 restarts" in outcome.reason
@@ -157,7 +157,7 @@ async def test_a_trainer_that_people_restart_uses_no_budget(table):
     table.add("trainer", code, gang=True)
     supervisor = Supervisor(table.members)
     outcome = await asyncio.wait_for(supervisor.run(), 60)
-    assert (outcome.ended, supervisor.children["trainer"].status.restarts) == (Ended.COMPLETE, 5)
+    assert (outcome.ended, supervisor.children["trainer"].status.restarts) == (RunResult.COMPLETE, 5)
 
 
 async def test_a_broken_job_is_not_restarted(table):
@@ -175,7 +175,7 @@ async def test_stop_lets_the_trainer_save_while_the_ledger_is_up(table):
     await said(table, "trainer start")
     supervisor.stop()
     outcome = await asyncio.wait_for(run, 60)
-    assert (outcome.ended, outcome.killed) == (Ended.STOPPED, False)
+    assert (outcome.ended, outcome.killed) == (RunResult.STOPPED, False)
     assert table.events()[-2:] == ["trainer stop", "redis stop"]
 
 
@@ -214,9 +214,9 @@ async def test_stopping_before_anything_is_up_starts_nothing_more(table):
     run = asyncio.create_task(supervisor.run())
     await said(table, "redis start")
     supervisor.stop()
-    assert (await asyncio.wait_for(run, 60)).ended is Ended.STOPPED
+    assert (await asyncio.wait_for(run, 60)).ended is RunResult.STOPPED
     assert "trainer start" not in table.events()
-    assert supervisor.children["trainer"].status.phase is Phase.STOPPED
+    assert supervisor.children["trainer"].status.phase is ChildPhase.STOPPED
 
 
 SUPERVISOR = """

@@ -12,17 +12,17 @@ from areal.local import view
 from areal.local.display import Display, LineSchedule
 from areal.local.status import Rate, RunView
 from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait, RolloutFlow
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.record.run_rows import HeldOut, Step
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 ROLES = [
-    LiveRole("redis", Phase.READY),
-    LiveRole("controller", Phase.READY, doing="admitting", policy="3.f1"),
-    LiveRole("worker-0", Phase.READY, restarts=1, waits=[LiveWait("weights", "version ≥ 4 on a server", 2.0)]),
-    LiveRole("trainer", Phase.BACKING_OFF, reason="killed by SIGKILL"),
+    LiveRole("redis", ChildPhase.READY),
+    LiveRole("controller", ChildPhase.READY, doing="admitting", policy="3.f1"),
+    LiveRole("worker-0", ChildPhase.READY, restarts=1, waits=[LiveWait("weights", "version ≥ 4 on a server", 2.0)]),
+    LiveRole("trainer", ChildPhase.BACKING_OFF, reason="killed by SIGKILL"),
 ]
 LIVE = Live(
     at=100.0,

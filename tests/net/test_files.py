@@ -63,10 +63,10 @@ def test_an_installed_directory_replaces_an_older_one(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_told_apart_and_ended(tmp_path: Path) -> None:
     path = tmp_path / "run" / "lines.jsonl"
-    assert files.read_lines(path) == files.Lines([])
+    assert files.read_lines(path) == files.LinesOfFile([])
     assert files.append_lines(path, [b"1", b"2"]) == 4
     with path.open("ab") as file:
         file.write(b'{"cut')
-    assert files.read_lines(path) == files.Lines([b"1", b"2"], b'{"cut')
+    assert files.read_lines(path) == files.LinesOfFile([b"1", b"2"], b'{"cut')
     assert files.append_lines(path, [b"3"]) == len(path.read_bytes())
-    assert files.read_lines(path) == files.Lines([b"1", b"2", b'{"cut', b"3"])
+    assert files.read_lines(path) == files.LinesOfFile([b"1", b"2", b'{"cut', b"3"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from areal.net.backoff import Backoff
-from areal.net.kept_stream import SILENCE_S, KeptStream, Lost
+from areal.net.kept_stream import SILENCE_S, KeptStream, StreamLoss
 from areal.observe.waits import WaitRegistry
 from support.virtual_time import now, run, until
 
@@ -93,7 +93,7 @@ class Scene:
     def __init__(self, **fields: Any) -> None:
         self.peer = Peer()
         self.heard: list[str] = []
-        self.lost: list[Lost] = []
+        self.lost: list[StreamLoss] = []
         self.waits = WaitRegistry("us", clock=now)
         self.reports = 0
         fields = {"hello": lambda: ["hello"], "on_lost": self.lost.append, **fields}
@@ -152,7 +152,7 @@ async def test_a_peer_that_hangs_is_left() -> None:
     scene = Scene()
     scene.peer.reads = False
     await until(lambda: scene.lost)
-    assert scene.lost == [Lost(f"no message for {SILENCE_S} s")]
+    assert scene.lost == [StreamLoss(f"no message for {SILENCE_S} s")]
     assert scene.peer.calls[0].cancelled
     scene.peer.reads = True
     await until(lambda: scene.heard)
@@ -244,7 +244,7 @@ async def test_abandoning_ends_the_stream_at_once_and_opens_another() -> None:
     await until(lambda: scene.stream.connected)
     scene.stream.abandon("it is of no use")
     assert not scene.stream.connected
-    assert scene.lost == [Lost("it is of no use")]
+    assert scene.lost == [StreamLoss("it is of no use")]
     await until(lambda: len(scene.peer.calls) == 2)
     assert len(scene.lost) == 1
     await scene.stream.close()
@@ -287,7 +287,7 @@ async def test_what_greets_a_connection_comes_before_its_stream_and_may_end_it_f
         order.append("hello")
         return ["hello"]
 
-    def note(lost: Lost) -> None:
+    def note(lost: StreamLoss) -> None:
         if lost.error is fenced:
             scene.stream.end()
 

@@ -15,7 +15,7 @@ from areal.observe.traces import NO_TRACES, Span, Traces
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.controller.gauges import trace_life
 from areal.rollout.controller.tally import GroupLife
-from areal.rollout.worker.runner import EpisodeEnd, Key
+from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.rollout.worker.spans import trace_episode, trace_stored
 from areal.v1 import record_pb2 as record
 from areal.workflow.episode import Episode, Sequence
@@ -70,7 +70,7 @@ def test_an_episode_s_calls_and_what_lies_between_them_are_below_its_sample():
         record.Moment(what="score", turn=2, began=14.0, ended=14.5),
     ]
     sequence = Sequence(np.arange(3), np.zeros(3), np.ones(3, "u1"), (), 0.5)
-    trace_episode(traces, Key(4, 2), 1, EpisodeEnd(Episode([sequence]), moments=moments, began=9.0), 15.0)
+    trace_episode(traces, Key(4, 2), 1, EpisodeResult(Episode([sequence]), moments=moments, began=9.0), 15.0)
     own = traces.sample(4, 2, 1)
     (sample,) = sink.named("sample")
     assert (sample.own, sample.parent, sample.began, sample.ended) == (own, traces.group(4), 9.0, 15.0)
@@ -86,7 +86,7 @@ def test_an_episode_s_calls_and_what_lies_between_them_are_below_its_sample():
 
 def test_a_failure_is_an_error_and_an_evaluation_no_part_of_a_group_s_life():
     traces, sink = _traces()
-    ending = EpisodeEnd(kind=FailureKind.INFRA, message="the server is gone")
+    ending = EpisodeResult(kind=FailureKind.INFRA, message="the server is gone")
     trace_episode(traces, Key(4, 2, "3.f1"), 1, ending, 15.0)
     assert sink.spans == []
     trace_episode(traces, Key(4, 2), 1, ending, 15.0)

@@ -17,7 +17,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.processes.family import Command
 from areal.processes.service import SERVICE_NAME, LauncherService
-from areal.processes.supervise import ChildSpec, Supervised
+from areal.processes.supervise import ChildSpec, ChildSupervisor
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from support.scripted_child import GANG_MEMBER, ScriptedChild
@@ -72,8 +72,8 @@ async def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         (tmp_path / "member.py").write_text(PROCESS)
         argv = [sys.executable, "-S", str(tmp_path / "member.py"), str(tmp_path / "exit-")]
         spec = ChildSpec(Command("trainer-0", argv, {**os.environ}, tmp_path), tmp_path / "log", policy=GANG_MEMBER)
-        real = Supervised(spec)
-        children: dict[str, Supervised] = {"trainer-0": real}
+        real = ChildSupervisor(spec)
+        children: dict[str, ChildSupervisor] = {"trainer-0": real}
 
         async def live() -> None:
             while True:  # as a pod's launcher does, which stays after its child's end

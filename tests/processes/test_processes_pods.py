@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec import RLJob
 from areal.yaml_file.document import read_document
 from support.job_run import ROOT
@@ -50,7 +50,7 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     pods.start_all(WORST_ORDER)
     trainer = pods.pods["trainer-0"].launcher
     pods.until("launcher of the trainer", trainer.awaits)
-    assert trainer.phase() is Phase.IDLE, "no trainer starts before its epoch"
+    assert trainer.phase() is ChildPhase.IDLE, "no trainer starts before its epoch"
     assert trainer.restart(1)
     pods.until("step", lambda: pods.step() >= 3)
     assert pods.rollout().max_concurrent_rollouts == 48
@@ -76,13 +76,13 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     controller = pods.pods["controller-0"].launcher
     pods.pods["controller-0"].below("areal.processes.role", "controller")[0].kill()
     pods.until("another controller", lambda: controller.child().restarts == 1)
-    pods.until("a controller that answers", lambda: controller.phase() is Phase.READY)
+    pods.until("a controller that answers", lambda: controller.phase() is ChildPhase.READY)
     assert (pods.rollout().max_steps, pods.rollout().max_concurrent_rollouts) == (22, 40)
     pods.set_hot(max_steps=22, max_concurrent_rollouts=40)
 
     # suspended: the trainer saves and stops, then all pods go
     trainer.drain()
-    pods.until("a stopped trainer", lambda: trainer.phase() is Phase.STOPPED)
+    pods.until("a stopped trainer", lambda: trainer.phase() is ChildPhase.STOPPED)
     assert trainer.child().last_exit_code == 143
     codes = pods.stop(*pods.pods)
     assert {name: code for name, code in codes.items() if code not in (0, 143)} == {}, pods.all_output()
@@ -92,7 +92,7 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     trainer = pods.pods["trainer-0"].launcher
     pods.until("launcher of the trainer", trainer.awaits)
     assert trainer.restart(3)
-    pods.until("the end", lambda: trainer.phase() is Phase.COMPLETE)
+    pods.until("the end", lambda: trainer.phase() is ChildPhase.COMPLETE)
     assert pods.pods["trainer-0"].process.poll() is None, "its launcher stays, to be read"
     pods.stop(*pods.pods)
 

@@ -21,7 +21,7 @@ from areal.net.channel import connect
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.role_specs import entries
 from areal.processes import role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.processes.service import phase_from_wire
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -122,7 +122,7 @@ async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
                         except grpc.aio.AioRpcError:  # it isn't up yet
                             await asyncio.sleep(0.05)
                             continue
-                        if phase_from_wire(seen.phase) is Phase.READY and seen.restarts == restarts and seen.pid:
+                        if phase_from_wire(seen.phase) is ChildPhase.READY and seen.restarts == restarts and seen.pid:
                             return seen.pid
                         await asyncio.sleep(0.02)
 

@@ -17,11 +17,11 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.processes import logfile
 from areal.processes.budget import BudgetPolicy
-from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.core import ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command
 from areal.processes.probe import Probe, ProbeKind
 from areal.processes.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
-from areal.processes.supervise import ChildSpec, Supervised
+from areal.processes.supervise import ChildSpec, ChildSupervisor
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
@@ -30,28 +30,30 @@ pytestmark = pytest.mark.component
 QUICK = BudgetPolicy(max_restarts=2, first_wait_s=0.01)
 
 
-def child(tmp_path: Path, code: str, *, probe: Probe | None = None, policy: LifePolicy | None = None) -> Supervised:
+def child(
+    tmp_path: Path, code: str, *, probe: Probe | None = None, policy: LifePolicy | None = None
+) -> ChildSupervisor:
     script = tmp_path / "role.py"
     script.write_text(code)
     command = Command("role-0", [sys.executable, "-S", "-u", str(script)], {**os.environ}, tmp_path)
     policy = policy or LifePolicy(budget=QUICK, drain_s=5.0)
-    return Supervised(ChildSpec(command, tmp_path / "logs" / "role-0.log", probe or Probe(), policy))
+    return ChildSupervisor(ChildSpec(command, tmp_path / "logs" / "role-0.log", probe or Probe(), policy))
 
 
-async def until(supervised: Supervised, phase: Phase, restarts: int = 0) -> None:
+async def until(supervised: ChildSupervisor, phase: ChildPhase, restarts: int = 0) -> None:
     async with asyncio.timeout(60):
         while not (supervised.status.phase is phase and supervised.status.restarts >= restarts):
             await supervised.changed()
 
 
-async def pid_of(supervised: Supervised) -> int:
+async def pid_of(supervised: ChildSupervisor) -> int:
     async with asyncio.timeout(60):
         while not supervised.status.pid:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return supervised.status.pid
 
 
-async def logged(supervised: Supervised, lines: list[str]) -> None:
+async def logged(supervised: ChildSupervisor, lines: list[str]) -> None:
     async with asyncio.timeout(60):
         while logfile.tail(supervised.spec.log) != lines:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -63,7 +65,7 @@ async def test_a_role_that_crashes_twice_completes_at_the_third_start(tmp_path):
         "import os, sys\nn = os.environ['AREAL_START']\nprint('start', n)\nsys.exit({'1': 75, '2': 1}.get(n, 0))\n",
     )
     status = await asyncio.wait_for(supervised.run(), 60)
-    assert (status.phase, status.restarts) == (Phase.COMPLETE, 2)
+    assert (status.phase, status.restarts) == (ChildPhase.COMPLETE, 2)
     log = supervised.spec.log.read_text()
     assert [line.split(" ", 3)[3] for line in log.splitlines() if line.startswith("════")] == [
         "start 1 of role-0 ════",
@@ -76,13 +78,13 @@ async def test_a_role_that_crashes_twice_completes_at_the_third_start(tmp_path):
 async def test_a_spent_budget_ends_in_failure(tmp_path):
     supervised = child(tmp_path, "import os\nos.kill(os.getpid(), 11)\n")
     status = await asyncio.wait_for(supervised.run(), 60)
-    assert (status.phase, status.restarts) == (Phase.FAILED, 2)
+    assert (status.phase, status.restarts) == (ChildPhase.FAILED, 2)
     assert "killed by SIGSEGV" in status.reason
 
 
 async def test_a_refusal_is_not_tried_again(tmp_path):
     status = await asyncio.wait_for(child(tmp_path, "raise SystemExit(65)").run(), 60)
-    assert (status.phase, status.restarts) == (Phase.FAILED, 0)
+    assert (status.phase, status.restarts) == (ChildPhase.FAILED, 0)
     assert status.last_exit is not None
     assert status.last_exit.code == 65
 
@@ -91,22 +93,22 @@ async def test_a_hang_at_the_start_is_killed_and_tried_again(tmp_path):
     policy = LifePolicy(start_deadline_s=0.3, budget=BudgetPolicy(max_restarts=1, first_wait_s=0.01))
     supervised = child(tmp_path, "import time; time.sleep(600)", probe=Probe(ProbeKind.TCP, 1), policy=policy)
     status = await asyncio.wait_for(supervised.run(), 60)
-    assert (status.phase, status.restarts) == (Phase.FAILED, 1)
+    assert (status.phase, status.restarts) == (ChildPhase.FAILED, 1)
     assert "no answer within 0.3 s of its start" in status.reason
 
 
 async def test_a_killed_role_is_back_within_two_seconds(tmp_path):
     supervised = child(tmp_path, "import time; time.sleep(600)")
     life = asyncio.create_task(supervised.run())
-    await until(supervised, Phase.READY)
+    await until(supervised, ChildPhase.READY)
     first = await pid_of(supervised)
     before = asyncio.get_running_loop().time()
     os.kill(first, signal.SIGKILL)
-    await until(supervised, Phase.READY, restarts=1)
+    await until(supervised, ChildPhase.READY, restarts=1)
     assert asyncio.get_running_loop().time() - before < 2.0
     assert await pid_of(supervised) != first
     supervised.kill()
-    assert (await asyncio.wait_for(life, 60)).phase is Phase.STOPPED
+    assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
 
 
 async def test_a_drain_lets_the_role_finish(tmp_path):
@@ -119,7 +121,7 @@ async def test_a_drain_lets_the_role_finish(tmp_path):
     await logged(supervised, ["up"])
     supervised.drain()
     status = await asyncio.wait_for(life, 60)
-    assert status.phase is Phase.STOPPED
+    assert status.phase is ChildPhase.STOPPED
     assert logfile.tail(supervised.spec.log) == ["up", "saved"]
 
 
@@ -132,7 +134,7 @@ async def test_a_deaf_role_is_killed_after_the_grace(tmp_path):
     supervised.drain(0.2)
     status = await asyncio.wait_for(life, 60)
     assert status.last_exit is not None
-    assert (status.phase, status.last_exit.code) == (Phase.STOPPED, -9)
+    assert (status.phase, status.last_exit.code) == (ChildPhase.STOPPED, -9)
 
 
 async def test_the_launcher_service_restarts_a_gang_in_a_new_epoch(tmp_path):
@@ -147,21 +149,21 @@ async def test_the_launcher_service_restarts_a_gang_in_a_new_epoch(tmp_path):
     life = asyncio.create_task(supervised.run())
     async with connect(f"127.0.0.1:{port}", "secret") as channel:
         stub = operations_grpc.LauncherStub(channel)
-        await until(supervised, Phase.READY)
+        await until(supervised, ChildPhase.READY)
         os.kill(await pid_of(supervised), signal.SIGKILL)
-        await until(supervised, Phase.BACKING_OFF)
+        await until(supervised, ChildPhase.BACKING_OFF)
         seen = await stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=60)
         assert (phase_from_wire(seen.phase), seen.last_exit_reason) == (
-            Phase.BACKING_OFF,
+            ChildPhase.BACKING_OFF,
             "killed by SIGKILL; waits for a new epoch",
         )
         assert (await stub.RestartChild(operations.RestartChildRequest(epoch=1), timeout=60)).accepted
-        await until(supervised, Phase.READY, restarts=1)
+        await until(supervised, ChildPhase.READY, restarts=1)
         assert (await stub.RestartChild(operations.RestartChildRequest(epoch=1), timeout=60)).accepted
         assert not (await stub.RestartChild(operations.RestartChildRequest(epoch=0), timeout=60)).accepted
         await logged(supervised, ["epoch 1"])
         await stub.DrainChild(operations.DrainChildRequest(grace_s=2), timeout=60)
-        assert (await asyncio.wait_for(life, 60)).phase is Phase.STOPPED
+        assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
     await server.stop(0)
 
 
@@ -175,9 +177,9 @@ async def test_a_member_of_a_gang_waits_for_its_epoch_and_lives_again_after_its_
         while not to_wire(supervised.status).awaits_epoch:
             await supervised.changed()
     assert supervised.restart(1)
-    assert (await asyncio.wait_for(life, 60)).phase is Phase.FAILED
+    assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.FAILED
     assert supervised.restart(2)
-    assert (await asyncio.wait_for(supervised.run(), 60)).phase is Phase.COMPLETE
+    assert (await asyncio.wait_for(supervised.run(), 60)).phase is ChildPhase.COMPLETE
 
 
 async def test_a_role_may_speak_in_two_places(tmp_path):
@@ -189,7 +191,7 @@ async def test_a_role_may_speak_in_two_places(tmp_path):
     supervised.spec = replace(supervised.spec, mirror=descriptor)
     status = await asyncio.wait_for(supervised.run(), 60)
     os.close(descriptor)
-    assert status.phase is Phase.FAILED
+    assert status.phase is ChildPhase.FAILED
     said = container.read_text().splitlines()
     assert [len(line) for line in said] == [200_000, 7] * 3
     assert [line for line in supervised.spec.log.read_text().splitlines() if not line.startswith("═")] == said
@@ -203,9 +205,9 @@ async def test_a_role_is_ready_when_its_health_says_so(tmp_path):
     async with asyncio.timeout(60):
         while supervised.status.reason != "live, not ready":
             await supervised.changed()
-    assert supervised.status.phase is Phase.STARTING
+    assert supervised.status.phase is ChildPhase.STARTING
     await server.set_ready(True)
-    await until(supervised, Phase.READY)
+    await until(supervised, ChildPhase.READY)
     supervised.kill()
     await asyncio.wait_for(life, 60)
     await server.stop(0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from areal.record import segment
-from areal.record.segment import HEADER_BYTES, Frame, Header, Kind, frames, pack, read
+from areal.record.segment import HEADER_BYTES, Frame, FrameKind, Header, frames, pack, read
 from hypothesis import given
 from hypothesis import strategies as st
 
 headers = st.builds(
     Header,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(FrameKind),
     group=st.integers(0, 2**64 - 1),
     index=st.integers(0, 2**32 - 1),
     step=st.integers(0, 2**32 - 1),
@@ -38,7 +38,7 @@ def test_what_was_packed_is_read(tmp_path_factory, records):
 
 def test_a_torn_frame_ends_the_reading(tmp_path):
     path = tmp_path / "a.rec"
-    first, second = written(path, (Header(Kind.SAMPLE, 1), b"one"), (Header(Kind.SAMPLE, 2), b"two" * 40))
+    first, second = written(path, (Header(FrameKind.SAMPLE, 1), b"one"), (Header(FrameKind.SAMPLE, 2), b"two" * 40))
     whole = path.read_bytes()
     for cut in range(first.end, second.end):
         path.write_bytes(whole[:cut])
@@ -48,7 +48,7 @@ def test_a_torn_frame_ends_the_reading(tmp_path):
 
 def test_reading_goes_on_where_it_stopped(tmp_path):
     path = tmp_path / "a.rec"
-    first, second = written(path, (Header(Kind.SAMPLE, 1), b"one"), (Header(Kind.SAMPLE, 2), b"two"))
+    first, second = written(path, (Header(FrameKind.SAMPLE, 1), b"one"), (Header(FrameKind.SAMPLE, 2), b"two"))
     assert list(frames(path, first.end)) == [second]
     assert list(frames(path, second.end)) == []
 
@@ -56,7 +56,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
 def test_no_flipped_bit_is_believed(tmp_path):
     path = tmp_path / "a.rec"
     body = b"the body of a record, " * 4
-    written(path, (Header(Kind.SAMPLE, 1), body))
+    written(path, (Header(FrameKind.SAMPLE, 1), body))
     whole = path.read_bytes()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
@@ -77,5 +77,5 @@ def test_a_file_that_is_no_segment_has_no_frames(tmp_path):
 def test_a_record_that_grows_beyond_all_bounds_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(segment, "MAX_BODY", 1_000)
     path = tmp_path / "a.rec"
-    path.write_bytes(pack(Header(Kind.SAMPLE), bytes(1_001)))
+    path.write_bytes(pack(Header(FrameKind.SAMPLE), bytes(1_001)))
     assert read(path, 0) is None

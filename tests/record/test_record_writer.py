@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.record import writer as writer_module
-from areal.record.segment import Header, Kind, frames, read
+from areal.record.segment import FrameKind, Header, frames, read
 from areal.record.writer import RecordWriter
 
 
@@ -24,7 +24,7 @@ def dropped(metrics: RoleMetrics, why: str) -> float:
 
 
 def one(group: int, body: bytes = b"body"):
-    return lambda: (Header(Kind.SAMPLE, group), body)
+    return lambda: (Header(FrameKind.SAMPLE, group), body)
 
 
 def kept(directory: Path) -> list[tuple[int, bytes | None]]:
@@ -53,7 +53,7 @@ def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path, metrics):
     def slow():
         begun.set()
         release.wait(10)
-        return Header(Kind.SAMPLE, 0), b""
+        return Header(FrameKind.SAMPLE, 0), b""
 
     writer = RecordWriter(tmp_path, "worker-0", metrics, keep_bytes=1 << 30, queue_bytes=25)
     assert writer.offer(10, slow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, Unserved
+from areal.reward.scorer_pool.pool import DeadlineHit, ScorerAnswer, ScorerCrash, ScorerUnavailable
 from areal.reward.verifiers.model import ModelVerifier, results_of
 from areal.spec.serving import ModelReward
 from areal.v1 import common_pb2 as common
@@ -60,10 +60,10 @@ async def test_scores_are_those_of_transformers_and_faults_are_not_scores(scorer
     ("outcome", "kind", "words"),
     [
         (DeadlineHit(2.0), common.FAULT_KIND_INFRA, "2 answers in no 2 s and was killed"),
-        (Crashed("signal SIGKILL", killed=True), common.FAULT_KIND_INFRA, "out of memory?"),
-        (Unserved("no process"), common.FAULT_KIND_INFRA, "no process"),
-        (Answered([["infra", "scored nan", ""]] * 2, 0.1), common.FAULT_KIND_INFRA, "scored nan"),
-        (Answered([["score", 1.0]], 0.1), common.FAULT_KIND_BUG, "a scorer answered"),
+        (ScorerCrash("signal SIGKILL", killed=True), common.FAULT_KIND_INFRA, "out of memory?"),
+        (ScorerUnavailable("no process"), common.FAULT_KIND_INFRA, "no process"),
+        (ScorerAnswer([["infra", "scored nan", ""]] * 2, 0.1), common.FAULT_KIND_INFRA, "scored nan"),
+        (ScorerAnswer([["score", 1.0]], 0.1), common.FAULT_KIND_BUG, "a scorer answered"),
     ],
 )
 def test_what_could_not_be_scored_is_a_fault_of_every_answer(outcome, kind, words) -> None:

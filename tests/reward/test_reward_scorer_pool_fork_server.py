@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from areal.errors import DataError, InfraError
 from areal.reward.scorer_pool.fork_server import ForkServer
-from areal.reward.scorer_pool.pool import Answered, KillablePool, PoolSize
+from areal.reward.scorer_pool.pool import KillablePool, PoolSize, ScorerAnswer
 from areal.reward.scorer_pool.process import ScorerCommand
 
 pytest.importorskip("math_verify")
@@ -109,7 +109,7 @@ async def test_scorers_are_replaced_when_their_memory_has_grown() -> None:
     try:
         for _ in range(3):
             (outcome,) = await pool.run([["x^2+2x+1", "(x+1)^2", True]], [20.0], 60.0)
-            assert isinstance(outcome, Answered)
+            assert isinstance(outcome, ScorerAnswer)
         assert pool.starts >= 3
         assert pool.kills == 0
     finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.data.batch import columns
@@ -19,7 +19,7 @@ from support.redis_server import RedisServer
 from support.scripted_controller import lease
 from support.worker_parts import ROW, Bench
 
-LIMITS = Limits(max_new_tokens=256, max_sample_tokens=32_768, max_calls=128)
+LIMITS = SessionLimits(max_new_tokens=256, max_sample_tokens=32_768, max_calls=128)
 
 
 def last_said(prompt: str) -> str:
@@ -57,7 +57,7 @@ class Scene:
     redis: RedisServer
     client: Client
     answer: Answer = echo
-    limits: Limits = LIMITS
+    limits: SessionLimits = LIMITS
     server: ConversingAgent = field(default_factory=ConversingAgent)
     access: list[tuple[str, str]] = field(default_factory=list)  # base URL and key of each episode
     said: list[list[Any]] = field(default_factory=list)  # answers of each episode

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.values import (
     RETRYABLE,
     Judgement,
@@ -20,7 +20,7 @@ from support.scripted_judge import SUITE, ScriptedJudge, dispatcher_of
 PLAIN = Options()
 
 
-def scene(body: Callable[[Dispatcher, ScriptedJudge], Awaitable[Any]], **settings: Any) -> Any:
+def scene(body: Callable[[JudgeDispatcher, ScriptedJudge], Awaitable[Any]], **settings: Any) -> Any:
     """Runs `body` with a dispatcher in virtual time; afterwards no slot is held and nothing waits."""
 
     async def play() -> Any:
@@ -38,7 +38,7 @@ def scene(body: Callable[[Dispatcher, ScriptedJudge], Awaitable[Any]], **setting
 
 
 def judged(source: str, suite: Any = SUITE, *, options: Options = PLAIN, **settings: Any) -> Judgement:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> Judgement:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> Judgement:
         return await dispatcher.judge(Submission(source), suite, options)
 
     return scene(body, **settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,
@@ -123,7 +123,7 @@ class FakeCluster:
         if launcher is None or launcher.phase not in WORKS:
             return False
         launcher.code = code
-        launcher.phase = Phase.FAILED if code in (64, 65) else Phase.BACKING_OFF
+        launcher.phase = ChildPhase.FAILED if code in (64, 65) else ChildPhase.BACKING_OFF
         return True
 
     def end_container(self, pod: Json, code: int, reason: str = "Error", message: str = "") -> None:
@@ -335,7 +335,7 @@ class FakeCluster:
         launcher = self.launchers.get(incarnation(pod))
         if launcher is not None and pod["spec"].get("nodeName") not in self.down and launcher.phase in WORKS:
             self.save(_key(pod))
-            launcher.phase = Phase.STOPPED
+            launcher.phase = ChildPhase.STOPPED
 
     def save(self, key: Key) -> None:
         training = self.training.get(key)
@@ -352,7 +352,7 @@ class FakeCluster:
         if workload_ is None or not pods or len(pods) != workload_["spec"]["replicas"]:
             return 0
         found = [self.launchers.get(incarnation(pod)) if self.answers(pod) else None for pod in pods]
-        epochs = {launcher.epoch if launcher and launcher.phase is Phase.READY else 0 for launcher in found}
+        epochs = {launcher.epoch if launcher and launcher.phase is ChildPhase.READY else 0 for launcher in found}
         return epochs.pop() if len(epochs) == 1 else 0
 
     def _train(self, key: Key) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
@@ -67,7 +67,7 @@ class FakeRoles:
         if found is None:
             return None
         launcher = self._cluster.launchers[incarnation(found)]
-        awaits = launcher.phase in (Phase.IDLE, Phase.BACKING_OFF)
+        awaits = launcher.phase in (ChildPhase.IDLE, ChildPhase.BACKING_OFF)
         return LauncherReport(launcher.phase, launcher.epoch, awaits, launcher.code, "", self._cluster.now)
 
     def restart(self, key: Key, pod: Pod, epoch: int) -> None:
@@ -86,8 +86,8 @@ class FakeRoles:
         launcher = self._cluster.launchers[incarnation(found)]
         if launcher.phase in WORKS:
             self._cluster.save(key)
-        if launcher.phase not in (Phase.COMPLETE, Phase.FAILED):
-            launcher.phase = Phase.STOPPED
+        if launcher.phase not in (ChildPhase.COMPLETE, ChildPhase.FAILED):
+            launcher.phase = ChildPhase.STOPPED
 
     def set_hot(self, key: Key, hot: HotFields) -> None:
         if self.cut:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.operator.hot_fields import HotFields
 
-WORKS = (Phase.STARTING, Phase.READY)
+WORKS = (ChildPhase.STARTING, ChildPhase.READY)
 
 
 @dataclass
 class Launcher:
     """A trainer's launcher: one run of the pod's container."""
 
-    phase: Phase = Phase.IDLE
+    phase: ChildPhase = ChildPhase.IDLE
     epoch: int = 0
     code: int = 0
 
     def restart(self, epoch: int) -> bool:
         """As `areal.processes` does it: told twice is told once, an older epoch is refused."""
-        if epoch < self.epoch or self.phase is Phase.STOPPED:
+        if epoch < self.epoch or self.phase is ChildPhase.STOPPED:
             return False
         if epoch > self.epoch:
-            self.epoch, self.phase, self.code = epoch, Phase.STARTING, 0
+            self.epoch, self.phase, self.code = epoch, ChildPhase.STARTING, 0
         return True
 
 
@@ -43,14 +43,14 @@ class Training:
     def advance(self, launchers: Sequence[Launcher], size: int) -> None:
         """One tick of the launchers that can be reached; `size` make the gang whole."""
         working = [launcher for launcher in launchers if launcher.phase in WORKS]
-        ready = [launcher for launcher in launchers if launcher.phase is Phase.READY]
+        ready = [launcher for launcher in launchers if launcher.phase is ChildPhase.READY]
         epochs = {launcher.epoch for launcher in working}
         if ready and (len(working) < size or len(epochs) > 1):  # a peer is gone: collectives fail
             for launcher in ready:
-                launcher.phase, launcher.code = Phase.BACKING_OFF, 1
+                launcher.phase, launcher.code = ChildPhase.BACKING_OFF, 1
         elif size and len(working) == size and len(epochs) == 1:
             for launcher in working:
-                launcher.phase = Phase.READY
+                launcher.phase = ChildPhase.READY
             if epochs != {self.epoch}:
                 self.epoch, self.step, self.hung = epochs.pop(), self.checkpoint, False
             elif not self.hung:
@@ -63,4 +63,4 @@ class Training:
             self.checkpoint = self.step
         if finished:
             for launcher in launchers:
-                launcher.phase = Phase.COMPLETE
+                launcher.phase = ChildPhase.COMPLETE

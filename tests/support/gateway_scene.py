@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import numpy as np
 from areal.errors import InfraError
-from areal.gateway.core import Access, Gateway
+from areal.gateway.core import Access, GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.front import Front
 from areal.gateway.http import GatewayServer
 from areal.gateway.keys import secret_of
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.gateway.tunnel import SERVICE_NAME, Tunnels
 from areal.net.http_server import HttpServer
@@ -134,11 +134,13 @@ async def front(*, patience_s: float = 60.0) -> AsyncIterator[Fronted]:
 
 def sessions_of(tokenizer: Tokenizer, owner: str | None) -> GatewayServer:
     """The sessions of one worker: of an owner that others know, or its own."""
-    return GatewayServer(Gateway(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner), tokenizer)
+    return GatewayServer(
+        GatewayCore(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner), tokenizer
+    )
 
 
 @asynccontextmanager
-async def scene_of(tokenizer: Tokenizer, through: str, limits: Limits) -> AsyncIterator[Scene]:
+async def scene_of(tokenizer: Tokenizer, through: str, limits: SessionLimits) -> AsyncIterator[Scene]:
     """A scene; `through` is `worker`, which serves its sessions itself, or `gateway`."""
     fronted = through == "gateway"
     server, engine = sessions_of(tokenizer, OWNER if fronted else None), Engine(tokenizer)

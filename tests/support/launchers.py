@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.processes.service import phase_from_wire
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -32,12 +32,12 @@ class Launcher:
         with self._stub() as stub:
             return stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
 
-    def phase(self) -> Phase:
+    def phase(self) -> ChildPhase:
         """The child's phase; IDLE while the launcher isn't up."""
         try:
             return phase_from_wire(self.child().phase)
         except grpc.RpcError:
-            return Phase.IDLE
+            return ChildPhase.IDLE
 
     def awaits(self) -> bool:
         """Whether the child waits for an epoch."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
-from areal.record.segment import OUTCOMES, Header, Kind, pack
+from areal.record.segment import OUTCOMES, FrameKind, Header, pack
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 
@@ -59,7 +59,7 @@ def made_sample(group: int, index: int, *, seed: int = 0, version: int = 0, lett
 def sample_frame(made: record.SampleRecord) -> bytes:
     """As a worker writes it."""
     tokens = sum(len(sequence.token_ids) // 4 for sequence in made.sample.sequences)
-    key, kind = made.sample.key, Kind.EVALUATION if made.evaluation_id else Kind.SAMPLE
+    key, kind = made.sample.key, FrameKind.EVALUATION if made.evaluation_id else FrameKind.SAMPLE
     outcome = OUTCOMES.index(made.outcome)
     header = Header(kind, key.group, key.index, 0, made.reward, tokens, made.newest_version, outcome)
     return pack(header, made.SerializeToString())
@@ -141,6 +141,8 @@ class RecordedRun:
             beyond=np.zeros(len(keys), "<f4").tobytes(),
             xxh3=np.array([one.xxh3 for one in made], "<u8").tobytes(),
         )
-        step_head = Header(Kind.STEP, step=step, reward=float(rewards.mean()), tokens=int(lengths.sum()), version=fence)
-        token_head = Header(Kind.TOKENS, keys[0][0], fence, step, tokens=int(lengths.sum()), version=keys[-1][0])
+        step_head = Header(
+            FrameKind.STEP, step=step, reward=float(rewards.mean()), tokens=int(lengths.sum()), version=fence
+        )
+        token_head = Header(FrameKind.TOKENS, keys[0][0], fence, step, tokens=int(lengths.sum()), version=keys[-1][0])
         return pack(step_head, told.SerializeToString()), pack(token_head, tokens.SerializeToString())

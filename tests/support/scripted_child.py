@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from areal.processes.core import Action, Answer, ChildCore, LifePolicy, RestartBy
+from areal.processes.core import Action, ChildCore, LifePolicy, ProbeAnswer, RestartBy
 from areal.processes.supervise import ChildStatus
 
 GANG_MEMBER = LifePolicy(restart=RestartBy.EPOCH, first_start=RestartBy.EPOCH)
@@ -82,7 +82,7 @@ class ScriptedChild:
             if action is Action.START:
                 self._pid = next(_pids)
                 self._on_start(self._core.epoch)
-                self._core.probed(Answer.READY, self._clock())
+                self._core.probed(ProbeAnswer.READY, self._clock())
             elif action is Action.KILL:
                 self.exit(KILLED)
             elif self._on_drain():

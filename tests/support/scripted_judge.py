@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from areal.errors import ConfigError, InfraError
 from areal.observe.metrics import RoleMetrics
 from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.offer import Offer, Runtime
-from areal_judge.judge.dispatch.values import Executed, Execution
+from areal_judge.judge.dispatch.offer import LanguageOffer, Offer
+from areal_judge.judge.dispatch.values import Execution, ExecutionResult
 from areal_judge.judge.values import (
     CaseResult,
     Flag,
@@ -28,10 +28,10 @@ from areal_judge.judge.values import (
     Suite,
     Timing,
 )
-from areal_judge.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
+from areal_judge.sandbox.values import Ending, MemoryBound, Powers, RunEnding, Tier
 
 POWERS = Powers(Tier.T3, MemoryBound.CGROUP, fork=True, execute=True, scratch=True)
-OFFER = Offer(POWERS, (Runtime("python", "3.11", "d"), Runtime("cpp", "12", "e")))
+OFFER = Offer(POWERS, (LanguageOffer("python", "3.11", "d"), LanguageOffer("cpp", "12", "e")))
 SUITE = StdioSuite((StdioCase("", "1\n"),))
 _STATUSES = {
     "pass": Status.PASSED, "wrong": Status.WRONG_ANSWER, "time": Status.TIME_LIMIT, "compile": Status.COMPILE_ERROR,
@@ -61,10 +61,12 @@ class ScriptedJudge:
         finally:
             self.running -= 1
 
-    async def execute(self, execution: Execution) -> Executed:
+    async def execute(self, execution: Execution) -> ExecutionResult:
         judgement = await self.judge(Submission(execution.source), SUITE)
-        ended = Ended(Ending.EXITED, 0, stdout=execution.stdin, tier=Tier.T3)
-        return Executed(judgement.status, ended if judgement.score is not None else None, message=judgement.message)
+        ended = RunEnding(Ending.EXITED, 0, stdout=execution.stdin, tier=Tier.T3)
+        return ExecutionResult(
+            judgement.status, ended if judgement.score is not None else None, message=judgement.message
+        )
 
     async def _act(self, source: str) -> Judgement:
         words = source.split()
@@ -115,10 +117,10 @@ def dispatcher_of(
     metrics: RoleMetrics | None = None,
     clock: Callable[[], float] | None = None,
     wall: Callable[[], float] | None = None,
-) -> Dispatcher:
+) -> JudgeDispatcher:
     """A dispatcher over a scripted judge, on the running loop's clock."""
     loop = asyncio.get_running_loop()
-    return Dispatcher(
+    return JudgeDispatcher(
         judge,
         offer=offer,
         slots=slots,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.plan.resolved import ResolvedJob
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -72,7 +72,7 @@ class ScriptedRun:
     def whole(self) -> bool:
         """Whether all trainers run in one epoch, and somebody feeds them."""
         members = [child.status for child in self.trainers.values()]
-        ready = [status for status in members if status.phase is Phase.READY]
+        ready = [status for status in members if status.phase is ChildPhase.READY]
         return (
             len(ready) == self.size
             and len({status.epoch for status in ready}) == 1
@@ -113,7 +113,7 @@ class ScriptedRun:
         self.hold_drain = False
         self.save(now)
         for child in self.trainers.values():
-            if child.status.phase is Phase.DRAINING:
+            if child.status.phase is ChildPhase.DRAINING:
                 child.exit(143)
 
 

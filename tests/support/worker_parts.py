@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.ledger.client import AsyncLedger
 from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
@@ -19,11 +19,11 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.boxes import Boxes
+from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
-from areal.rollout.worker.recording import Recording, RecordLimits
+from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions
-from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.values.generation import Sampling
@@ -53,9 +53,9 @@ class Bench:
     agents: list[ScriptedAgent] = field(default_factory=list)
     controller: ScriptedController = field(default_factory=ScriptedController)
     reward: ScriptedReward = field(default_factory=ScriptedReward)
-    limits: Limits = field(default_factory=lambda: Limits(LIMIT, 256, 16))  # of an agent's session
+    limits: SessionLimits = field(default_factory=lambda: SessionLimits(LIMIT, 256, 16))  # of an agent's session
     gateways: Gateways | None = None
-    boxes: Boxes | None = None
+    boxes: EpisodeBoxes | None = None
     stall_s: float = 30.0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
@@ -83,12 +83,12 @@ class Bench:
         self.sessions.start()
         metrics = RoleMetrics("worker", "job")
         writer = RecordWriter(self.root, "worker-0", metrics, keep_bytes=64 << 20)
-        tools = Tools(
+        tools = WorkerTools(
             client=self.client,
             reward=self.scores,
             ledger=self.ledger,
             tokenizer=self.tokenizer,
-            recording=Recording(writer, self.tokenizer, RecordLimits(1.0, 1 << 20, 4), "worker-0"),
+            recording=EpisodeRecording(writer, self.tokenizer, RecordLimits(1.0, 1 << 20, 4), "worker-0"),
             waits=self.waits,
             progress=ProgressCounter(),
             metrics=metrics,

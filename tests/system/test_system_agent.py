@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from areal.record.segment import Kind, frames, read
+from areal.record.segment import FrameKind, frames, read
 from areal.v1.record_pb2 import SampleRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
@@ -33,7 +33,7 @@ def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
         (6, 50, 0),
     ]
     files = sorted((run.run_dir / "trajectories").glob("worker-*.rec"))
-    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is Kind.SAMPLE]
+    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is FrameKind.SAMPLE]
     said = [SampleRecord.FromString(read(path, frame.offset)) for path, frame in rows]
     sampled = [one for one in said if one.texts]
     assert len(sampled) >= 6 * 16 * 8

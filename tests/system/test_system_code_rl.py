@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from areal.record.segment import Kind, frames, read
+from areal.record.segment import FrameKind, frames, read
 from areal.v1.record_pb2 import SampleRecord
 from support.job_run import ROOT, JobRun
 from support.made import made
@@ -46,7 +46,7 @@ def test_programs_that_run_in_the_sandbox_teach_the_model(tmp_path: Path):
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.02
     assert run.audit()["ok"]
     files = sorted((run.run_dir / "trajectories").glob("*.rec"))
-    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is Kind.SAMPLE]
+    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is FrameKind.SAMPLE]
     verdicts = [SampleRecord.FromString(read(path, frame.offset)).sample.verdict for path, frame in rows]
     judged = [verdict for verdict in verdicts if verdict.status not in ("", "NO_PROGRAM")]
     assert {verdict.method for verdict in judged} == {"code"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.engine.model import Model
+from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import load_weights
 from areal.errors import DataError
@@ -70,7 +70,7 @@ class Served:
         save_file(tensors, self._room / "model.safetensors")
         weights = load_weights(self._room, self._config, torch.bfloat16)
         ids = torch.tensor([self.canary.token_ids])
-        model = Model(self._config, torch.bfloat16, ids.shape[1])
+        model = DecoderModel(self._config, torch.bfloat16, ids.shape[1])
         with torch.no_grad():
             hidden = model.prefill(weights, None, ids, None, hidden=True)
             assert hidden is not None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from areal.engine.embedded import EmbeddedEngine, EngineOptions
+from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.engine.main import options, parser
 from areal.generation.engine_command import EngineStart, launch
 from areal.spec import serving
@@ -85,7 +85,7 @@ def test_the_jobs_field_reaches_both_engines(tmp_path, fp32_head: bool) -> None:
 def test_the_embedded_engine_makes_the_trainers_logits(tmp_path, fp32_head: bool) -> None:
     model_path = make_model(tmp_path / "model", 0)
     told = EngineOptions(model_path=model_path, dtype="bfloat16", fp32_head=fp32_head)
-    engine = EmbeddedEngine(told, lambda error: None)
+    engine = TorchEngine(told, lambda error: None)
     weights, model = engine._scheduler.weights, engine._scheduler._model
     hidden = (30 * torch.randn(9, engine.config.hidden)).bfloat16()
     logits = model.logits(weights, hidden)

@@ -10,7 +10,7 @@ import pytest
 from areal.errors import ExitCode
 from areal.ledger import evidence
 from areal.plan.ports import free_ports
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from support.launchers import Launcher
 from support.trainer_world import TOKEN, World, losses, until
 
@@ -78,7 +78,7 @@ def test_two_pods_train_what_one_does_through_deaths_and_a_suspension(make_world
 
     for pod in gang:  # a suspension: both save, then stop
         pod.launcher.drain()
-    until(lambda: all(pod.launcher.phase() is Phase.STOPPED for pod in gang), 150.0)
+    until(lambda: all(pod.launcher.phase() is ChildPhase.STOPPED for pod in gang), 150.0)
     assert [pod.launcher.child().last_exit_code for pod in gang] == [ExitCode.DRAINED, ExitCode.DRAINED]
     for pod in gang:
         pod.process.terminate()
@@ -87,7 +87,7 @@ def test_two_pods_train_what_one_does_through_deaths_and_a_suspension(make_world
     world.fill(range(5 * BATCH, STEPS * BATCH), staleness=9)
     gang = start(world)
     assert all(pod.launcher.restart(3) for pod in gang)
-    until(lambda: all(pod.launcher.phase() is Phase.COMPLETE for pod in gang), 150.0)
+    until(lambda: all(pod.launcher.phase() is ChildPhase.COMPLETE for pod in gang), 150.0)
     assert [fence for fence, _, _ in world.controller.attached] == [1, 2, 3]
     trained = {entry.step: entry.groups for entry in evidence.read(world.root / "evidence").entries}
     expected = {entry.step: entry.groups for entry in evidence.read(whole.root / "evidence").entries}

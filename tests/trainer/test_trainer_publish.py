@@ -13,7 +13,7 @@ from areal.values.policy import PolicyId
 from areal.weights.exports import Exports, exported_steps
 from areal.weights.manifest import digest_of
 from areal.weights.publish import publish
-from areal.weights.stage import Stage
+from areal.weights.stage import StagingArea
 from areal.weights.verify import open_version, read_verified
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
@@ -91,7 +91,7 @@ def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exporte
         lambda ref, final: refs.append(ref) or "", WaitRegistry("trainer"), full_every=3,
     )  # fmt: skip
     weight = torch.randn(64, 1024, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    stage = Stage(tmp_path / "stage")
+    stage = StagingArea(tmp_path / "stage")
     for version in range(6):
         order = publisher.order(PolicyId(version, 1), final=version == 5)
         publisher.publish(order, [("model.layers.0.up.weight", weight)], publishing_ranks.CANARY, deadline_s=30.0)

@@ -11,13 +11,22 @@ import numpy as np
 import pytest
 from areal.errors import InfraError
 from areal.values.policy import PolicyId
-from areal.weights.exports import Exports, Score, best_of, exported, exported_steps, link_version, reading, retained
+from areal.weights.exports import (
+    Exports,
+    ExportScore,
+    best_of,
+    exported,
+    exported_steps,
+    link_version,
+    reading,
+    retained,
+)
 from areal.weights.manifest import MANIFEST_NAME
 from areal.weights.publish import publish
 
 
 def scored(**figures):
-    return {int(step[1:]): Score(figure) for step, figure in figures.items()}
+    return {int(step[1:]): ExportScore(figure) for step, figure in figures.items()}
 
 
 @pytest.fixture
@@ -45,7 +54,7 @@ def evaluated(tmp_path, *rows):
         ([10, 20, 30], scored(s10=0.9, s20=0.5, s30=0.7), 1, {10, 30}),
         ([10, 20, 30, 40, 50], scored(s10=0.1), 1, {10, 20, 50}),  # 20 waits for its evaluation
         ([10, 20, 30], scored(s20=0.5, s10=0.5), 1, {10, 30}),  # of equals the earlier
-        ([10, 20], {10: Score(2.0, True), 20: Score(3.0, True)}, 1, {10, 20}),
+        ([10, 20], {10: ExportScore(2.0, True), 20: ExportScore(3.0, True)}, 1, {10, 20}),
     ],
 )
 def test_the_newest_the_best_and_what_waits_for_a_score_stay(steps, scores, keep, stay):
@@ -53,8 +62,8 @@ def test_the_newest_the_best_and_what_waits_for_a_score_stay(steps, scores, keep
 
 
 def test_a_lower_loss_is_better():
-    assert best_of([10, 20, 30], {10: Score(2.0, True), 20: Score(1.0, True)}) == 20
-    assert best_of([10, 20], {30: Score(1.0)}) is None
+    assert best_of([10, 20, 30], {10: ExportScore(2.0, True), 20: ExportScore(1.0, True)}) == 20
+    assert best_of([10, 20], {30: ExportScore(1.0)}) is None
 
 
 def test_best_follows_the_evaluations_and_survives_the_newer(tmp_path, exports):

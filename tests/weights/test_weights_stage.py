@@ -14,7 +14,7 @@ from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary
 from areal.weights.publish import WeightsRef, open_staging, publish, seal_delta
 from areal.weights.shards import write_delta
-from areal.weights.stage import Stage
+from areal.weights.stage import StagingArea
 from areal.weights.verify import open_version
 from safetensors.numpy import load_file
 
@@ -58,7 +58,7 @@ class Volume:
         return self.refs[version].path / "delta-00000.bin"
 
 
-def take(stage: Stage, ref: WeightsRef) -> dict[str, np.ndarray]:
+def take(stage: StagingArea, ref: WeightsRef) -> dict[str, np.ndarray]:
     staged = stage.prepare(ref.path, ref.manifest_digest)
     assert staged.manifest.policy_id == ref.policy_id
     assert (staged.path / "config.json").read_bytes() == FILES["config.json"]
@@ -80,10 +80,10 @@ def flip(path: Path) -> None:
 
 def test_each_version_in_turn_and_a_late_joiner_hold_the_same_bytes(tmp_path):
     volume = Volume(tmp_path / "volume", 5)
-    follower = Stage(tmp_path / "follower")
+    follower = StagingArea(tmp_path / "follower")
     for version, ref in enumerate(volume.refs):
         assert same(take(follower, ref), version)
-    assert same(take(Stage(tmp_path / "joiner"), volume.refs[5]), 5)
+    assert same(take(StagingArea(tmp_path / "joiner"), volume.refs[5]), 5)
     assert len(list((tmp_path / "follower").iterdir())) == 2
     manifest = open_version(volume.refs[5].path, volume.refs[5].manifest_digest)
     assert NAMES[-1] not in manifest.deltas
@@ -93,13 +93,13 @@ def test_each_version_in_turn_and_a_late_joiner_hold_the_same_bytes(tmp_path):
 def test_a_full_version_is_loaded_from_where_it_lies(tmp_path):
     volume = Volume(tmp_path / "volume", 0)
     ref = volume.refs[0]
-    assert Stage(tmp_path / "stage").prepare(ref.path, ref.manifest_digest).path == ref.path
+    assert StagingArea(tmp_path / "stage").prepare(ref.path, ref.manifest_digest).path == ref.path
 
 
 def test_a_flipped_byte_of_a_delta_is_named(tmp_path):
     volume = Volume(tmp_path / "volume", 2)
     flip(volume.file(2))
-    stage = Stage(tmp_path / "stage")
+    stage = StagingArea(tmp_path / "stage")
     assert same(take(stage, volume.refs[1]), 1)
     with pytest.raises(DataError, match=r"delta of tensor 'model\..* of 2\.f1 differs"):
         take(stage, volume.refs[2])
@@ -108,7 +108,7 @@ def test_a_flipped_byte_of_a_delta_is_named(tmp_path):
 
 def test_a_base_that_was_damaged_here_is_made_again_from_the_volume(tmp_path):
     volume = Volume(tmp_path / "volume", 3)
-    stage = Stage(tmp_path / "stage")
+    stage = StagingArea(tmp_path / "stage")
     take(stage, volume.refs[2])
     flip(next((tmp_path / "stage").glob("*/model-00001*")))
     assert same(take(stage, volume.refs[3]), 3)
@@ -120,7 +120,7 @@ def test_a_lost_or_wrong_base_is_refused_in_words_and_the_next_full_one_heals_it
     volume = Volume(tmp_path / "volume", 2)
     kept = tmp_path / "kept"
     os.rename(volume.refs[0].path, kept)
-    stage = Stage(tmp_path / "stage")
+    stage = StagingArea(tmp_path / "stage")
     with pytest.raises(DataError, match=r"2\.f1 is a delta, and its base 0\.f1 is lost"):
         take(stage, volume.refs[2])
     shutil.copytree(volume.refs[1].path, volume.refs[0].path)  # another manifest under the base's name
@@ -134,7 +134,7 @@ def test_no_room_to_stage_is_the_volumes_fault(tmp_path):
     volume = Volume(tmp_path / "volume", 1)
     (tmp_path / "stage").write_text("a file where the directory should be")
     with pytest.raises(InfraError, match=r"1\.f1 can't be staged"):
-        take(Stage(tmp_path / "stage"), volume.refs[1])
+        take(StagingArea(tmp_path / "stage"), volume.refs[1])
 
 
 def test_collecting_keeps_the_chain_of_what_is_kept(tmp_path):
@@ -145,4 +145,4 @@ def test_collecting_keeps_the_chain_of_what_is_kept(tmp_path):
     assert [policy.version for policy in versions(volume.root)] == [0, 1, 2, 3, 4, 5]
     collect(volume.root, set(), PolicyId(5, 1))
     assert [policy.version for policy in versions(volume.root)] == [4, 5]
-    assert same(take(Stage(tmp_path / "joiner"), volume.refs[5]), 5)
+    assert same(take(StagingArea(tmp_path / "joiner"), volume.refs[5]), 5)

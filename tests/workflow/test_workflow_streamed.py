@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from areal.errors import DataError
 from areal.workflow import Episode, GenerationResult, Sampling, Sequence, TokenSpan, Transcript
-from areal.workflow.streamed import Streamed, check_streamed, other_sampling
+from areal.workflow.streamed import StreamedAnswer, check_streamed, other_sampling
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def episodes(draw):
             draw(st.lists(st.floats(-9, -0.125, width=32), min_size=len(ids), max_size=len(ids))), "<f4"
         )
         result = GenerationResult(np.array(ids, "<i4"), logprobs, spans)
-        answers.append(Streamed(turn, transcript.ids, result))
+        answers.append(StreamedAnswer(turn, transcript.ids, result))
         transcript.sampled(result).given(draw(st.lists(st.integers(0, 30), max_size=3)))
     return transcript.sequence(1.0), answers
 
@@ -82,7 +82,7 @@ def answer(turn, prompt, ids, sampling=JOB):
     result = GenerationResult(
         np.array(ids, "<i4"), np.full(len(ids), -0.5, "<f4"), (TokenSpan(0, len(ids), "3.f1", "s"),)
     )
-    return Streamed(turn, np.array(prompt, "<i4"), result, other_sampling(sampling, JOB))
+    return StreamedAnswer(turn, np.array(prompt, "<i4"), result, other_sampling(sampling, JOB))
 
 
 def test_the_sentence_names_the_turn_and_the_first_differing_token():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from areal.record.segment import Header, Kind
+from areal.record.segment import FrameKind, Header
 from areal.record.writer import RecordWriter
 from areal.v1 import record_pb2 as record
 
@@ -35,7 +35,7 @@ class BatchJournal:
 
     def close(self) -> None:
         """Write what is queued, and that it was all."""
-        self._writer.offer(0, lambda: (Header(Kind.CLOSED, tokens=self._writer.dropped), b""))
+        self._writer.offer(0, lambda: (Header(FrameKind.CLOSED, tokens=self._writer.dropped), b""))
         self._writer.close()
 
     def _record(self, step: int, tokens: TokenBatch, first: int, end: int) -> tuple[Header, bytes]:
@@ -55,7 +55,9 @@ class BatchJournal:
             temperature=self._temperature,
         )
         count = inside.stop - inside.start
-        header = Header(Kind.BATCH, int(groups[0]), index=self._fence, step=step, tokens=count, version=int(groups[-1]))
+        header = Header(
+            FrameKind.BATCH, int(groups[0]), index=self._fence, step=step, tokens=count, version=int(groups[-1])
+        )
         return header, made.SerializeToString()
 
 

@@ -18,7 +18,7 @@ from areal.errors import ArealError, FencedError, InfraError
 from areal.net import status
 from areal.net.backoff import Backoff
 from areal.net.channel import connect
-from areal.net.kept_stream import KeptStream, Lost
+from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.net.operations import beat, wait_to_wire
 from areal.net.thread import LoopThread
 from areal.observe.progress import ProgressCounter
@@ -214,7 +214,7 @@ class ControllerLink:
         if max_steps:
             self.orders.max_steps = max_steps
 
-    def _note(self, lost: Lost) -> None:
+    def _note(self, lost: StreamLoss) -> None:
         if lost.error is None:
             return
         try:

@@ -18,7 +18,7 @@ from areal.ledger.consumer import Batch, Consumer, TrainerState, check_spans
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.poison import Precaution
 from areal.ledger.sync_client import SyncLedger
-from areal.ledger.values import Reason, TakenGroup
+from areal.ledger.values import TakenGroup, TombstoneReason
 from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common
 
@@ -130,7 +130,7 @@ class Feed:
                 decoded = [payload.decode(raw) for raw in group.payloads]
                 check_spans(group, decoded)
             except DataError as error:
-                if not self.link.propose_tombstone(group.group, Reason.POISON.value, error.message):
+                if not self.link.propose_tombstone(group.group, TombstoneReason.POISON.value, error.message):
                     raise
                 _log.error("group %d is given up: %s", group.group, error.message)
                 self.consumer.drop()

@@ -12,7 +12,7 @@ from areal.ledger.consumer import Consumer, TrainerState
 from areal.ledger.evidence import EvidenceLog
 from areal.ledger.poison import precaution
 from areal.ledger.sync_client import SyncLedger
-from areal.ledger.values import Reason
+from areal.ledger.values import TombstoneReason
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
@@ -86,7 +86,7 @@ class LedgerDesk(Desk):
         careful = precaution(self.evidence, state.step)
         if careful.tombstone is not None:
             detail = f"step {careful.step} crashed {careful.crashes} times with it"
-            link.propose_tombstone(careful.tombstone, Reason.POISON.value, detail)
+            link.propose_tombstone(careful.tombstone, TombstoneReason.POISON.value, detail)
         log = EvidenceLog(self.paths.evidence, fence)
         log.start(state.step, settings.spec.algorithm.batch_size, settings.spec.algorithm.group_size)
         consumer = Consumer(fence, state, settings.consumer, PolicyId.parse(served).version if served else -1)

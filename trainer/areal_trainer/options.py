@@ -6,7 +6,7 @@ from typing import cast
 
 from areal.spec import algorithm as fields
 from areal.spec.job import JobSpec
-from areal.spec.resolved_algorithm import Resolved, one_turn, resolve
+from areal.spec.resolved_algorithm import AlgorithmValues, one_turn, resolve
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL
 from areal_trainer.algorithms.baseline import BaselineOptions
@@ -91,7 +91,7 @@ def adamw_options(spec: JobSpec) -> AdamWOptions:
     )  # fmt: skip
 
 
-def _policy(algorithm: fields.PolicyGradient, meant: Resolved) -> PolicyOptions:
+def _policy(algorithm: fields.PolicyGradient, meant: AlgorithmValues) -> PolicyOptions:
     penalty = None
     if meant.kl is not None and meant.kl.where == "loss":
         penalty = KLLoss(meant.kl.coefficient, cast(LossEstimator, meant.kl.kind))

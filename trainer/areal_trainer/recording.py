@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from areal.ledger import payload
 from areal.record.choose import in_share, sample_size
-from areal.record.segment import OUTCOMES, Header, Kind, sequence_text
+from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
 from areal.record.writer import RecordWriter
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
@@ -204,7 +204,7 @@ def step_record(done: TrainedStep) -> tuple[Header, bytes]:
         xxh3=np.array([digest.get(key, 0) for key in keys], "<u8").tobytes(),
     )
     mean_reward = float(rewards.mean()) if len(rewards) else 0.0
-    header = Header(Kind.STEP, step=done.step, reward=mean_reward, tokens=tokens.tokens, version=done.fence)
+    header = Header(FrameKind.STEP, step=done.step, reward=mean_reward, tokens=tokens.tokens, version=done.fence)
     return header, made.SerializeToString()
 
 
@@ -226,7 +226,7 @@ def token_record(done: TrainedStep, part: NDArray[np.int64]) -> tuple[Header, by
         flags=done.computed.flags[inside].tobytes(),
     )
     header = Header(
-        Kind.TOKENS, int(groups[0]), index=done.fence, step=done.step, tokens=len(inside), version=int(groups[-1])
+        FrameKind.TOKENS, int(groups[0]), index=done.fence, step=done.step, tokens=len(inside), version=int(groups[-1])
     )
     return header, made.SerializeToString()
 
@@ -250,7 +250,7 @@ def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, by
         made_at=done.at,
     )
     header = Header(
-        Kind.SAMPLE,
+        FrameKind.SAMPLE,
         *key,
         reward=made.reward,
         tokens=sum(map(len, ids)),

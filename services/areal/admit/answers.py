@@ -25,7 +25,7 @@ from areal.admit.sources import Sources
 from areal.data import Snapshot
 from areal.errors import ArealError, DataError, InfraError
 from areal.reward.rows import gold_of_row
-from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
@@ -233,17 +233,17 @@ async def _read(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]
 def _wrong(outcome: Outcome, deadline_s: float) -> str | None:
     """What is wrong with an answer; nothing ("") or not known (None)."""
     match outcome:
-        case Answered(["EQUAL", _]):
+        case ScorerAnswer(["EQUAL", _]):
             return ""
-        case Answered(["NOT_EQUAL", _]):
+        case ScorerAnswer(["NOT_EQUAL", _]):
             return "it doesn't equal itself"
-        case Answered(["GOLD_UNPARSEABLE" | "UNPARSEABLE", _]):
+        case ScorerAnswer(["GOLD_UNPARSEABLE" | "UNPARSEABLE", _]):
             return "math-verify can't read it"
-        case Answered([str(status), str(detail)]):
+        case ScorerAnswer([str(status), str(detail)]):
             return f"{status}: {detail}" if detail else status
         case DeadlineHit() if deadline_s >= CHECK_S:
             return f"reading it takes more than {CHECK_S:g} s"
-        case Crashed(how):
+        case ScorerCrash(how):
             return f"reading it ends the process ({how})"
         case _:
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.data import Snapshot, prepare, source_from_spec
-from areal.data.rows import Column, Key
+from areal.data.rows import Column, ColumnKey
 from areal.errors import ArealError
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
@@ -39,7 +39,7 @@ def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = (
     if verifier in ("exact", "math"):
         columns.append(job.spec.reward.answer_field)
     if verifier == "custom":
-        columns += [Key(name, "the recipe's reward") for name in sorted(needed)]
+        columns += [ColumnKey(name, "the recipe's reward") for name in sorted(needed)]
     return columns
 
 

@@ -27,7 +27,7 @@ A first run:  areal run examples/quickstart.yaml
 _USAGE = 2  # of typer's parser, for a command line that it can't read
 
 
-class _Group(TyperGroup):
+class _CommandGroup(TyperGroup):
     """The commands of the table; help lists them without importing any."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -41,7 +41,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=_CommandGroup,
     help=HELP,
     no_args_is_help=True,
     add_completion=False,

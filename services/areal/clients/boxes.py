@@ -26,7 +26,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal.v1 import sandbox_pb2
-from areal.values.boxes import END_KEY, BoxEndedError, Cause, CommandEnding, CommandResult, End, Language
+from areal.values.boxes import END_KEY, BoxEnd, BoxEndedError, BoxLanguage, Cause, CommandEnding, CommandResult
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _LOST_S = 15.0  # for a lost connection: less than the grace that the service gi
 _EXTRA_S = 90.0  # of a call beyond its command: its turn, and ending what it started
 _LEAST_RENEWAL_S = 0.5
 T = TypeVar("T")
-_LANGUAGES = {Language.BASH: pb.BOX_LANGUAGE_BASH, Language.PYTHON: pb.BOX_LANGUAGE_PYTHON}
+_LANGUAGES = {BoxLanguage.BASH: pb.BOX_LANGUAGE_BASH, BoxLanguage.PYTHON: pb.BOX_LANGUAGE_PYTHON}
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,14 @@ class Box:
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, output_bytes: int = 0) -> CommandResult:
         """Runs a command in the box's shell. Raises BoxEndedError, InfraError."""
-        return await self.run(Language.BASH, command, timeout_s=timeout_s, output_bytes=output_bytes)
+        return await self.run(BoxLanguage.BASH, command, timeout_s=timeout_s, output_bytes=output_bytes)
 
     async def python(self, source: str, *, timeout_s: float = 30.0, output_bytes: int = 0) -> CommandResult:
         """Runs statements in the box's interpreter. Raises BoxEndedError, InfraError."""
-        return await self.run(Language.PYTHON, source, timeout_s=timeout_s, output_bytes=output_bytes)
+        return await self.run(BoxLanguage.PYTHON, source, timeout_s=timeout_s, output_bytes=output_bytes)
 
     async def run(
-        self, language: Language, source: str, *, timeout_s: float = 30.0, output_bytes: int = 0
+        self, language: BoxLanguage, source: str, *, timeout_s: float = 30.0, output_bytes: int = 0
     ) -> CommandResult:
         """Runs a command. Output above `output_bytes` loses its middle; 0 is the service's bound."""
         self._calls += 1
@@ -236,7 +236,7 @@ def _raise(error: grpc.aio.AioRpcError) -> NoReturn:
     for key, value in error.trailing_metadata() or ():
         if key == END_KEY:
             wire = pb.BoxEnd.FromString(value if isinstance(value, bytes) else value.encode())
-            end = End(_cause_of(wire.cause), wire.message)
+            end = BoxEnd(_cause_of(wire.cause), wire.message)
             if end.cause.of_program:
                 raise BoxEndedError(wire.id, end) from error
             if end.cause is Cause.CLOSED:

@@ -46,7 +46,7 @@ class Score:
 
 
 @dataclass
-class _Pending:
+class _PendingScore:
     item: wire.ScoreItem
     future: asyncio.Future[Score]
     gives_up_at: float
@@ -73,7 +73,7 @@ class RewardClient:
         self._patience_s = patience_s
         self._waits = waits
         self._turn = 0
-        self._queue: list[_Pending] = []
+        self._queue: list[_PendingScore] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -86,7 +86,7 @@ class RewardClient:
         if not item.deadline_s:
             item.deadline_s = self._deadline_s
         loop = asyncio.get_running_loop()
-        pending = _Pending(item, loop.create_future(), time.monotonic() + self._patience_s)
+        pending = _PendingScore(item, loop.create_future(), time.monotonic() + self._patience_s)
         self._enqueue(pending)
         return pending.future
 
@@ -102,7 +102,7 @@ class RewardClient:
         for channel in self._channels:
             await channel.close()
 
-    def _enqueue(self, pending: _Pending) -> None:
+    def _enqueue(self, pending: _PendingScore) -> None:
         self._queue.append(pending)
         if len(self._queue) >= MAX_ITEMS:
             self._flush()
@@ -120,12 +120,12 @@ class RewardClient:
         if self._queue:
             self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self._flush)
 
-    def _spawn(self, batch: list[_Pending]) -> None:
+    def _spawn(self, batch: list[_PendingScore]) -> None:
         task = asyncio.create_task(self._send(batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, batch: list[_Pending]) -> None:
+    async def _send(self, batch: list[_PendingScore]) -> None:
         replica = self._turn = (self._turn + 1) % len(self._channels)
         call_s = call_timeout_s(max(pending.item.deadline_s for pending in batch))
         try:
@@ -142,7 +142,7 @@ class RewardClient:
                 self._settle(pending, result)
         await self._again([pending for pending in batch if not pending.future.done()], self._addresses[replica])
 
-    async def _call(self, replica: int, batch: list[_Pending], timeout_s: float) -> list[wire.ScoreResult]:
+    async def _call(self, replica: int, batch: list[_PendingScore], timeout_s: float) -> list[wire.ScoreResult]:
         stub = wire_grpc.RewardStub(self._channels[replica])
         try:
             reply = await stub.Score(wire.ScoreRequest(items=[pending.item for pending in batch]), timeout=timeout_s)
@@ -152,7 +152,7 @@ class RewardClient:
             raise BugError(f"the reward service answered {len(reply.results)} of {len(batch)} items")
         return list(reply.results)
 
-    def _settle(self, pending: _Pending, result: wire.ScoreResult) -> None:
+    def _settle(self, pending: _PendingScore, result: wire.ScoreResult) -> None:
         outcome = result.WhichOneof("outcome")
         if outcome == "fault":
             self._failed(pending, from_fault(result.fault))
@@ -166,7 +166,7 @@ class RewardClient:
             else:
                 pending.future.set_result(Score(value, verdict))
 
-    def _failed(self, pending: _Pending, error: ArealError) -> None:
+    def _failed(self, pending: _PendingScore, error: ArealError) -> None:
         """An infrastructure fault stays pending until patience ends; any other one is final."""
         if pending.future.done():
             return
@@ -176,7 +176,7 @@ class RewardClient:
             return
         pending.future.set_exception(error)
 
-    async def _again(self, pending: list[_Pending], address: str) -> None:
+    async def _again(self, pending: list[_PendingScore], address: str) -> None:
         if not pending:
             return
         pause_s = min(FIRST_PAUSE_S * 2 ** min(pending[0].tries, 8), MAX_PAUSE_S)

@@ -19,7 +19,7 @@ _LOOK_AT_CLOCK_EVERY = 64  # rows
 
 
 @dataclass(frozen=True)
-class Peeked:
+class DatasetPeek:
     """What was read: how many rows, whether those were all, and the columns of the first one."""
 
     rows: int
@@ -35,7 +35,7 @@ def peek(
     seconds: float,
     each: Callable[[str, dict[str, Any]], None] | None = None,
     clock: Callable[[], float] = time.process_time,
-) -> Peeked:
+) -> DatasetPeek:
     """Read and check rows from the start.
 
     Args:
@@ -49,7 +49,7 @@ def peek(
     began, columns, count = clock(), frozenset[str](), 0
     for place, row, text in read_rows(source):
         if count >= limit or (count % _LOOK_AT_CLOCK_EVERY == 0 and clock() - began > seconds):
-            return Peeked(count, False, columns)
+            return DatasetPeek(count, False, columns)
         check_row(row, required, place)
         if text is None:
             encode(row, place)
@@ -60,4 +60,4 @@ def peek(
         count += 1
     if count == 0:
         raise DataError(f"{describe(source)} has no rows", fix="give a dataset with at least one row")
-    return Peeked(count, True, columns)
+    return DatasetPeek(count, True, columns)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from areal.data.adapters import read_rows
-from areal.data.rows import Column, Key, check_row, encode
+from areal.data.rows import Column, ColumnKey, check_row, encode
 from areal.data.snapshot import INDEX, META, ROWS, Meta, Snapshot, read_meta
 from areal.data.source import Source, describe, fingerprint
 from areal.errors import ConfigError, DataError
@@ -129,6 +129,6 @@ def _satisfies(meta: Meta, required: Sequence[Column]) -> bool:
     """Whether a snapshot surely passes `check_row` everywhere. When in doubt the rows are read again."""
 
     def names(column: Column) -> tuple[str, ...]:
-        return (column.name,) if isinstance(column, Key) else (column,) if isinstance(column, str) else column
+        return (column.name,) if isinstance(column, ColumnKey) else (column,) if isinstance(column, str) else column
 
     return all(any(not meta.columns.get(name, "?").endswith("?") for name in names(column)) for column in required)

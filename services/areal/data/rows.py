@@ -19,21 +19,21 @@ _INT64 = range(-(1 << 63), 1 << 64)  # the integers that JSON readers agree on h
 
 
 @dataclass(frozen=True)
-class Key:
+class ColumnKey:
     """A column that a row must have, if only with null in it: an argument of a function."""
 
     name: str
     wanted_by: str
 
 
-Column = str | tuple[str, ...] | Key
+Column = str | tuple[str, ...] | ColumnKey
 """A column with a value; a tuple: any one of these."""
 
 
 def check_row(row: Mapping[str, Any], required: Sequence[Column], place: str) -> None:
     """Raise DataError for the first column that the row lacks."""
     for column in required:
-        if isinstance(column, Key):
+        if isinstance(column, ColumnKey):
             if column.name not in row:
                 raise DataError(
                     f'{place}: {column.wanted_by} needs the column "{column.name}" (found {_has(row)})',

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Block:
+class FusedBlock:
     """Where one module's matrices lie in the fused pair."""
 
     module: str  # below its layer: self_attn.q_proj, …
@@ -30,7 +30,7 @@ class Adapter:
     a: Tensor  # [ranks, in]
     b: Tensor  # [out, ranks]
     scale: float
-    blocks: tuple[Block, ...]
+    blocks: tuple[FusedBlock, ...]
 
 
 @dataclass(frozen=True)

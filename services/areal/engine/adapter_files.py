@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from areal.engine.adapter import Adapter, Block, LayerAdapter
+from areal.engine.adapter import Adapter, FusedBlock, LayerAdapter
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import Layer, Weights, pairs, read_shard
 from areal.errors import DataError
@@ -21,7 +21,7 @@ _FIX = "publish an adapter of the model that the engine was started with"
 def with_adapter(base: Weights, path: Path, config: ModelConfig) -> Weights:
     """`base` with the adapter in `path`. Raises DataError for one of another model."""
     raw = read_shard(path / f"{ADAPTER_STEM}.safetensors")
-    read = _Reader(path, dict(raw), AdapterConfig.from_dir(path).scale, base.embedding.dtype)
+    read = _AdapterReader(path, dict(raw), AdapterConfig.from_dir(path).scale, base.embedding.dtype)
     layers = tuple(replace(layer, adapter=_of_layer(read, layer, config, n)) for n, layer in enumerate(base.layers))
     if read.left:
         raise DataError(f"{path} adapts {min(read.left)}, which this model doesn't have", fix=_FIX)
@@ -29,7 +29,7 @@ def with_adapter(base: Weights, path: Path, config: ModelConfig) -> Weights:
     return replace(base, layers=layers, file_dtypes={**base.file_dtypes, **dtypes})
 
 
-def _of_layer(read: _Reader, layer: Layer, config: ModelConfig, number: int) -> LayerAdapter:
+def _of_layer(read: _AdapterReader, layer: Layer, config: ModelConfig, number: int) -> LayerAdapter:
     prefix, dim = f"model.layers.{number}.", config.head_dim
     attention = [
         ("q", config.heads * dim, True),
@@ -47,7 +47,7 @@ def _of_layer(read: _Reader, layer: Layer, config: ModelConfig, number: int) -> 
     )
 
 
-class _Reader:
+class _AdapterReader:
     """Takes pairs of matrices by module; what is left at the end belongs to nothing."""
 
     def __init__(self, path: Path, left: dict[str, Tensor], scale: float, dtype: torch.dtype) -> None:
@@ -60,7 +60,7 @@ class _Reader:
         self, prefix: str, weight: Tensor, modules: Sequence[tuple[str, int, bool]], head_dim: int = 0
     ) -> Adapter | None:
         """The adapters of the modules that one fused `weight` [out, in] is made of: (name, rows, rotary)."""
-        found: list[tuple[Block, Tensor, Tensor]] = []
+        found: list[tuple[FusedBlock, Tensor, Tensor]] = []
         row = rank = 0
         for module, size, rotary in modules:
             a, b = (self.left.pop(tensor_name(prefix + module, matrix), None) for matrix in "AB")
@@ -68,7 +68,7 @@ class _Reader:
                 if a.shape[1:] != weight.shape[1:] or tuple(b.shape) != (size, a.shape[0]):
                     said = f"{list(a.shape)} and {list(b.shape)}"
                     raise DataError(f"the adapter of {prefix}{module} in {self._path} is {said}", fix=_FIX)
-                block = Block(module, slice(row, row + size), slice(rank, rank + a.shape[0]), rotary)
+                block = FusedBlock(module, slice(row, row + size), slice(rank, rank + a.shape[0]), rotary)
                 found.append((block, a, pairs(b, head_dim) if rotary else b))
                 rank += a.shape[0]
             elif a is not None or b is not None:

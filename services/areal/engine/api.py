@@ -19,15 +19,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from areal.engine.embedded import EmbeddedEngine
+from areal.engine.embedded import TorchEngine
 from areal.engine.request import BadRequest, GenerateRequest, Output, SamplingParams
 from areal.errors import DataError, InfraError
-from areal.gateway.core import Gateway, Opened
+from areal.gateway.core import GatewayCore, OpenSession
 from areal.gateway.dialects.dialect import Dialect
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.http import GatewayServer
 from areal.gateway.requests import body_of, key_of
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
@@ -39,33 +39,33 @@ _LIVES_S = 3600.0
 class ModelServer(GatewayServer):
     """Serves one engine. Without a `key` every request is answered: listen on loopback only."""
 
-    def __init__(self, engine: EmbeddedEngine, tokenizer: Tokenizer, *, name: str, key: str = "") -> None:
+    def __init__(self, engine: TorchEngine, tokenizer: Tokenizer, *, name: str, key: str = "") -> None:
         clock = asyncio.get_running_loop().time
-        super().__init__(Gateway(Template(tokenizer), secret=secrets.token_bytes(32), clock=clock), tokenizer)
+        super().__init__(GatewayCore(Template(tokenizer), secret=secrets.token_bytes(32), clock=clock), tokenizer)
         self._engine = engine
         self._name = name
         self._key = key
         self._numbers = count()
 
-    def _find(self, request: Request) -> Opened:
+    def _find(self, request: Request) -> OpenSession:
         self._authorise(request)
         return self._open({})
 
-    def _open(self, fields: dict[str, Any]) -> Opened:
+    def _open(self, fields: dict[str, Any]) -> OpenSession:
         """A session for one request."""
         choices = fields.get("n")
         if isinstance(choices, int) and choices > MOST_CHOICES:
-            raise Refused(f"n is at most {MOST_CHOICES}", field="n")
+            raise CallRefusal(f"n is at most {MOST_CHOICES}", field="n")
         context = self._engine.context
         name = f"{self._name}.{next(self._numbers)}"
-        limits = Limits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
+        limits = SessionLimits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
         owner = EngineOwner(self._engine, _sampling(fields), seeded=fields.get("seed") is not None)
         access = self.open(name, owner, limits, lives_s=_LIVES_S)
         return self._gateway.find(name, access.api_key)
 
     def _authorise(self, request: Request) -> None:
         if self._key and not hmac.compare_digest(key_of(request).encode(), self._key.encode()):
-            raise Refused("the API key is not this server's", status=401, code="invalid_api_key")
+            raise CallRefusal("the API key is not this server's", status=401, code="invalid_api_key")
 
     def _own_routes(self, prefix: str) -> list[Route]:
         """None: a request is no episode."""
@@ -89,13 +89,13 @@ class ModelServer(GatewayServer):
         body = await body_of(request)
         opened = self._open(_fields(body))
         try:
-            return _Closing(self._answer(dialect, opened, request, body), self, opened.session.name)
+            return _ClosingResponse(self._answer(dialect, opened, request, body), self, opened.session.name)
         except BaseException:
             self.close(opened.session.name, "it was refused")
             raise
 
 
-class _Closing(Response):
+class _ClosingResponse(Response):
     """A response after which its session ends."""
 
     def __init__(self, response: Response, server: ModelServer, session: str) -> None:
@@ -114,7 +114,7 @@ class _Closing(Response):
 class EngineOwner:
     """Generates for one request. See `areal.gateway.http.Owner`."""
 
-    def __init__(self, engine: EmbeddedEngine, sampling: Sampling, *, seeded: bool) -> None:
+    def __init__(self, engine: TorchEngine, sampling: Sampling, *, seeded: bool) -> None:
         self.sampling = sampling
         self._engine = engine
         self._seeded = seeded
@@ -183,5 +183,5 @@ def _number(fields: dict[str, Any], name: str, default: float, low: float, high:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise Refused(f"{name} is a number from {low:g} to {high:g}", field=name)
+        raise CallRefusal(f"{name} is a number from {low:g} to {high:g}", field=name)
     return float(value)

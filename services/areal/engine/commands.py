@@ -16,7 +16,7 @@ PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandReply:
     """Whether a command did what was asked, and in words why not."""
 
     success: bool = True
@@ -42,14 +42,14 @@ class Pause:
     """Stop stepping: end running requests, put them back into the queue, or freeze them."""
 
     mode: PauseMode
-    done: Future[Answer] = field(default_factory=Future)
+    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
 class Continue:
     """Step again."""
 
-    done: Future[Answer] = field(default_factory=Future)
+    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Load:
     version: str | None
     flush_cache: bool
     abort_all: bool
-    done: Future[Answer] = field(default_factory=Future)
+    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SetVersion:
 
     version: str
     abort_all: bool
-    done: Future[Answer] = field(default_factory=Future)
+    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Flush:
     """Give back cache memory. While requests hold some it is refused, or waits (`when_idle`)."""
 
     when_idle: bool = False
-    done: Future[Answer] = field(default_factory=Future)
+    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopThread:
     """End the thread. Running requests end with what they made."""
 
 
-Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | Stop
+Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | StopThread

@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from areal.engine.commands import Answer
-from areal.engine.embedded import EmbeddedEngine
+from areal.engine.commands import CommandReply
+from areal.engine.embedded import TorchEngine
 from areal.engine.replies import error_reply
 from areal.errors import ArealError
 
 
-def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
+def add_control_routes(app: FastAPI, engine: TorchEngine) -> None:
     """Everything that changes the engine's state, except generating."""
 
     @app.post("/abort_request")
@@ -62,18 +62,18 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
     async def begin_weight_update(request: Request) -> Response:
         await _body(request)
         if engine.update_open:
-            return _outcome(Answer(False, "a weight update is open already"))
+            return _outcome(CommandReply(False, "a weight update is open already"))
         engine.update_open = True
         engine.group.begin()
-        return _outcome(Answer(True, "Succeeded."))
+        return _outcome(CommandReply(True, "Succeeded."))
 
     @app.post("/end_weight_update")
     async def end_weight_update(request: Request) -> Response:
         await _body(request)
         if not engine.update_open:
-            return _outcome(Answer(False, "no weight update is open"))
+            return _outcome(CommandReply(False, "no weight update is open"))
         engine.update_open = False
-        return _outcome(Answer(True, "Succeeded."))
+        return _outcome(CommandReply(True, "Succeeded."))
 
     @app.post("/init_weights_update_group")
     async def init_weights_update_group(request: Request) -> Response:
@@ -83,13 +83,13 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
     @app.post("/destroy_weights_update_group")
     async def destroy_weights_update_group(request: Request) -> Response:
         left = engine.group.leave(str((await _body(request)).get("group_name")))
-        return _outcome(Answer(left, "Succeeded." if left else "The group to be destroyed does not exist."))
+        return _outcome(CommandReply(left, "Succeeded." if left else "The group to be destroyed does not exist."))
 
     @app.post("/update_weights_from_distributed")
     async def update_weights_from_distributed(request: Request) -> Response:
         body = await _body(request)
         if not engine.update_open:
-            return _outcome(Answer(False, "no weight update is open: call /begin_weight_update first"))
+            return _outcome(CommandReply(False, "no weight update is open: call /begin_weight_update first"))
         received = await _tried(engine.group.receive(body), "Succeeded.")
         version = body.get("weight_version")  # comes with the last bucket
         if version is None or received.status_code != 200:
@@ -107,7 +107,7 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
         body = await _body(request)
         version = body.get("new_version")
         if not isinstance(version, str):
-            return _outcome(Answer(False, "new_version is missing"))
+            return _outcome(CommandReply(False, "new_version is missing"))
         await engine.set_version(version, abort_all=body.get("abort_all_requests", True) is not False)
         message = f"Weight version updated to {version}"
         return _json({"success": True, "message": message, "new_version": version})
@@ -125,7 +125,7 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
         try:
             done = await asyncio.wait_for(engine.flush(when_idle=timeout > 0), timeout or None)
         except TimeoutError:
-            done = Answer(False, f"requests still ran after {timeout} s")
+            done = CommandReply(False, f"requests still ran after {timeout} s")
         return Response(done.message or "Cache flushed.\n", _status(done), media_type="text/plain")
 
 
@@ -140,15 +140,15 @@ async def _tried(work: Coroutine[Any, Any, None], done: str) -> Response:
     try:
         await work
     except ArealError as error:
-        return _outcome(Answer(False, error.message))
-    return _outcome(Answer(True, done))
+        return _outcome(CommandReply(False, error.message))
+    return _outcome(CommandReply(True, done))
 
 
-def _status(done: Answer) -> int:
+def _status(done: CommandReply) -> int:
     return 200 if done.success else 400
 
 
-def _outcome(done: Answer) -> Response:
+def _outcome(done: CommandReply) -> Response:
     return _json({"success": done.success, "message": done.message}, _status(done))
 
 

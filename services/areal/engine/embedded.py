@@ -19,11 +19,22 @@ from tokenizers import Tokenizer
 from areal.engine import held
 from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
-from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pause, PauseMode, SetVersion, Stop
+from areal.engine.commands import (
+    Abort,
+    Add,
+    CommandReply,
+    Continue,
+    Flush,
+    Load,
+    Pause,
+    PauseMode,
+    SetVersion,
+    StopThread,
+)
 from areal.engine.group import GroupReceiver
-from areal.engine.model import Model
+from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.request import BadRequest, GenerateRequest, Limits, Output
+from areal.engine.request import BadRequest, GenerateRequest, Output, RequestLimits
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
 from areal.engine.weights import DTYPES, Weights, build_weights, load_weights
@@ -85,7 +96,7 @@ class Subscription:
         return self._unfinished
 
 
-class EmbeddedEngine:
+class TorchEngine:
     """Generation with swappable weights. Start it inside a running event loop."""
 
     def __init__(self, options: EngineOptions, on_failure: Callable[[BaseException], None]) -> None:
@@ -97,7 +108,9 @@ class EmbeddedEngine:
         dtype = DTYPES[options.dtype]
         self.context = min(options.context_length or self.config.context, self.config.context)
         tokenizer = None if options.skip_tokenizer else _tokenizer(options.tokenizer_path or options.model_path)
-        self.limits = Limits(self.config.vocab, self.context, options.stream_interval, text=tokenizer is not None)
+        self.limits = RequestLimits(
+            self.config.vocab, self.context, options.stream_interval, text=tokenizer is not None
+        )
         self._dtype = dtype
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[str, Subscription] = {}
@@ -109,7 +122,7 @@ class EmbeddedEngine:
         self._base: Weights | None = weights  # what adapters are for: the model that the engine started with
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = DecodeScheduler(
-            Model(self.config, dtype, self.context, fp32_head=options.fp32_head),
+            DecoderModel(self.config, dtype, self.context, fp32_head=options.fp32_head),
             weights,
             version=options.weight_version,
             model_path=str(options.model_path),
@@ -126,7 +139,7 @@ class EmbeddedEngine:
 
     def stop(self) -> None:
         """End everything with what was made."""
-        self._scheduler.post(Stop())
+        self._scheduler.post(StopThread())
         self._scheduler.join(5.0)
 
     @property
@@ -165,41 +178,41 @@ class EmbeddedEngine:
         if unfinished := subscription.unfinished():
             self.abort(unfinished)
 
-    async def pause(self, mode: PauseMode) -> Answer:
+    async def pause(self, mode: PauseMode) -> CommandReply:
         """Stop stepping, from the next step on."""
         command = Pause(mode)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def resume(self) -> Answer:
+    async def resume(self) -> CommandReply:
         """Step again."""
         command = Continue()
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def flush(self, *, when_idle: bool = False) -> Answer:
+    async def flush(self, *, when_idle: bool = False) -> CommandReply:
         """Give back cache memory: now, or refused; or as soon as nothing runs."""
         command = Flush(when_idle)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def set_version(self, version: str, *, abort_all: bool) -> Answer:
+    async def set_version(self, version: str, *, abort_all: bool) -> CommandReply:
         """Rename the weights in use."""
         command = SetVersion(version, abort_all)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def load(self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool) -> Answer:
+    async def load(self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool) -> CommandReply:
         """Read weights beside those in use, then swap. A directory that can't be used changes nothing."""
         async with self._loading:
             loop = asyncio.get_running_loop()
             try:
                 weights = await loop.run_in_executor(None, self._read, path)
             except DataError as error:
-                return Answer(False, f"Failed to load the weights, the old ones stay: {error.message}")
+                return CommandReply(False, f"Failed to load the weights, the old ones stay: {error.message}")
             return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
 
-    async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> Answer:
+    async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> CommandReply:
         """Swap to what came by a process group since the update began, when that is a whole model."""
         async with self._loading:
             path, received = Path(self.stats.model_path), self.group.take()
@@ -210,13 +223,13 @@ class EmbeddedEngine:
             try:
                 weights = await asyncio.get_running_loop().run_in_executor(None, build)
             except DataError as error:
-                return Answer(False, f"Failed to use what was received, the old weights stay: {error.message}")
+                return CommandReply(False, f"Failed to use what was received, the old weights stay: {error.message}")
             self._base = None
             return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
 
     async def _use(
         self, weights: Weights, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
-    ) -> Answer:
+    ) -> CommandReply:
         command = Load(weights, path, version, flush_cache, abort_all)
         self._scheduler.post(command)
         return await _answer(command.done)
@@ -250,7 +263,7 @@ class EmbeddedEngine:
             subscription.push(output)
 
 
-async def _answer(done: Future[Answer]) -> Answer:
+async def _answer(done: Future[CommandReply]) -> CommandReply:
     return await asyncio.wrap_future(done)
 
 

@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from areal.engine.control import add_control_routes
-from areal.engine.embedded import EmbeddedEngine, Subscription
+from areal.engine.embedded import Subscription, TorchEngine
 from areal.engine.info import add_info_routes
 from areal.engine.replies import error_reply, generate_reply
 from areal.engine.request import BadRequest, Output, parse_generate
@@ -64,7 +64,7 @@ class BearerLayer:
         await self._app(scope, receive, send)
 
 
-def create_app(engine: EmbeddedEngine, *, api_key: str | None = None, admin_key: str | None = None) -> FastAPI:
+def create_app(engine: TorchEngine, *, api_key: str | None = None, admin_key: str | None = None) -> FastAPI:
     """All routes over one engine."""
     app = FastAPI(title="areal embedded engine", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BearerLayer, api_key=api_key, admin_key=admin_key)
@@ -93,7 +93,7 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-async def _events(engine: EmbeddedEngine, subscription: Subscription, batch: bool) -> AsyncIterator[bytes]:
+async def _events(engine: TorchEngine, subscription: Subscription, batch: bool) -> AsyncIterator[bytes]:
     """Server-sent events: each has all tokens so far, or where asked for those that none before had; the text of those
     comes with the last. Items of a batch carry their index.
     """
@@ -116,7 +116,7 @@ async def _events(engine: EmbeddedEngine, subscription: Subscription, batch: boo
         engine.release(subscription)
 
 
-async def _whole(engine: EmbeddedEngine, subscription: Subscription, batch: bool, request: Request) -> Response:
+async def _whole(engine: TorchEngine, subscription: Subscription, batch: bool, request: Request) -> Response:
     """The final outputs, in the order of the requests."""
     collected: dict[str, Output] = {}
 

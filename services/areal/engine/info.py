@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from areal import __version__
-from areal.engine.embedded import EmbeddedEngine
+from areal.engine.embedded import TorchEngine
 
 
-def add_info_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
+def add_info_routes(app: FastAPI, engine: TorchEngine) -> None:
     """Routes that change nothing."""
     registry = CollectorRegistry()
     registry.register(_EngineCollector(engine))
@@ -92,7 +92,7 @@ def _json(content: Any) -> Response:
 class _EngineCollector(Collector):
     """SGLang's metric names over the scheduler's figures."""
 
-    def __init__(self, engine: EmbeddedEngine) -> None:
+    def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 import uvicorn
 
-from areal.engine.embedded import CACHE_BYTES, EmbeddedEngine, EngineOptions
+from areal.engine.embedded import CACHE_BYTES, EngineOptions, TorchEngine
 from areal.engine.http import create_app
 from areal.errors import ArealError, ExitCode
 from areal.last_words import write_error
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     torch.set_num_threads(arguments.torch_threads)
     try:
-        engine = EmbeddedEngine(options(arguments), _fail)
+        engine = TorchEngine(options(arguments), _fail)
     except ArealError as error:
         print(f"error: {error}", file=sys.stderr)
         write_error(error)
@@ -84,10 +84,10 @@ def _fail(_error: BaseException) -> None:
     os._exit(int(ExitCode.BUG))
 
 
-class _Server(uvicorn.Server):
+class _DrainingServer(uvicorn.Server):
     """Answers probes with 503 as soon as it was asked to stop, while running calls end."""
 
-    def __init__(self, config: uvicorn.Config, engine: EmbeddedEngine) -> None:
+    def __init__(self, config: uvicorn.Config, engine: TorchEngine) -> None:
         super().__init__(config)
         self._engine = engine
 
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-async def _serve(engine: EmbeddedEngine, arguments: argparse.Namespace) -> int:
+async def _serve(engine: TorchEngine, arguments: argparse.Namespace) -> int:
     engine.start()
     app = create_app(engine, api_key=arguments.api_key, admin_key=arguments.admin_api_key)
     config = uvicorn.Config(
@@ -108,7 +108,7 @@ async def _serve(engine: EmbeddedEngine, arguments: argparse.Namespace) -> int:
         lifespan="off",
         timeout_graceful_shutdown=int(GRACE_S),
     )
-    server = _Server(config, engine)
+    server = _DrainingServer(config, engine)
     try:
         await server.serve()
     finally:

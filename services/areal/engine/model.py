@@ -20,7 +20,7 @@ from areal.engine.weights import Layer, Weights
 _TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 
 
-class Model:
+class DecoderModel:
     """Sizes and rotary table; all tensors of a policy come with each call."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int, *, fp32_head: bool = False) -> None:

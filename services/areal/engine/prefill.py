@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from areal.engine.cache import KVCache
-from areal.engine.model import Model
+from areal.engine.model import DecoderModel
 from areal.engine.rows import Running
 from areal.engine.weights import Weights
 
@@ -48,7 +48,7 @@ class Prefixes:
 
 
 def fill(
-    model: Model, weights: Weights, cache: KVCache, prefixes: Prefixes, items: list[Running], token_budget: int
+    model: DecoderModel, weights: Weights, cache: KVCache, prefixes: Prefixes, items: list[Running], token_budget: int
 ) -> None:
     """Fill the rows of `items` with all of their tokens but the last, computing each distinct prefix once."""
     fresh: list[tuple[int, NDArray[np.int64]]] = []
@@ -72,7 +72,7 @@ def fill(
         cache.copy_rows(torch.tensor(sources), torch.tensor(targets), max(lengths))
 
 
-def score(model: Model, weights: Weights, items: list[Running], token_budget: int) -> None:
+def score(model: DecoderModel, weights: Weights, items: list[Running], token_budget: int) -> None:
     """Set `input_logprobs` of each item: of its prompt's tokens after `logprob_start_len`, at temperature 1."""
     pending = [(index, item.request.input_ids) for index, item in enumerate(items)]
     for group in _by_length(pending, token_budget):
@@ -85,7 +85,9 @@ def score(model: Model, weights: Weights, items: list[Running], token_budget: in
             )
 
 
-def _next_token_logprobs(model: Model, weights: Weights, hidden: torch.Tensor, targets: torch.Tensor) -> list[float]:
+def _next_token_logprobs(
+    model: DecoderModel, weights: Weights, hidden: torch.Tensor, targets: torch.Tensor
+) -> list[float]:
     chunk = max(1, LOGIT_BUDGET // model.config.vocab)
     parts = []
     for first in range(0, len(targets), chunk):

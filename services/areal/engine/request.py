@@ -60,7 +60,7 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What a request is checked against."""
 
     vocab: int
@@ -98,7 +98,7 @@ class Output:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bool]:
+def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateRequest], bool]:
     """The requests of a `/generate` body, and whether it was a batch."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
@@ -135,7 +135,7 @@ def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bo
     return requests, batch
 
 
-def check_ids(ids: Any, limits: Limits, max_new_tokens: int) -> NDArray[np.int64]:
+def check_ids(ids: Any, limits: RequestLimits, max_new_tokens: int) -> NDArray[np.int64]:
     """The prompt as an array. Refuses what is empty, outside the vocabulary, or too long with its continuation."""
     if not isinstance(ids, list) or not ids:
         raise BadRequest("a prompt must be a list of at least one token id")
@@ -155,7 +155,7 @@ def check_ids(ids: Any, limits: Limits, max_new_tokens: int) -> NDArray[np.int64
     return array.astype(np.int64, copy=False)
 
 
-def parse_sampling(raw: Any, limits: Limits, stream_interval: int = 1) -> SamplingParams:
+def parse_sampling(raw: Any, limits: RequestLimits, stream_interval: int = 1) -> SamplingParams:
     """Sampling parameters of SGLang's names. Unknown names and values that the engine can't honour are refused."""
     if not isinstance(raw, dict):
         raise BadRequest("sampling_params must be an object")

@@ -45,7 +45,7 @@ class Running:
         return [(version, start, end) for (version, start), end in zip(self.marks, ends, strict=False) if end > start]
 
 
-class Rows:
+class RunningRows:
     """Arrays of up to `limit` running requests."""
 
     def __init__(self, limit: int) -> None:

@@ -24,10 +24,21 @@ import torch
 
 from areal.engine import endings, prefill, sampling
 from areal.engine.cache import KVCache
-from areal.engine.commands import Abort, Add, Answer, Command, Continue, Flush, Load, Pause, SetVersion, Stop
-from areal.engine.model import Model
+from areal.engine.commands import (
+    Abort,
+    Add,
+    Command,
+    CommandReply,
+    Continue,
+    Flush,
+    Load,
+    Pause,
+    SetVersion,
+    StopThread,
+)
+from areal.engine.model import DecoderModel
 from areal.engine.request import GenerateRequest, Output
-from areal.engine.rows import Rows, Running
+from areal.engine.rows import Running, RunningRows
 from areal.engine.stats import Meter, Stats
 from areal.engine.weights import Weights
 
@@ -48,7 +59,7 @@ class DecodeScheduler:
 
     def __init__(
         self,
-        model: Model,
+        model: DecoderModel,
         weights: Weights,
         *,
         version: str,
@@ -67,7 +78,7 @@ class DecodeScheduler:
         self._on_failure = on_failure
         self._decode_text = decode_text
         self._cache = KVCache(model.config, model.dtype)
-        self._rows = Rows(limits.max_running)
+        self._rows = RunningRows(limits.max_running)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Running] = deque()
         self._behind: deque[Running] = deque()  # arrived after a Load that waits for those before it
@@ -101,7 +112,7 @@ class DecodeScheduler:
         return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end after `Stop`."""
+        """Wait for the thread's end after `StopThread`."""
         self._thread.join(timeout_s)
 
     # ---- the loop
@@ -156,7 +167,7 @@ class DecodeScheduler:
             used_tokens=int(rows.position[: rows.count].sum()) + rows.count,
         )
 
-    def _answer(self, done: Future[Answer], answer: Answer) -> None:
+    def _answer(self, done: Future[CommandReply], answer: CommandReply) -> None:
         """Who has the answer to a command finds its effect in the picture."""
         self._show()
         done.set_result(answer)
@@ -173,23 +184,23 @@ class DecodeScheduler:
                 self._abort(rids)
             case Pause(mode, done):
                 self._pause(mode)
-                self._answer(done, Answer())
+                self._answer(done, CommandReply())
             case Continue(done):
                 self._paused = False
-                self._answer(done, Answer())
+                self._answer(done, CommandReply())
             case Load():
                 self._request_load(command)
             case SetVersion(version, abort_all, done):
                 if abort_all:
                     self._abort(None)
                 self._set_version(version)
-                self._answer(done, Answer())
+                self._answer(done, CommandReply())
             case Flush(when_idle, done):
                 if when_idle and self._live:
                     self._pending_flushes.append(command)
                 else:
                     self._answer(done, self._flush())
-            case Stop():
+            case StopThread():
                 self._abort(None)
                 self._stopped = True
 
@@ -240,7 +251,7 @@ class DecodeScheduler:
 
     def _request_load(self, command: Load) -> None:
         if self._pending_load is not None:
-            self._answer(command.done, Answer(False, "another weight update waits for running requests"))
+            self._answer(command.done, CommandReply(False, "another weight update waits for running requests"))
             return
         if command.abort_all:
             self._abort(None)
@@ -258,12 +269,12 @@ class DecodeScheduler:
         self._prefixes.clear()
         if load.version is not None:
             self._set_version(load.version)
-        flushed = self._flush() if load.flush_cache else Answer()
+        flushed = self._flush() if load.flush_cache else CommandReply()
         if flushed.success:
-            self._answer(load.done, Answer(True, "Succeeded to update model weights."))
+            self._answer(load.done, CommandReply(True, "Succeeded to update model weights."))
         else:
             unflushed = "Weights were updated, but the cache was not flushed: requests hold it"
-            self._answer(load.done, Answer(False, unflushed))
+            self._answer(load.done, CommandReply(False, unflushed))
         self._waiting.extend(self._behind)
         self._behind.clear()
 
@@ -274,11 +285,11 @@ class DecodeScheduler:
             if item is not None:
                 item.mark(version, int(self._rows.made[row]))
 
-    def _flush(self) -> Answer:
+    def _flush(self) -> CommandReply:
         if self._rows.count:
-            return Answer(False, f"{self._rows.count} requests hold the cache")
+            return CommandReply(False, f"{self._rows.count} requests hold the cache")
         self._cache.reset()
-        return Answer()
+        return CommandReply()
 
     # ---- steps
 

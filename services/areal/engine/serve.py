@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal.engine.api import ModelServer
-from areal.engine.embedded import EmbeddedEngine, EngineOptions
+from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.errors import ArealError, ConfigError, ExitCode
 from areal.gateway.http import LOOPBACK
 from areal.plan import hub
@@ -69,7 +69,7 @@ async def _serve(model: Path, arguments: argparse.Namespace) -> int:
     def fail(_error: BaseException) -> None:
         loop.call_soon_threadsafe(failed.set)
 
-    engine = EmbeddedEngine(EngineOptions(model_path=model, dtype=arguments.dtype, weight_version="served"), fail)
+    engine = TorchEngine(EngineOptions(model_path=model, dtype=arguments.dtype, weight_version="served"), fail)
     name = arguments.model.rstrip("/").rpartition("/")[2]
     server = ModelServer(engine, Tokenizer.from_dir(model), name=name, key=arguments.key)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -65,7 +65,7 @@ def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights
 
 def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype: torch.dtype) -> Weights:
     """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors."""
-    source = _Source(path, raw, dtype)
+    source = _TensorSource(path, raw, dtype)
     hidden, vocab = config.hidden, config.vocab
     embedding = source.take("model.embed_tokens.weight", (vocab, hidden))
     head = embedding if config.tied_embeddings else source.take("lm_head.weight", (vocab, hidden))
@@ -78,7 +78,7 @@ def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype
     )
 
 
-class _Source:
+class _TensorSource:
     """Tensors by name, cast and copied, with errors that name them."""
 
     def __init__(self, path: Path, raw: dict[str, Tensor], dtype: torch.dtype) -> None:
@@ -101,7 +101,7 @@ class _Source:
         return self.take(name, shape) if name in self._raw else None
 
 
-def _layer(source: _Source, config: ModelConfig, index: int) -> Layer:
+def _layer(source: _TensorSource, config: ModelConfig, index: int) -> Layer:
     prefix = f"model.layers.{index}."
     hidden, dim = config.hidden, config.head_dim
     sizes = {"q": config.heads * dim, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
@@ -135,7 +135,7 @@ def _layer(source: _Source, config: ModelConfig, index: int) -> Layer:
     )
 
 
-def _shape(source: _Source, prefix: str, hidden: int) -> tuple[int, ...]:
+def _shape(source: _TensorSource, prefix: str, hidden: int) -> tuple[int, ...]:
     """Shape of the gate and up matrices: the intermediate size is whatever the file says, of both alike."""
     up = source._raw.get(f"{prefix}mlp.up_proj.weight")
     return (int(up.shape[0]) if up is not None else 0, hidden)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 
 class Treatment(StrEnum):
@@ -88,9 +88,11 @@ def admit(body: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS) -> None
     for name, value in body.items():
         field = fields.get(name)
         if field is None:
-            raise Refused(f"{name} is not known here, so it can't be honoured", code="unsupported_field", field=name)
+            raise CallRefusal(
+                f"{name} is not known here, so it can't be honoured", code="unsupported_field", field=name
+            )
         if field.treatment is Treatment.REFUSED and value not in field.harmless:
-            raise Refused(f"{name} is refused: {field.why}", code="unsupported_field", field=name)
+            raise CallRefusal(f"{name} is refused: {field.why}", code="unsupported_field", field=name)
 
 
 def overridden(body: Mapping[str, Any], job: Mapping[str, float]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Change:
+class ChangeSignal:
     """`wait` returns at the next `tell` after it was called: look at what has changed, then wait again."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ from cachetools import LRUCache
 
 from areal.gateway import keys
 from areal.gateway.faults import over
-from areal.gateway.session import Limits, Session
+from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.templates.template import Template
-from areal.workflow.branches import Finished
+from areal.workflow.branches import SessionEnding
 
 ENDED_KEPT = 65_536  # sessions whose end can still be told
 
@@ -29,14 +29,14 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSession:
     """A session, and who generates for it."""
 
-    session: Session
+    session: EpisodeCalls
     owner: Any
 
 
-class Gateway:
+class GatewayCore:
     """`secret` signs the keys, `clock` tells seconds.
 
     `owner` names this process where several share a secret: its sessions are told as `owner.name`, so that a key of an
@@ -50,7 +50,7 @@ class Gateway:
         self._prefix = f"{owner}." if owner else ""
         self._secret = secret
         self._clock = clock
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, OpenSession] = {}
         self._ended: LRUCache[str, str] = LRUCache(ENDED_KEPT)
 
     @property
@@ -58,14 +58,14 @@ class Gateway:
         """Live ones."""
         return len(self._opened)
 
-    def open(self, name: str, owner: Any, limits: Limits, *, lives_s: float, address: str) -> Access:
+    def open(self, name: str, owner: Any, limits: SessionLimits, *, lives_s: float, address: str) -> Access:
         """Begin a session that lives at most `lives_s`; `address` is where agents find it."""
         self._ended.pop(name, None)
-        self._opened[name] = Opened(Session(name, self.template, limits), owner)
+        self._opened[name] = OpenSession(EpisodeCalls(name, self.template, limits), owner)
         told = self._prefix + name
         return Access(f"{address}/s/{told}/v1", keys.mint(self._secret, told, int(self._clock() + lives_s) + 1))
 
-    def find(self, path: str | None, key: str) -> Opened:
+    def find(self, path: str | None, key: str) -> OpenSession:
         """The session that a key opens. Raises Refused: 401 unknown key, 403 another session's path, 410 ended."""
         told = keys.verify(self._secret, key, self._clock())
         keys.refuse_other(told, path)
@@ -77,10 +77,10 @@ class Gateway:
             raise over(self._ended.get(name, "its worker gave it up"))
         return opened
 
-    def close(self, name: str, reason: str) -> Finished:
+    def close(self, name: str, reason: str) -> SessionEnding:
         """End a session; its key answers 410 from now on."""
         opened = self._opened.pop(name, None)
         if opened is None:
-            return Finished()
+            return SessionEnding()
         self._ended[name] = reason
-        return Finished(tuple(opened.session.close(reason)), opened.session.reward)
+        return SessionEnding(tuple(opened.session.close(reason)), opened.session.reward)

@@ -16,8 +16,8 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Scope
 
-from areal.gateway.change import Change
-from areal.net.kept_stream import KeptStream, Lost
+from areal.gateway.change import ChangeSignal
+from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.observe.waits import WaitRegistry
 from areal.v1 import gateway_pb2 as pb
 from areal.v1 import gateway_pb2_grpc as rpc
@@ -28,7 +28,7 @@ WINDOW = 256 * 1024  # bytes of an answer on their way to its client: a whole an
 _MESSAGE = 1024 * 1024  # bytes of answers that travel together
 
 
-class Gone(OSError):
+class ConnectionGone(OSError):
     """The client left, or the gateway that had its connection died."""
 
 
@@ -39,7 +39,7 @@ class Tunnel:
         self, address: str, token: str, app: ASGIApp, *, owner: str, waits: WaitRegistry | None = None
     ) -> None:
         self._app = app
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, _AsgiExchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: deque[pb.DriveAnswer] = deque()
         self._stream: KeptStream[pb.DriveAnswers, pb.DriveAsk] = KeptStream(
@@ -93,15 +93,15 @@ class Tunnel:
             exchange.end(arrived=ask.end.arrived)
 
     def _begin(self, number: int, request: pb.DriveRequest) -> None:
-        exchange = self._exchanges[number] = _Exchange(number, request.body, self._tell)
+        exchange = self._exchanges[number] = _AsgiExchange(number, request.body, self._tell)
         task = asyncio.create_task(self._run(exchange, _scope(request)), name=f"exchange {number}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, exchange: _Exchange, scope: Scope) -> None:
+    async def _run(self, exchange: _AsgiExchange, scope: Scope) -> None:
         try:
             await self._app(scope, exchange.receive, exchange.send)
-        except (Gone, ClientDisconnect):
+        except (ConnectionGone, ClientDisconnect):
             pass
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
@@ -113,7 +113,7 @@ class Tunnel:
         self._outgoing.append(answer)
         self._stream.wake()
 
-    def _lost(self, _lost: Lost) -> None:
+    def _lost(self, _lost: StreamLoss) -> None:
         """The gateway is gone, and with it the connections of all clients that came by it."""
         self._outgoing.clear()
         exchanges = list(self._exchanges.values())
@@ -122,7 +122,7 @@ class Tunnel:
             exchange.end(arrived=False)
 
 
-class _Exchange:
+class _AsgiExchange:
     """One request, as an ASGI app sees it."""
 
     def __init__(self, number: int, body: pb.DriveBody, tell: Callable[[pb.DriveAnswer], None]) -> None:
@@ -132,7 +132,7 @@ class _Exchange:
         self._head: pb.DriveHead | None = None
         self._untaken = 0
         self._arrived: bool | None = None  # None: the client still waits
-        self._change = Change()
+        self._change = ChangeSignal()
 
     def feed(self, body: pb.DriveBody) -> None:
         """More of the request."""
@@ -167,7 +167,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """A part of the answer; the last one returns when the client has it. Raises Gone."""
         if self._left:
-            raise Gone
+            raise ConnectionGone
         if message["type"] == "http.response.start":
             headers = [pb.DriveHeader(name=name, value=value) for name, value in message.get("headers", ())]
             self._head = pb.DriveHead(status=message["status"], headers=headers)
@@ -179,7 +179,7 @@ class _Exchange:
         while self._arrived is None and (last or self._untaken > WINDOW):
             await self._change.wait()
         if self._left:
-            raise Gone
+            raise ConnectionGone
 
 
 def _scope(request: pb.DriveRequest) -> dict[str, Any]:

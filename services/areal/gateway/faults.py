@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Refused(Exception):
+class CallRefusal(Exception):
     """A call that can't be answered. `field` names the part of the request that is wrong."""
 
     def __init__(
@@ -34,6 +34,6 @@ class Refused(Exception):
         return {"x-should-retry": "false"}
 
 
-def over(reason: str) -> Refused:
+def over(reason: str) -> CallRefusal:
     """The session has ended."""
-    return Refused(f"this episode is over: {reason}", status=410, code="episode_over")
+    return CallRefusal(f"this episode is over: {reason}", status=410, code="episode_over")

@@ -19,12 +19,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from areal.gateway import keys
-from areal.gateway.change import Change
-from areal.gateway.faults import Refused
+from areal.gateway.change import ChangeSignal
+from areal.gateway.faults import CallRefusal
 from areal.gateway.http import dialect_of
 from areal.gateway.requests import MAX_BODY, body_of, key_of
 from areal.gateway.streams import disconnected
-from areal.gateway.tunnel import Asked, Exchange, Lost, Tunnels
+from areal.gateway.tunnel import TunnelExchange, TunnelledRequest, Tunnels, WorkerLost
 from areal.observe.metrics import RoleMetrics
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,12 @@ class Front:
             session = keys.verify(self._secret, key_of(request), self._clock())
             keys.refuse_other(session, path.split("/")[2] if path.startswith("/s/") else None)
             size = await self._room.enter(request)
-        except Refused as fault:
+        except CallRefusal as fault:
             self.count("refused")
             return _refusal(fault, path)
         try:
             body = await body_of(request)
-        except Refused as fault:
+        except CallRefusal as fault:
             self._room.leave(size)
             self.count("refused")
             return _refusal(fault, path)
@@ -70,14 +70,14 @@ class Front:
             return Response()  # to nobody
         return _Answering(self, session, _asked(request, body), lambda: self._room.leave(size))
 
-    async def relay(self, session: str, asked: Asked, send: Send) -> str:
+    async def relay(self, session: str, asked: TunnelledRequest, send: Send) -> str:
         """Have a request answered by its session's worker; returns what became of it. Raises Refused."""
         while True:
             link = await self._tunnels.link_of(session)
             delivery = _Delivery(send)
             try:
                 await delivery.run(await link.begin(asked))
-            except Lost:
+            except WorkerLost:
                 if delivery.began:
                     log.warning("the stream to %s broke in the middle of an answer", link.owner)
                     return "cut"
@@ -102,7 +102,7 @@ class _Delivery:
         self.began = False
         self._send = send
 
-    async def run(self, exchange: Exchange) -> None:
+    async def run(self, exchange: TunnelExchange) -> None:
         """Until the client has all of it. Raises Lost."""
         arrived = False
         try:
@@ -124,7 +124,7 @@ class _Delivery:
 class _Answering(Response):
     """The response of one request, until it is told or its client has left."""
 
-    def __init__(self, front: Front, session: str, asked: Asked, done: Callable[[], None]) -> None:
+    def __init__(self, front: Front, session: str, asked: TunnelledRequest, done: Callable[[], None]) -> None:
         super().__init__()
         self._front = front
         self._session = session
@@ -140,7 +140,7 @@ class _Answering(Response):
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 outcome = work.result()
-        except Refused as fault:
+        except CallRefusal as fault:
             outcome = "unreachable" if fault.status >= 500 else "refused"
             await _refusal(fault, scope["path"])(scope, receive, send)
         finally:
@@ -158,14 +158,14 @@ class _Room:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        self._change = Change()
+        self._change = ChangeSignal()
 
     async def enter(self, request: Request) -> int:
         """Wait for room; returns the bytes to `leave` with. Raises Refused for a request that is too large."""
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdigit() else MAX_BODY
         if size > MAX_BODY:
-            raise Refused(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
+            raise CallRefusal(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
         while self._held + size > self._most:
             await self._change.wait()
         self._held += size
@@ -177,19 +177,19 @@ class _Room:
         self._change.tell()
 
 
-def _asked(request: Request, body: bytes) -> Asked:
+def _asked(request: Request, body: bytes) -> TunnelledRequest:
     url = request.url
     headers = [(name, value) for name, value in request.headers.raw if name not in _HOP]
-    return Asked(request.method, url.path + (f"?{url.query}" if url.query else ""), headers, body)
+    return TunnelledRequest(request.method, url.path + (f"?{url.query}" if url.query else ""), headers, body)
 
 
-def _again(asked: Asked) -> Asked:
+def _again(asked: TunnelledRequest) -> TunnelledRequest:
     """The same request as the retry of itself."""
     headers = [(name, value) for name, value in asked.headers if name != _RETRY]
-    return Asked(asked.method, asked.path, [*headers, (_RETRY, b"1")], asked.body)
+    return TunnelledRequest(asked.method, asked.path, [*headers, (_RETRY, b"1")], asked.body)
 
 
-def _refusal(fault: Refused, path: str) -> Response:
+def _refusal(fault: CallRefusal, path: str) -> Response:
     dialect = dialect_of(path)
     body = orjson.dumps(fault.body if dialect is None else dialect.error(fault))
     return Response(body, fault.status, fault.headers, "application/json")

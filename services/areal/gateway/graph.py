@@ -27,14 +27,14 @@ class Spoken:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """Where a call belongs: behind `parent`, with these messages new; all of them are new for a root."""
 
     parent: Spoken | None
     new: tuple[Message, ...]
 
 
-class Graph:
+class MessageGraph:
     """The answered calls of one session."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Graph:
         """In the order in which the calls were made."""
         return [self._spoken[number].node for number in sorted(self._spoken)]
 
-    def place(self, messages: Sequence[Message], tools: str) -> Place:
+    def place(self, messages: Sequence[Message], tools: str) -> CallPlace:
         """Behind the answer that the longest part of the history agrees with, if all that follows is no answer.
 
         Of several answers that agree the newest one.
@@ -59,11 +59,11 @@ class Graph:
                 best = spoken
         whole = tuple(messages)
         if best is None:
-            return Place(None, whole)
+            return CallPlace(None, whole)
         new = whole[len(best.messages) :]
         if not new or any(message.role == "assistant" for message in new):
-            return Place(None, whole)
-        return Place(best, new)
+            return CallPlace(None, whole)
+        return CallPlace(best, new)
 
     def place_ids(self, ids: Ids) -> int | None:
         """The node whose path is the longest beginning of these ids; None for a root."""

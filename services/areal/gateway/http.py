@@ -19,24 +19,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from areal.errors import ArealError, InfraError
-from areal.gateway.core import Access, Gateway, Opened
+from areal.gateway.core import Access, GatewayCore, OpenSession
 from areal.gateway.dialects import chat, completions, inference, messages, responses
-from areal.gateway.dialects.dialect import Dialect, Reply, read_object
-from areal.gateway.faults import Refused, over
-from areal.gateway.reading import Manner, Reader, read
+from areal.gateway.dialects.dialect import Dialect, DialectReply, read_object
+from areal.gateway.faults import CallRefusal, over
+from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.requests import body_of, key_of
-from areal.gateway.session import Call, Limits, Session
-from areal.gateway.streams import Answering
+from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits
+from areal.gateway.streams import StreamedAnswering
 from areal.gateway.tools import Form, names_of
 from areal.net.http_server import HttpServer
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
-from areal.workflow.branches import Finished
+from areal.workflow.branches import SessionEnding
 from areal.workflow.tokenizer import Tokenizer
 
 # AReaL's routes of an episode for agents that score themselves: `rl/start_session`, `rl/set_reward`, `rl/end_session`.
 
 
-def episode_routes(prefix: str, find: Callable[[Request], Opened], ended: Callable[[Session], None]) -> list[Route]:
+def episode_routes(
+    prefix: str, find: Callable[[Request], OpenSession], ended: Callable[[EpisodeCalls], None]
+) -> list[Route]:
     """The routes below `prefix` and below its `/v1`; `ended` is told of a session that its agent has ended."""
 
     async def start(request: Request) -> Response:
@@ -47,7 +49,7 @@ def episode_routes(prefix: str, find: Callable[[Request], Opened], ended: Callab
         fields = read_object(await body_of(request))
         value, answer = fields.get("reward"), fields.get("interaction_id")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise Refused(f"reward is {value!r}, not a finite number", field="reward")
+            raise CallRefusal(f"reward is {value!r}, not a finite number", field="reward")
         session.score(float(value), None if answer is None else str(answer))
         return _json({"message": "success"})
 
@@ -97,12 +99,12 @@ class Owner(Protocol):
 class GatewayServer:
     """Serves the sessions of one process on loopback."""
 
-    def __init__(self, gateway: Gateway, tokenizer: Tokenizer) -> None:
+    def __init__(self, gateway: GatewayCore, tokenizer: Tokenizer) -> None:
         self.address = ""
         self._gateway = gateway
         self._tokenizer = tokenizer
-        self._tasks: dict[Call, asyncio.Task[None]] = {}
-        self._of_session: dict[str, set[Call]] = {}
+        self._tasks: dict[SessionCall, asyncio.Task[None]] = {}
+        self._of_session: dict[str, set[SessionCall]] = {}
         self._on_end: dict[str, Callable[[], None]] = {}
         self._server: HttpServer | None = None
 
@@ -122,7 +124,7 @@ class GatewayServer:
                 routes.append(Route(f"{prefix}{path}/count_tokens", count, methods=["POST"]))
             routes.append(Route(f"{prefix}/v1/models", self._models, methods=["GET"]))
             routes += self._own_routes(prefix)
-        return Starlette(routes=routes, exception_handlers={Refused: _refuse})
+        return Starlette(routes=routes, exception_handlers={CallRefusal: _refuse})
 
     async def stop(self) -> None:
         """End it; running calls get a moment."""
@@ -133,7 +135,7 @@ class GatewayServer:
         self,
         name: str,
         owner: Owner,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         lives_s: float,
         on_end: Callable[[], None] | None = None,
@@ -148,7 +150,7 @@ class GatewayServer:
             self._on_end[name] = on_end
         return self._gateway.open(name, owner, limits, lives_s=lives_s, address=address or self.address)
 
-    def close(self, name: str, reason: str) -> Finished:
+    def close(self, name: str, reason: str) -> SessionEnding:
         """End a session and its calls under way; returns what was sampled and the reward that was posted."""
         self._on_end.pop(name, None)
         finished = self._gateway.close(name, reason)
@@ -163,7 +165,7 @@ class GatewayServer:
         """Those of sessions that are episodes."""
         return episode_routes(prefix, self._find, self._ended)
 
-    def _ended(self, session: Session) -> None:
+    def _ended(self, session: EpisodeCalls) -> None:
         if session.reward is not None and (told := self._on_end.pop(session.name, None)) is not None:
             told()
 
@@ -175,21 +177,21 @@ class GatewayServer:
     async def _count(self, request: Request) -> Response:
         return await self._counted(self._find(request), request)
 
-    async def _counted(self, opened: Opened, request: Request) -> Response:
+    async def _counted(self, opened: OpenSession, request: Request) -> Response:
         asked = messages.parse(await body_of(request), {})
         return _json(messages.counted(opened.session.measure(asked.question)))
 
     async def _ask(self, dialect: Dialect, request: Request) -> Response:
         return self._answer(dialect, self._find(request), request, await body_of(request))
 
-    def _answer(self, dialect: Dialect, opened: Opened, request: Request, body: bytes) -> Response:
+    def _answer(self, dialect: Dialect, opened: OpenSession, request: Request, body: bytes) -> Response:
         """Begin what a request asks for; the response waits for it. Raises Refused."""
         sampling, session = opened.owner.sampling, opened.session
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         asked = dialect.parse(body, enforced)
         retry = request.headers.get("x-stainless-retry-count", "0") != "0"  # of the OpenAI and Anthropic clients
         if asked.question.tools and self._gateway.template.form is None:
-            raise Refused(
+            raise CallRefusal(
                 "how this model's chat template writes calls of tools is not known here; known are "
                 + ", ".join(form.value for form in Form),
                 code="unsupported_field",
@@ -199,11 +201,11 @@ class GatewayServer:
         for call, begin in calls:
             if begin:
                 self._begin(opened, call)
-        reply = Reply(
+        reply = DialectReply(
             session.name, tuple(call for call, _ in calls), asked.fields, int(time.time()), self._tokenizer.text_of
         )
         names = ", ".join(asked.question.overridden)
-        return Answering(
+        return StreamedAnswering(
             dialect,
             session,
             reply,
@@ -212,23 +214,23 @@ class GatewayServer:
             headers={"x-areal-overridden": names} if names else {},
         )
 
-    def _find(self, request: Request) -> Opened:
+    def _find(self, request: Request) -> OpenSession:
         return self._gateway.find(request.path_params.get("session"), key_of(request))
 
     # ---- generations
 
-    def _begin(self, opened: Opened, call: Call) -> None:
+    def _begin(self, opened: OpenSession, call: SessionCall) -> None:
         task = asyncio.create_task(self._generate(opened, call), name=f"call {call.number} of {opened.session.name}")
         self._tasks[call] = task
         calls = self._of_session[opened.session.name]
         calls.add(call)
         task.add_done_callback(partial(self._forget, call, calls))
 
-    def _forget(self, call: Call, calls: set[Call], task: asyncio.Task[None]) -> None:
+    def _forget(self, call: SessionCall, calls: set[SessionCall], task: asyncio.Task[None]) -> None:
         self._tasks.pop(call, None)
         calls.discard(call)
 
-    async def _generate(self, opened: Opened, call: Call) -> None:
+    async def _generate(self, opened: OpenSession, call: SessionCall) -> None:
         session, job = opened.session, opened.owner.sampling
         sampling = Sampling(
             temperature=job.temperature,
@@ -242,14 +244,14 @@ class GatewayServer:
             result = await opened.owner.generate(call.number, call.prompt_ids, sampling, call.draw, call.made.add)
         except ArealError as error:
             status = 503 if isinstance(error, InfraError) else 400
-            session.failed(call, Refused(error.message, status=status, code="generation_failed"))
+            session.failed(call, CallRefusal(error.message, status=status, code="generation_failed"))
             return
         reader = self._reader(session.name, call)
         answer = read(reader, result.output_ids.tolist())
         call.unparsed = reader.unparsed
         session.answered(call, result, answer)
 
-    def _reader(self, session: str, call: Call) -> Reader:
+    def _reader(self, session: str, call: SessionCall) -> AnswerReader:
         template, question = self._gateway.template, call.question
         manner = Manner(
             stops=question.stop,
@@ -259,7 +261,7 @@ class GatewayServer:
             thinking=bool(question.messages) and template.opens_thinking(call.prompt_ids),
             call_id=f"call_{session}_{call.number}_{{}}".format,
         )
-        return Reader(self._tokenizer, manner)
+        return AnswerReader(self._tokenizer, manner)
 
 
 def _in_shape(dialect: Dialect, endpoint: Endpoint) -> Endpoint:
@@ -268,7 +270,7 @@ def _in_shape(dialect: Dialect, endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except Refused as error:
+        except CallRefusal as error:
             return Response(orjson.dumps(dialect.error(error)), error.status, error.headers, "application/json")
 
     return answer
@@ -286,5 +288,5 @@ def _json(content: Any) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, CallRefusal)
     return Response(orjson.dumps(error.body), error.status, error.headers, "application/json")

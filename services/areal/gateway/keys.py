@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 _PREFIX = "sk-areal"  # clients and loggers know `sk-` as a secret
 
@@ -29,16 +29,16 @@ def verify(secret: bytes, key: str, now: float) -> str:
     name, _, expires = head.rpartition("-")
     session = name.removeprefix(f"{_PREFIX}-")
     if not expires.isdigit() or not hmac.compare_digest(_sign(secret, session, int(expires)), signature):
-        raise Refused("the API key is not one of this gateway", status=401, code="invalid_api_key")
+        raise CallRefusal("the API key is not one of this gateway", status=401, code="invalid_api_key")
     if now >= int(expires):
-        raise Refused("this episode is over: its time is up", status=410, code="episode_over")
+        raise CallRefusal("this episode is over: its time is up", status=410, code="episode_over")
     return session
 
 
 def refuse_other(session: str, path: str | None) -> None:
     """Raises Refused, 403, when a path names another session than its key."""
     if path is not None and path != session:
-        raise Refused("the API key belongs to another session", status=403, code="wrong_session")
+        raise CallRefusal("the API key belongs to another session", status=403, code="wrong_session")
 
 
 def _sign(secret: bytes, session: str, expires: int) -> str:

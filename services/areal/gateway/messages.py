@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -80,20 +80,20 @@ class Message:
 def parse_messages(given: Any) -> tuple[Message, ...]:
     """Messages of a chat request. Raises Refused with the place of what is wrong."""
     if not isinstance(given, list) or not given:
-        raise Refused("messages has to be a list with at least one message", field="messages")
+        raise CallRefusal("messages has to be a list with at least one message", field="messages")
     return tuple(_message(entry, f"messages[{number}]") for number, entry in enumerate(given))
 
 
 def _message(entry: Any, place: str) -> Message:
     if not isinstance(entry, Mapping):
-        raise Refused(f"{place} is no object", field=place)
+        raise CallRefusal(f"{place} is no object", field=place)
     role = "system" if entry.get("role") == "developer" else entry.get("role")
     if role not in ROLES:
-        raise Refused(f"{place}.role is {role!r}; known are {', '.join(ROLES)}", field=f"{place}.role")
+        raise CallRefusal(f"{place}.role is {role!r}; known are {', '.join(ROLES)}", field=f"{place}.role")
     reasoning = entry.get("reasoning_content")
     calls = entry.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise Refused(f"{place}.tool_calls is no list", field=f"{place}.tool_calls")
+        raise CallRefusal(f"{place}.tool_calls is no list", field=f"{place}.tool_calls")
     return Message(
         role=role,
         text=_text(entry.get("content"), f"{place}.content"),
@@ -107,12 +107,12 @@ def _text(content: Any, place: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise Refused(f"{place} is a {type(content).__name__}, not a text", field=place)
+        raise CallRefusal(f"{place} is a {type(content).__name__}, not a text", field=place)
     texts = []
     for number, part in enumerate(content):
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise Refused(f"{place}[{number}] is {kind!r}; this model reads text only", field=f"{place}[{number}]")
+            raise CallRefusal(f"{place}[{number}] is {kind!r}; this model reads text only", field=f"{place}[{number}]")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -120,7 +120,7 @@ def _text(content: Any, place: str) -> str:
 def _call(entry: Any, place: str) -> ToolCall:
     function = entry.get("function") if isinstance(entry, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise Refused(f"{place} names no function", field=place)
+        raise CallRefusal(f"{place} names no function", field=place)
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
     return ToolCall(str(entry.get("id") or ""), function["name"], text)

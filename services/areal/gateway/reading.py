@@ -14,7 +14,7 @@ from enum import Enum, auto
 from areal.gateway.detokenizer import Detokenizer, StopCutter, begun
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.templates.template import THINK
-from areal.gateway.tools import CLOSE, OPEN, Called, Form, one_call, whole_answer
+from areal.gateway.tools import CLOSE, OPEN, Form, WrittenToolCall, one_call, whole_answer
 from areal.workflow.tokenizer import Tokenizer
 
 THOUGHT = "</think>"
@@ -49,7 +49,7 @@ class Manner:
     call_id: Callable[[int], str] = "call_{}".format
 
 
-class _Place(Enum):
+class _ReadingPlace(Enum):
     START = auto()
     THINKING = auto()
     THOUGHT = auto()  # behind the reasoning
@@ -59,7 +59,7 @@ class _Place(Enum):
     HELD = auto()  # an answer that may be nothing but calls, in Llama's form
 
 
-class Reader:
+class AnswerReader:
     """Reads one answer."""
 
     def __init__(self, tokenizer: Tokenizer, manner: Manner | None = None) -> None:
@@ -68,7 +68,7 @@ class Reader:
         self._detokenizer = Detokenizer(tokenizer, shown=tags | ({THINK, THOUGHT} if manner.thinks else set()))
         self._cutter = StopCutter(manner.stops)
         self._manner = manner
-        self._place = _Place.THINKING if manner.thinking else _Place.START
+        self._place = _ReadingPlace.THINKING if manner.thinking else _ReadingPlace.START
         self._held = ""
         self._parts: list[Part] = []
         self._after_call = False
@@ -103,13 +103,13 @@ class Reader:
     def _step(self, end: bool) -> Iterator[Part]:
         """Whatever the place, until nothing more is complete."""
         steps = {
-            _Place.START: self._start,
-            _Place.THINKING: self._think,
-            _Place.THOUGHT: self._thought,
-            _Place.SAYING: self._say,
-            _Place.TEXT: self._text,
-            _Place.CALL: self._call,
-            _Place.HELD: self._hold,
+            _ReadingPlace.START: self._start,
+            _ReadingPlace.THINKING: self._think,
+            _ReadingPlace.THOUGHT: self._thought,
+            _ReadingPlace.SAYING: self._say,
+            _ReadingPlace.TEXT: self._text,
+            _ReadingPlace.CALL: self._call,
+            _ReadingPlace.HELD: self._hold,
         }
         moving = True
         while moving:
@@ -121,15 +121,15 @@ class Reader:
         """An answer may begin with reasoning."""
         text = self._held.lstrip()
         if self._manner.thinks and text.startswith(THINK):
-            self._place, self._held = _Place.THINKING, text[len(THINK) :]
+            self._place, self._held = _ReadingPlace.THINKING, text[len(THINK) :]
         elif end or not self._manner.thinks or (text and not THINK.startswith(text)):
-            self._place = _Place.SAYING
+            self._place = _ReadingPlace.SAYING
         yield from ()
 
     def _think(self, end: bool) -> Iterator[Part]:
         thought, tag, rest = self._held.partition(THOUGHT)
         if tag:
-            self._place, self._held = _Place.THOUGHT, rest
+            self._place, self._held = _ReadingPlace.THOUGHT, rest
         else:
             kept = 0 if end else begun(thought, THOUGHT)
             thought, self._held = thought[: len(thought) - kept], thought[len(thought) - kept :]
@@ -140,14 +140,16 @@ class Reader:
         """White space after reasoning belongs to it."""
         self._held = self._held.lstrip()
         if self._held:
-            self._place = _Place.SAYING
+            self._place = _ReadingPlace.SAYING
         yield from ()
 
     def _say(self, end: bool) -> Iterator[Part]:
         """In Llama's form an answer is a call, or a text."""
         text = self._held.lstrip()
         if self._manner.form is not Form.LLAMA or end or text:
-            self._place = _Place.HELD if self._manner.form is Form.LLAMA and text.startswith("{") else _Place.TEXT
+            self._place = (
+                _ReadingPlace.HELD if self._manner.form is Form.LLAMA and text.startswith("{") else _ReadingPlace.TEXT
+            )
         yield from ()
 
     def _text(self, end: bool) -> Iterator[Part]:
@@ -162,7 +164,7 @@ class Reader:
             told = ""
         self._held = rest if tag else held
         if tag:
-            self._place = _Place.CALL
+            self._place = _ReadingPlace.CALL
         if told:
             self._after_call = False
             yield Text(told)
@@ -172,7 +174,7 @@ class Reader:
         if not tag and not end:
             return
         call = one_call(written, self._manner.names) if tag else None
-        self._place, self._held = _Place.TEXT, rest
+        self._place, self._held = _ReadingPlace.TEXT, rest
         self._after_call = call is not None
         if call is None:
             self.unparsed = True
@@ -192,12 +194,12 @@ class Reader:
             yield Text(self._held)
         self._held = ""
 
-    def _numbered(self, call: Called) -> ToolCall:
+    def _numbered(self, call: WrittenToolCall) -> ToolCall:
         number, self._called = self._called, self._called + 1
         return ToolCall(self._manner.call_id(number), call.name, call.arguments)
 
 
-def read(reader: Reader, ids: Sequence[int]) -> Message:
+def read(reader: AnswerReader, ids: Sequence[int]) -> Message:
     """A whole answer."""
     reader.feed(ids)
     reader.end()

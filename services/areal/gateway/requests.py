@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of one request
 
@@ -13,7 +13,7 @@ def key_of(request: Request) -> str:
     """The API key of a request, as OpenAI's or as Anthropic's clients send it. Raises Refused when there is none."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" and not (key := request.headers.get("x-api-key", "")):
-        raise Refused(
+        raise CallRefusal(
             "give the session's API key as a bearer token, or as x-api-key", status=401, code="invalid_api_key"
         )
     return key.strip()
@@ -25,5 +25,5 @@ async def body_of(request: Request) -> bytes:
     async for chunk in request.stream():
         chunks += chunk
         if len(chunks) > MAX_BODY:
-            raise Refused(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
+            raise CallRefusal(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
     return bytes(chunks)

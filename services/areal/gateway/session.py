@@ -16,8 +16,8 @@ from enum import Enum, auto
 import numpy as np
 import xxhash
 
-from areal.gateway.faults import Refused, over
-from areal.gateway.graph import Graph
+from areal.gateway.faults import CallRefusal, over
+from areal.gateway.graph import MessageGraph
 from areal.gateway.messages import Message
 from areal.gateway.templates.template import Template
 from areal.gateway.tools import Tool, digest_of
@@ -73,7 +73,7 @@ _POSITIVE = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Question:
+class SessionRequest:
     """One request, whatever its dialect. `digest` is of its whole body, `choices` says how many answers it wants.
 
     Without messages it continues `ids`, or else `text`.
@@ -95,7 +95,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SessionLimits:
     """Of one session, in tokens and calls."""
 
     max_new_tokens: int
@@ -103,7 +103,7 @@ class Limits:
     max_calls: int
 
 
-class State(Enum):
+class CallState(Enum):
     """Of one call."""
 
     RUNNING = auto()
@@ -112,12 +112,12 @@ class State(Enum):
 
 
 @dataclass(eq=False)
-class Call:
+class SessionCall:
     """One generation, and the connections that wait for it."""
 
     number: int
     choice: int  # of its request
-    question: Question
+    question: SessionRequest
     parent: int | None
     given: Ids  # [tokens], ids new in this prompt
     prompt_ids: Ids  # [tokens], all of them
@@ -125,27 +125,27 @@ class Call:
     draw: int  # what its seed is made of: the same for a retry, another one for a new question
     asked: int  # number of the place and messages that it shares with its siblings
     request: int  # number of the first choice of its request
-    state: State = State.RUNNING
+    state: CallState = CallState.RUNNING
     connections: int = 0
     delivered: bool = False
     answer: Message | None = None
     result: GenerationResult | None = None
-    fault: Refused | None = None
+    fault: CallRefusal | None = None
     unparsed: bool = False  # the answer holds what looks like a call of a tool and is none
     made: Growing = field(default_factory=Growing)  # its answer as it comes
 
 
-class Session:
+class EpisodeCalls:
     """All calls of one episode."""
 
-    def __init__(self, name: str, template: Template, limits: Limits) -> None:
+    def __init__(self, name: str, template: Template, limits: SessionLimits) -> None:
         self.name = name
-        self.graph = Graph()
+        self.graph = MessageGraph()
         self._template = template
         self._limits = limits
-        self._calls: list[Call] = []
+        self._calls: list[SessionCall] = []
         self._numbers = 0
-        self._by_digest: dict[tuple[int, int], list[Call]] = {}  # by choice
+        self._by_digest: dict[tuple[int, int], list[SessionCall]] = {}  # by choice
         self._asked: dict[tuple[int | None, object], int] = {}
         self._over = ""
         self._reward: float | None = None
@@ -159,9 +159,9 @@ class Session:
         """The agent posts its reward; it may name the newest answer by its id. Raises Refused."""
         if self._over:
             raise over(self._over)
-        newest = max((call.request for call in self._calls if call.state is State.DONE), default=None)
+        newest = max((call.request for call in self._calls if call.state is CallState.DONE), default=None)
         if answer is not None and (newest is None or re.split("[-_]", answer)[-1] != str(newest)):
-            raise Refused(
+            raise CallRefusal(
                 "all answers of an episode have one reward: leave interaction_id out, or name the newest answer",
                 field="interaction_id",
             )
@@ -186,15 +186,15 @@ class Session:
         """End it: later calls are told why. Returns what was sampled, for the episode."""
         self._over = self._over or reason
         for call in self._calls:
-            if call.state is State.RUNNING:
+            if call.state is CallState.RUNNING:
                 call.made.changed()
         return self.graph.nodes
 
-    def ask(self, question: Question, *, retry: bool) -> tuple[Call, bool]:
+    def ask(self, question: SessionRequest, *, retry: bool) -> tuple[SessionCall, bool]:
         """The call that answers a request for one answer; see `choices`."""
         return self.choices(question, retry=retry)[0]
 
-    def choices(self, question: Question, *, retry: bool) -> list[tuple[Call, bool]]:
+    def choices(self, question: SessionRequest, *, retry: bool) -> list[tuple[SessionCall, bool]]:
         """The calls that answer a request, and whether each has to be generated. Raises Refused.
 
         `retry` says that the client itself calls this a retry. The connection counts as alive until `gone` or
@@ -203,11 +203,11 @@ class Session:
         if self._over:
             raise over(self._over)
         question = self._with_history(question)
-        asked: list[tuple[Call, bool]] = []
+        asked: list[tuple[SessionCall, bool]] = []
         try:
             for choice in range(question.choices):
                 asked.append(self._choice(question, choice, asked[0][0] if asked else None, retry=retry))
-        except Refused:
+        except CallRefusal:
             for call, begin in asked:
                 self.gone(call)
                 if begin:  # none of them is generated
@@ -216,35 +216,37 @@ class Session:
             raise
         return asked
 
-    def measure(self, question: Question) -> int:
+    def measure(self, question: SessionRequest) -> int:
         """Tokens that the prompt of a request would have. Raises Refused."""
         return len(self._place(question)[2])
 
-    def _with_history(self, question: Question) -> Question:
+    def _with_history(self, question: SessionRequest) -> SessionRequest:
         if question.follows is None:
             return question
         earlier = next((call for call in self._calls if call.number == question.follows), None)
         if earlier is None or earlier.answer is None:
-            raise Refused("the previous response is none of this session", field="previous_response_id")
+            raise CallRefusal("the previous response is none of this session", field="previous_response_id")
         history = (*earlier.question.messages, earlier.answer)
         if question.messages[0].role == "system" and history[0].role == "system":
             history = history[1:]  # instructions replace those of before
             return replace(question, messages=(question.messages[0], *history, *question.messages[1:]))
         return replace(question, messages=(*history, *question.messages))
 
-    def _choice(self, question: Question, choice: int, first: Call | None, *, retry: bool) -> tuple[Call, bool]:
+    def _choice(
+        self, question: SessionRequest, choice: int, first: SessionCall | None, *, retry: bool
+    ) -> tuple[SessionCall, bool]:
         earlier = self._by_digest.setdefault((question.digest, choice), [])
         last = earlier[-1] if earlier else None
         again = last is not None and (
             retry
-            or (last.state is State.RUNNING and not last.connections)
-            or (last.state is State.DONE and not last.delivered and not last.connections)
-            or last.state is State.FAILED
+            or (last.state is CallState.RUNNING and not last.connections)
+            or (last.state is CallState.DONE and not last.delivered and not last.connections)
+            or last.state is CallState.FAILED
         )
         if last is not None and again:
             last.connections += 1
-            if last.state is State.FAILED:
-                last.state, last.fault = State.RUNNING, None
+            if last.state is CallState.FAILED:
+                last.state, last.fault = CallState.RUNNING, None
                 last.made.clear()
                 return last, True
             return last, False
@@ -254,32 +256,32 @@ class Session:
         call.connections = 1
         return call, True
 
-    def answered(self, call: Call, result: GenerationResult, answer: Message) -> None:
+    def answered(self, call: SessionCall, result: GenerationResult, answer: Message) -> None:
         """The call's answer was sampled, and reads like this."""
-        call.state, call.result, call.answer = State.DONE, result, answer
+        call.state, call.result, call.answer = CallState.DONE, result, answer
         node = Node(call.number, call.parent, call.given, result, call.asked, call.request)
         tools = digest_of(call.question.tools) if call.question.messages else _NO_CHAT
         self.graph.add(node, (*call.question.messages, answer), tools)
         call.made.complete(result)
         call.made.changed()
 
-    def failed(self, call: Call, fault: Refused) -> None:
+    def failed(self, call: SessionCall, fault: CallRefusal) -> None:
         """The call's generation failed, by no fault of the agent."""
-        call.state, call.fault = State.FAILED, fault
+        call.state, call.fault = CallState.FAILED, fault
         call.made.changed()
 
-    def delivered(self, call: Call) -> None:
+    def delivered(self, call: SessionCall) -> None:
         """A client has the whole answer."""
         call.connections -= 1
         call.delivered = True
 
-    def gone(self, call: Call) -> None:
+    def gone(self, call: SessionCall) -> None:
         """A client left before it had the answer."""
         call.connections -= 1
 
-    def _begin(self, question: Question, choice: int, *, sibling: int, first: Call | None) -> Call:
+    def _begin(self, question: SessionRequest, choice: int, *, sibling: int, first: SessionCall | None) -> SessionCall:
         if self.calls >= self._limits.max_calls:
-            raise Refused(
+            raise CallRefusal(
                 f"this episode has made its {self._limits.max_calls} calls (rollout.agent.maxCalls); it can still be "
                 "scored",
                 code="too_many_calls",
@@ -288,7 +290,7 @@ class Session:
         asked = self._asked.setdefault((parent, what), len(self._asked))
         number = self._numbers
         self._numbers += 1
-        return Call(
+        return SessionCall(
             number=number,
             choice=choice,
             request=number if first is None else first.number,
@@ -301,7 +303,7 @@ class Session:
             asked=asked,
         )
 
-    def _place(self, question: Question) -> tuple[int | None, Ids, Ids, object]:
+    def _place(self, question: SessionRequest) -> tuple[int | None, Ids, Ids, object]:
         """Parent, ids that are new, all ids, and what is asked behind the parent. Raises Refused."""
         if not question.messages:
             prompt = as_ids(question.ids) if question.ids else self._template.text(question.text)
@@ -322,11 +324,11 @@ class Session:
         """Tokens that the answer may have. Raises Refused when there is no room."""
         limits = self._limits
         under_way = sum(
-            len(call.prompt_ids) + call.max_new_tokens for call in self._calls if call.state is State.RUNNING
+            len(call.prompt_ids) + call.max_new_tokens for call in self._calls if call.state is CallState.RUNNING
         )
         room = limits.max_sample_tokens - self.graph.tokens(without=parent) - under_way - prompt
         if room <= 0:
-            raise Refused(
+            raise CallRefusal(
                 f"a prompt of {prompt} tokens leaves no room for an answer: all calls of an episode have "
                 f"{limits.max_sample_tokens} tokens together (rollout.maxSampleTokens)",
                 code="context_length_exceeded",

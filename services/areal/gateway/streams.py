@@ -14,26 +14,26 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from areal.gateway.dialects.dialect import Delta, Dialect, Events, Reply
-from areal.gateway.faults import Refused, over
-from areal.gateway.reading import Reader
-from areal.gateway.session import Call, Session, State
+from areal.gateway.dialects.dialect import Delta, Dialect, DialectReply, Events
+from areal.gateway.faults import CallRefusal, over
+from areal.gateway.reading import AnswerReader
+from areal.gateway.session import CallState, EpisodeCalls, SessionCall
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up a silent stream after a minute or so
 KEEP_ALIVE = b": waiting\n\n"
 
 
-class Answering(Response):
+class StreamedAnswering(Response):
     """Answers one request by its calls."""
 
     def __init__(
         self,
         dialect: Dialect,
-        session: Session,
-        reply: Reply,
+        session: EpisodeCalls,
+        reply: DialectReply,
         *,
         stream: bool,
-        reader_of: Callable[[Call], Reader],
+        reader_of: Callable[[SessionCall], AnswerReader],
         headers: Mapping[str, str],
     ) -> None:
         super().__init__(headers=dict(headers))
@@ -72,7 +72,7 @@ class Answering(Response):
                 call.made.leave(changed.set)
 
     async def _whole(self, watch: _Watch, scope: Scope, receive: Receive, send: Send) -> bool:
-        while any(call.state is State.RUNNING for call in self._reply.calls) and not self._session.over:
+        while any(call.state is CallState.RUNNING for call in self._reply.calls) and not self._session.over:
             if watch.gone:
                 return False
             await watch.change(None)
@@ -86,7 +86,7 @@ class Answering(Response):
     async def _streamed(self, watch: _Watch, scope: Scope, receive: Receive, send: Send) -> bool:
         patient = True
         while patient and not self._session.over:  # an early fault has its status
-            if any(call.made or call.state is not State.RUNNING for call in self._reply.calls):
+            if any(call.made or call.state is not CallState.RUNNING for call in self._reply.calls):
                 break
             if watch.gone:
                 return False
@@ -99,7 +99,7 @@ class Answering(Response):
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         events = self._dialect.events(self._reply)
         await _send(send, b"".join(events.begin()))
-        choices = [_Choice(index, call, self._reader_of(call)) for index, call in enumerate(self._reply.calls)]
+        choices = [_ChoiceProgress(index, call, self._reader_of(call)) for index, call in enumerate(self._reply.calls)]
         while True:
             text = b"".join(event for choice in choices for event in choice.take(events))
             fault = self._fault()
@@ -116,16 +116,16 @@ class Answering(Response):
         await _send(send, text, more=False)
         return fault is None and not gone
 
-    def _fault(self) -> Refused | None:
+    def _fault(self) -> CallRefusal | None:
         """Why the request can't be answered; None while it can."""
         for call in self._reply.calls:
             if call.fault is not None:
                 return call.fault
-        if self._session.over and any(call.state is State.RUNNING for call in self._reply.calls):
+        if self._session.over and any(call.state is CallState.RUNNING for call in self._reply.calls):
             return over(self._session.over)
         return None
 
-    def _refused(self, fault: Refused) -> Response:
+    def _refused(self, fault: CallRefusal) -> Response:
         return Response(orjson.dumps(self._dialect.error(fault)), fault.status, fault.headers, "application/json")
 
 
@@ -151,10 +151,10 @@ class _Watch:
         return True
 
 
-class _Choice:
+class _ChoiceProgress:
     """How far one call's answer was told."""
 
-    def __init__(self, index: int, call: Call, reader: Reader) -> None:
+    def __init__(self, index: int, call: SessionCall, reader: AnswerReader) -> None:
         self._index = index
         self._call = call
         self._reader = reader
@@ -167,7 +167,7 @@ class _Choice:
             return
         made, start = self._call.made, self._told
         self._told = len(made)
-        done = self._call.state is State.DONE
+        done = self._call.state is CallState.DONE
         ids = made.ids[start:]
         parts = self._reader.feed(ids)
         if done:

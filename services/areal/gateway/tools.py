@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 
 Tool = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True)
-class Called:
+class WrittenToolCall:
     """A call as the model wrote it: the arguments as JSON."""
 
     name: str
@@ -52,14 +52,14 @@ def parse_tools(given: Any) -> tuple[Tool, ...]:
     if given is None:
         return ()
     if not isinstance(given, list):
-        raise Refused("tools is no list", field="tools")
+        raise CallRefusal("tools is no list", field="tools")
     for number, entry in enumerate(given):
         place = f"tools[{number}]"
         function = entry.get("function") if isinstance(entry, Mapping) and entry.get("type") == "function" else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise Refused(f"{place} is no function with a name; other tools are not known here", field=place)
+            raise CallRefusal(f"{place} is no function with a name; other tools are not known here", field=place)
         if not isinstance(function.get("parameters") or {}, Mapping):
-            raise Refused(f"{place}.function.parameters is no object", field=f"{place}.function.parameters")
+            raise CallRefusal(f"{place}.function.parameters is no object", field=f"{place}.function.parameters")
     return tuple(given)
 
 
@@ -75,7 +75,7 @@ def names_of(tools: Sequence[Tool]) -> frozenset[str]:
     return frozenset(str(tool["function"]["name"]) for tool in tools)
 
 
-def one_call(text: str, names: Collection[str]) -> Called | None:
+def one_call(text: str, names: Collection[str]) -> WrittenToolCall | None:
     """The call that a text is; None when it is none."""
     try:
         written = json.loads(text)
@@ -91,10 +91,10 @@ def one_call(text: str, names: Collection[str]) -> Called | None:
             return None
     if not isinstance(arguments, dict):
         return None
-    return Called(written["name"], json.dumps(arguments, ensure_ascii=False))
+    return WrittenToolCall(written["name"], json.dumps(arguments, ensure_ascii=False))
 
 
-def whole_answer(text: str, names: Collection[str]) -> list[Called]:
+def whole_answer(text: str, names: Collection[str]) -> list[WrittenToolCall]:
     """The calls of an answer that is nothing else, in Llama's form; empty when it is something else."""
     decoder, calls, rest = json.JSONDecoder(), [], text.strip()
     while rest:

@@ -18,8 +18,8 @@ from typing import Any
 import grpc
 from prometheus_client import Gauge
 
-from areal.gateway.change import Change
-from areal.gateway.faults import Refused, over
+from areal.gateway.change import ChangeSignal
+from areal.gateway.faults import CallRefusal, over
 from areal.observe.waits import WaitRegistry
 from areal.v1 import gateway_pb2 as pb
 from areal.v1 import gateway_pb2_grpc as rpc
@@ -34,12 +34,12 @@ _HELD = 8 * _CHUNK  # bytes that wait to be sent to one worker
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """The worker's stream ended before its answer did."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class TunnelledRequest:
     """A request to hand on."""
 
     method: str
@@ -48,7 +48,7 @@ class Asked:
     body: bytes
 
 
-class Exchange:
+class TunnelExchange:
     """One request at a worker. `part` after `part` of its answer; `end` it whatever happened."""
 
     def __init__(self, number: int, link: Link) -> None:
@@ -60,7 +60,7 @@ class Exchange:
         """The next part of the answer. Raises Lost."""
         part = await self.parts.get()
         if part is None:
-            raise Lost
+            raise WorkerLost
         return part
 
     def taken(self, size: int) -> None:
@@ -80,14 +80,14 @@ class Link:
         self.owner = owner
         self._asks: deque[pb.DriveAsk] = deque()
         self._held = 0  # bytes of requests in `_asks`
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, TunnelExchange] = {}
         self._numbers = count(1)
         self._over = False
-        self._change = Change()
+        self._change = ChangeSignal()
 
-    async def begin(self, asked: Asked) -> Exchange:
+    async def begin(self, asked: TunnelledRequest) -> TunnelExchange:
         """Hand a request on; waits where the worker is slow to take them. Raises Lost."""
-        exchange = Exchange(next(self._numbers), self)
+        exchange = TunnelExchange(next(self._numbers), self)
         self._exchanges[exchange.number] = exchange
         chunks = [asked.body[at : at + _CHUNK] for at in range(0, len(asked.body), _CHUNK)] or [b""]
         bodies = [pb.DriveBody(data=chunk, last=at == len(chunks)) for at, chunk in enumerate(chunks, 1)]
@@ -100,7 +100,7 @@ class Link:
                 while self._held > _HELD and not self._over:
                     await self._change.wait()
                 if self._over:
-                    raise Lost
+                    raise WorkerLost
                 self._held += len(chunk)
                 self.tell(ask)
         except BaseException:
@@ -153,7 +153,7 @@ class Tunnels(rpc.GatewayServicer):
         self._waits = waits
         self._connected = connected
         self._patience_s = patience_s
-        self._change = Change()
+        self._change = ChangeSignal()
 
     async def link_of(self, session: str) -> Link:
         """The stream of the worker that has a session; waits for one that isn't connected.
@@ -171,7 +171,7 @@ class Tunnels(rpc.GatewayServicer):
                         raise over("its worker has started again")
                     await self._change.wait()
                 return link
-        raise Refused(f"the worker {row} is not connected", status=503, code="worker_unreachable")
+        raise CallRefusal(f"the worker {row} is not connected", status=503, code="worker_unreachable")
 
     async def Drive(
         self, request_iterator: AsyncIterator[pb.DriveAnswers], context: Context

@@ -21,13 +21,13 @@ from areal.generation import engine_command
 from areal.generation.aborts import Aborts
 from areal.generation.adapters import Adapters
 from areal.generation.controller_link import controller_stream
-from areal.generation.core import AgentCore, Wanted
+from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import AdapterRoom
 from areal.generation.engine_process import EngineProcess
 from areal.generation.group import GroupMember, Seat
-from areal.generation.journal import Journal
+from areal.generation.journal import SampleJournal
 from areal.generation.limits import ModelLimits
 from areal.generation.owed_token import OwedToken
 from areal.generation.requests import Requests
@@ -45,7 +45,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.values.policy import PolicyId
-from areal.weights.stage import Stage, own_directory
+from areal.weights.stage import StagingArea, own_directory
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class AgentSettings:
     traces: Traces = NO_TRACES
 
 
-class Agent:
+class GenerationAgent:
     """One generation server. `start`, then `run` until its `stop` is set; `run` cleans up."""
 
     def __init__(self, settings: AgentSettings, progress: ProgressCounter | None = None) -> None:
@@ -97,10 +97,10 @@ class Agent:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aborts = Aborts(self.engine)
-        self._journal: Journal | None = None
+        self._journal: SampleJournal | None = None
         if settings.journal is not None:
             writer = RecordWriter(settings.journal, settings.server_id, self.metrics, keep_bytes=settings.journal_bytes)
-            self._journal = Journal(writer, settings.server_id)
+            self._journal = SampleJournal(writer, settings.server_id)
         room = None if embedded else settings.adapters  # the embedded engine swaps them as any weights
         beside = room is not None
         self.requests = Requests(
@@ -115,7 +115,7 @@ class Agent:
             max_running=settings.engine.max_running_requests,
             adapters=beside,
         )
-        self._stage = Stage(own_directory(settings.run, settings.server_id))
+        self._stage = StagingArea(own_directory(settings.run, settings.server_id))
         self._group = None if settings.weight_group is None else self._member(settings.weight_group)
         self._swapper = Swapper(
             self.core,
@@ -130,8 +130,8 @@ class Agent:
             traces=settings.traces,
         )
         self._look = asyncio.Event()
-        self._holds: Wanted | None = None  # what the engine's command line named
-        self._failed: Wanted | None = None  # what the engine died of before it was up
+        self._holds: WantedVersion | None = None  # what the engine's command line named
+        self._failed: WantedVersion | None = None  # what the engine died of before it was up
         self._counted = (0, 0)
         self.process = EngineProcess(
             self.engine,
@@ -236,7 +236,9 @@ class Agent:
             except DataError as error:
                 log.error("the controller wants what is no policy: %s", error.message)
                 return
-            wanted = Wanted(policy, Path(orders.wanted.path), orders.wanted.manifest_digest, orders.wanted.rollback)
+            wanted = WantedVersion(
+                policy, Path(orders.wanted.path), orders.wanted.manifest_digest, orders.wanted.rollback
+            )
             if wanted != self.core.wanted:
                 self.core.want(wanted)
                 self._look.set()

@@ -17,7 +17,7 @@ LAST_RETRY_S = 8.0  # each try of a version that fails its canary interrupts gen
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedVersion:
     """A version that the controller wants servers to hold."""
 
     policy: PolicyId
@@ -27,7 +27,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Refused:
+class VersionRefusal:
     """The newest version that was not taken, how often it was tried, why, and when it is tried again."""
 
     policy: PolicyId
@@ -36,7 +36,7 @@ class Refused:
     retry_at: float
 
 
-class Entry(Enum):
+class RequestEntry(Enum):
     """What happens to a request that wants to start."""
 
     START = auto()
@@ -66,17 +66,17 @@ class AgentCore:
         self.draining = False
         self.held = NOTHING  # what the engine's weights are
         self.proven = False  # the canary passed for `held`
-        self.accepted: Wanted | None = None  # the last version whose canary passed
-        self.wanted: Wanted | None = None
-        self.refused: Refused | None = None
+        self.accepted: WantedVersion | None = None  # the last version whose canary passed
+        self.wanted: WantedVersion | None = None
+        self.refused: VersionRefusal | None = None
 
     # ---- what happened
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: WantedVersion) -> None:
         """The controller said what to hold; it says so again and again."""
         self.wanted = wanted
 
-    def engine_started(self, holds: Wanted | None) -> None:
+    def engine_started(self, holds: WantedVersion | None) -> None:
         """The engine answers; `holds` is the version it was started from, None the start model."""
         self.engine_up = True
         self.held = holds.policy if holds is not None else NOTHING
@@ -92,7 +92,7 @@ class AgentCore:
         self.held = policy
         self.proven = False
 
-    def accept(self, wanted: Wanted) -> None:
+    def accept(self, wanted: WantedVersion) -> None:
         """The engine holds `wanted` and its canary passed."""
         self.held = wanted.policy
         self.proven = True
@@ -100,11 +100,11 @@ class AgentCore:
         if self.refused is not None and not takes(wanted.policy, self.refused.policy):
             self.refused = None
 
-    def refuse(self, policy: PolicyId, reason: str, now: float) -> Refused:
+    def refuse(self, policy: PolicyId, reason: str, now: float) -> VersionRefusal:
         """`policy` was not taken, or did not pass its canary."""
         known = self.refused is not None and self.refused.policy == policy
         tries = self.refused.tries + 1 if known and self.refused is not None else 1
-        self.refused = Refused(policy, tries, reason, now + retry_delay_s(tries))
+        self.refused = VersionRefusal(policy, tries, reason, now + retry_delay_s(tries))
         return self.refused
 
     # ---- answers
@@ -119,7 +119,7 @@ class AgentCore:
         """Whether the canary passed for the version that a living engine holds."""
         return self.engine_up and self.proven and self.version >= 0
 
-    def due(self, now: float) -> Wanted | None:
+    def due(self, now: float) -> WantedVersion | None:
         """The version to take now, if any."""
         wanted = self.wanted
         if wanted is None or not self.engine_up or self.draining:
@@ -137,13 +137,13 @@ class AgentCore:
             return None
         return max(0.0, self.refused.retry_at - now)
 
-    def entry(self, floor: int) -> Entry:
+    def entry(self, floor: int) -> RequestEntry:
         """Whether a request with this floor may start now. Asked under the swap lock."""
         if self.draining:
-            return Entry.DRAINING
+            return RequestEntry.DRAINING
         if not self.ready:
-            return Entry.UNREADY
-        return Entry.START if self.version >= floor else Entry.BELOW_FLOOR
+            return RequestEntry.UNREADY
+        return RequestEntry.START if self.version >= floor else RequestEntry.BELOW_FLOOR
 
     def too_old_for(self, floor: int) -> bool:
         """Whether a running request with this floor must leave: after a swap to an older version."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from areal.errors import InfraError
-from areal.generation.core import AgentCore, Entry
+from areal.generation.core import AgentCore, RequestEntry
 from areal.generation.engine_client import EngineClient, EngineRefusal
-from areal.generation.requests import Live, Requests
+from areal.generation.requests import LiveRequest, Requests
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 
@@ -25,8 +25,8 @@ SPARE_SHARE = 4  # of what the engine can run, a quarter waits there: a place th
 MIN_SPARE = 16
 
 _ENDS = {
-    Entry.DRAINING: wire.END_REASON_DRAINING,
-    Entry.BELOW_FLOOR: wire.END_REASON_BELOW_FLOOR,
+    RequestEntry.DRAINING: wire.END_REASON_DRAINING,
+    RequestEntry.BELOW_FLOOR: wire.END_REASON_BELOW_FLOOR,
 }
 
 
@@ -52,7 +52,7 @@ class Dispatcher:
         spare = max(MIN_SPARE, max_running // SPARE_SHARE)
         self._capacity = max_running + spare
         self._refill = max_running + spare // 2  # below this the engine gets more: several in a call
-        self._fresh: list[Live] = []  # submitted, floor not checked yet
+        self._fresh: list[LiveRequest] = []  # submitted, floor not checked yet
         self._at_engine: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False  # a flush is due, or waits for the lock
@@ -63,7 +63,7 @@ class Dispatcher:
         """Requests that the engine has and did not end yet."""
         return len(self._at_engine)
 
-    def submit(self, live: Live) -> None:
+    def submit(self, live: LiveRequest) -> None:
         """Start a request as soon as the engine has room for it."""
         self._requests.add(live)
         self._fresh.append(live)
@@ -107,25 +107,25 @@ class Dispatcher:
                 self._at_engine.update(live.rid for live in batch)
                 self._spawn(self._call(batch, str(self._core.held)))
 
-    def _take(self, room: int) -> list[Live]:
-        batch: list[Live] = []
+    def _take(self, room: int) -> list[LiveRequest]:
+        batch: list[LiveRequest] = []
         while len(batch) < room and (live := self._requests.waiting.pop()) is not None:
             if self._admits(live):
                 live.policy = str(self._core.held)
                 batch.append(live)
         return batch
 
-    def _admits(self, live: Live) -> bool:
+    def _admits(self, live: LiveRequest) -> bool:
         """Whether a request may start here; one that may not is ended."""
         if live.done:
             return False
         entry = self._core.entry(live.floor)
-        if entry is Entry.UNREADY:
+        if entry is RequestEntry.UNREADY:
             lost = not self._core.engine_up
             self._requests.end(live, wire.END_REASON_ENGINE_LOST if lost else wire.END_REASON_BELOW_FLOOR)
-        elif entry is not Entry.START:
+        elif entry is not RequestEntry.START:
             self._requests.end(live, _ENDS[entry])
-        return entry is Entry.START
+        return entry is RequestEntry.START
 
     def _left(self, rids: Iterable[str]) -> None:
         """The engine is through with these."""
@@ -133,7 +133,7 @@ class Dispatcher:
         if self._requests.waiting and self.at_engine < self._refill:
             self.wake()
 
-    async def _call(self, batch: list[Live], policy: str) -> None:
+    async def _call(self, batch: list[LiveRequest], policy: str) -> None:
         """One streaming call, to its end. A refused batch is tried one by one: one bad request spoils no other."""
         body = {
             "rid": [live.rid for live in batch],

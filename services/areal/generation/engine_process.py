@@ -19,7 +19,7 @@ from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
 from areal.last_words import ERROR_FILE, read_error
 from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
-from areal.processes.budget import Budget, BudgetPolicy, Exhausted
+from areal.processes.budget import Budget, BudgetPolicy, RestartsExhausted
 from areal.processes.exits import describe
 from areal.processes.family import Command, Family
 
@@ -83,7 +83,7 @@ class EngineProcess:
             if not self._answered and self._last_words is not None and self._last_words.kind is not Kind.INFRA:
                 raise self._last_words
             granted = self._budget.ask(time.monotonic(), self.last_reason)
-            if isinstance(granted, Exhausted):
+            if isinstance(granted, RestartsExhausted):
                 raise InfraError(f"the engine died: {granted.reason}", fix=_FIX)
             if not self._answered and self.starts >= HOPELESS:
                 raise InfraError(f"the engine never answered in {self.starts} starts: {self.last_reason}", fix=_FIX)

@@ -1,7 +1,7 @@
 """One server's place in the trainer's weight group: joins with its engine, takes what is offered, leaves after a fault.
 
 Owns the stream to the trainer and what this server tells on it. Promises that a fault of the group is only a
-`GroupFault` here: who gets one reads the version from the volume. It never decides which version to hold.
+`GroupLoadFault` here: who gets one reads the version from the volume. It never decides which version to hold.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from areal.errors import InfraError
-from areal.generation.core import Wanted
+from areal.generation.core import WantedVersion
 from areal.generation.engine_client import EngineClient, EngineRefusal
-from areal.net.kept_stream import KeptStream, Lost
+from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc
 from areal.weights.group import buckets
@@ -24,7 +24,7 @@ from areal.weights.manifest import Manifest
 log = logging.getLogger(__name__)
 
 
-class GroupFault(InfraError):
+class GroupLoadFault(InfraError):
     """The group didn't bring the version. `mixed`: the engine may hold tensors of two versions, and is paused."""
 
     def __init__(self, message: str, *, mixed: bool) -> None:
@@ -77,7 +77,7 @@ class GroupMember:
             streaming.cancel()
             await asyncio.gather(streaming, return_exceptions=True)
 
-    def offers(self, wanted: Wanted) -> bool:
+    def offers(self, wanted: WantedVersion) -> bool:
         """Whether the trainer is about to send this version, and the engine is in the group."""
         offer, epoch, joined = self._orders.offer, self._orders.epoch.name, self._state.joined
         if offer.policy_id != str(wanted.policy) or offer.manifest_digest != wanted.digest:
@@ -110,7 +110,7 @@ class GroupMember:
             await self._engine.end_update()
         except (EngineRefusal, InfraError) as error:
             await self._give_up(group, error.message)
-            raise GroupFault(f"{policy} did not come by the group: {error.message}", mixed=paused) from error
+            raise GroupLoadFault(f"{policy} did not come by the group: {error.message}", mixed=paused) from error
         self._tell(received=policy)
 
     def engine_changed(self) -> None:
@@ -129,7 +129,7 @@ class GroupMember:
         self._news.set()
         self._tell(offered=orders.offer.policy_id)
 
-    def _lost(self, lost: Lost) -> None:
+    def _lost(self, lost: StreamLoss) -> None:
         """A trainer that is gone sends nothing."""
         self._heard(wire.GroupOrders())
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from areal.record.segment import Header, Kind
+from areal.record.segment import FrameKind, Header
 from areal.record.writer import RecordWriter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
@@ -19,7 +19,7 @@ from areal.v1 import record_pb2 as record
 _PER_TOKEN = 16  # bytes in memory until it is written, about
 
 
-class Journal:
+class SampleJournal:
     """Queues the records of one server's process, and says at its end that nothing is missing."""
 
     def __init__(self, writer: RecordWriter, server_id: str) -> None:
@@ -51,14 +51,16 @@ class Journal:
                 end=end,
             )
             group, index = (key.group, key.index) if key is not None else (0, 0)
-            header = Header(Kind.GENERATION, group, index, step=int(key is not None), tokens=len(made.token_ids) // 4)
+            header = Header(
+                FrameKind.GENERATION, group, index, step=int(key is not None), tokens=len(made.token_ids) // 4
+            )
             return header, made.SerializeToString()
 
         self._writer.offer(size, make)
 
     def close(self) -> None:
         """Write what is queued, and that it was all."""
-        self._writer.offer(0, lambda: (Header(Kind.CLOSED, tokens=self._writer.dropped), b""))
+        self._writer.offer(0, lambda: (Header(FrameKind.CLOSED, tokens=self._writer.dropped), b""))
         self._writer.close()
 
 

@@ -6,7 +6,7 @@ import logging
 
 from areal import nvidia
 from areal.errors import ExitCode
-from areal.generation.agent import Agent, AgentSettings
+from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import AdapterRoom
 from areal.plan.context import RoleContext
 from areal.spec.job import JobSpec
@@ -58,7 +58,7 @@ async def run(ctx: RoleContext) -> int:
     settings = settings_of(ctx)
     if isinstance(settings.engine, SglangEngine):
         nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
-    agent = Agent(settings, ctx.progress)
+    agent = GenerationAgent(settings, ctx.progress)
     port = await agent.start()
     agent.metrics.serve(ctx.metrics_port, ctx.bind)
     log.info("serving on port %d, engine %s on port %d", port, agent.settings.engine.type, agent.settings.engine_port)

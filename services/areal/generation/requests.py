@@ -19,7 +19,7 @@ import numpy as np
 from areal.errors import InfraError
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore
-from areal.generation.journal import Journal
+from areal.generation.journal import SampleJournal
 from areal.generation.waiting import WaitingQueue
 from areal.observe.progress import ProgressCounter
 from areal.v1 import common_pb2 as common
@@ -39,7 +39,7 @@ class ClientStream:
     def __init__(self) -> None:
         self._events: deque[wire.GenerateEvent] = deque()
         self._wake = asyncio.Event()
-        self.requests: dict[str, Live] = {}
+        self.requests: dict[str, LiveRequest] = {}
         self.closed_by_client = False
 
     def put(self, event: wire.GenerateEvent) -> None:
@@ -66,7 +66,7 @@ class ClientStream:
 
 
 @dataclass(eq=False, slots=True)
-class Live:
+class LiveRequest:
     """One request from its start to its end."""
 
     request_id: str
@@ -117,7 +117,7 @@ class Requests:
         server_id: str,
         progress: ProgressCounter,
         aborts: Aborts,
-        journal: Journal | None = None,
+        journal: SampleJournal | None = None,
         *,
         adapters: bool = False,
     ) -> None:
@@ -128,8 +128,8 @@ class Requests:
         self._aborts = aborts
         self._journal = journal
         self._keep_version = adapters
-        self._live: dict[str, Live] = {}
-        self.waiting: WaitingQueue[Live] = WaitingQueue()  # those that the engine doesn't have
+        self._live: dict[str, LiveRequest] = {}
+        self.waiting: WaitingQueue[LiveRequest] = WaitingQueue()  # those that the engine doesn't have
         self._proven: dict[str, None] = {}  # the newest, in the order of their canaries
         self._empty = asyncio.Event()
         self._empty.set()
@@ -141,7 +141,7 @@ class Requests:
 
     # ---- starts and ends
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveRequest) -> None:
         """A request that waits for its turn."""
         if self._journal is not None:
             live.told = []
@@ -151,7 +151,12 @@ class Requests:
         self._empty.clear()
 
     def end(
-        self, live: Live, reason: wire.EndReason.ValueType, *, matched: str = "", fault: common.Fault | None = None
+        self,
+        live: LiveRequest,
+        reason: wire.EndReason.ValueType,
+        *,
+        matched: str = "",
+        fault: common.Fault | None = None,
     ) -> None:
         """Tell the client that a request is over; only the first end counts."""
         if live.done:
@@ -167,7 +172,7 @@ class Requests:
         if not self._live:
             self._empty.set()
 
-    def leave(self, live: Live, reason: wire.EndReason.ValueType) -> None:
+    def leave(self, live: LiveRequest, reason: wire.EndReason.ValueType) -> None:
         """End a request early; what the engine made so far comes first, when it answers the abort."""
         if live.rid in self.waiting:
             self.end(live, reason)
@@ -175,13 +180,13 @@ class Requests:
             live.ending = reason
             self._aborts.one(live.rid)
 
-    def cancel(self, live: Live) -> None:
+    def cancel(self, live: LiveRequest) -> None:
         """The client wants no more of it."""
         if live.rid not in self.waiting:
             self._aborts.one(live.rid)
         self.end(live, wire.END_REASON_CANCELLED)
 
-    def reached(self, lives: Iterable[Live]) -> None:
+    def reached(self, lives: Iterable[LiveRequest]) -> None:
         """The engine has these now. An abort that overtook its request was lost, and is sent again."""
         for live in lives:
             if live.done or live.ending is not None:
@@ -192,7 +197,7 @@ class Requests:
         for live in list(client.requests.values()):
             self.cancel(live)
 
-    def change_floor(self, live: Live, floor: int) -> None:
+    def change_floor(self, live: LiveRequest, floor: int) -> None:
         """Ranks changed."""
         live.floor = floor
         if live.rid in self.waiting:
@@ -218,7 +223,7 @@ class Requests:
             self.end(live, live.ending or wire.END_REASON_DRAINING)
         return ended
 
-    def lose(self, lives: Iterable[Live]) -> None:
+    def lose(self, lives: Iterable[LiveRequest]) -> None:
         """The engine died under these requests, or broke their stream."""
         for live in list(lives):
             if not live.done:
@@ -240,7 +245,7 @@ class Requests:
             self._progress.advance(new)
         self._tell(live, answer["meta_info"])
 
-    def _tell(self, live: Live, meta: dict[str, Any]) -> None:
+    def _tell(self, live: LiveRequest, meta: dict[str, Any]) -> None:
         """Send what is new and proven; keep what the engine told when the rest must wait."""
         made = len(live.made)
         spans = _spans(live, {"weight_version": live.policy} if self._keep_version else meta, made)
@@ -261,7 +266,7 @@ class Requests:
                 return int(span["start"])
         return made
 
-    def _send(self, live: Live, spans: list[dict[str, Any]], until: int) -> None:
+    def _send(self, live: LiveRequest, spans: list[dict[str, Any]], until: int) -> None:
         first = live.sent
         delta = wire.GenerateDelta(
             token_ids=np.asarray(live.made[first:until], dtype="<i4").tobytes(),
@@ -278,7 +283,7 @@ class Requests:
             live.told.append(delta)
         live.client.put(wire.GenerateEvent(request_id=live.request_id, delta=delta))
 
-    def _finish(self, live: Live, finish: dict[str, Any]) -> None:
+    def _finish(self, live: LiveRequest, finish: dict[str, Any]) -> None:
         kind = finish.get("type")
         if kind == "stop":
             self.end(live, wire.END_REASON_STOP, matched=str(finish.get("matched", "")))
@@ -309,7 +314,7 @@ class Requests:
             if not live.done and self._too_old(live):
                 self.leave(live, wire.END_REASON_BELOW_FLOOR)
 
-    def _too_old(self, live: Live) -> bool:
+    def _too_old(self, live: LiveRequest) -> bool:
         """Whether what makes this request's tokens is older than its floor."""
         if self._keep_version and live.policy:
             return PolicyId.parse(live.policy).version < live.floor
@@ -330,7 +335,7 @@ class Requests:
         self._aborts.all()
 
 
-def _spans(live: Live, meta: dict[str, Any], made: int) -> list[dict[str, Any]] | None:
+def _spans(live: LiveRequest, meta: dict[str, Any], made: int) -> list[dict[str, Any]] | None:
     """Who made the tokens; None when that can't be told yet.
 
     Stock SGLang names spans in the last answer only, and its newest version in the others. As long as that is the

@@ -16,7 +16,7 @@ import grpc
 from areal.errors import DataError
 from areal.generation.dispatch import Dispatcher
 from areal.generation.limits import ModelLimits, read_ids, sampling_params
-from areal.generation.requests import ClientStream, Live, Requests
+from areal.generation.requests import ClientStream, LiveRequest, Requests
 from areal.net import status
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
@@ -72,7 +72,7 @@ class GenerationService(rpc.GenerationServicer):
             return
         rid = f"{next(self._numbers)}.{start.request_id}"
         self._dispatcher.submit(
-            Live(
+            LiveRequest(
                 start.request_id,
                 rid,
                 ids,

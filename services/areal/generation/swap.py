@@ -20,16 +20,16 @@ from typing import Protocol
 
 from areal.errors import ArealError, DataError, InfraError
 from areal.generation.adapters import Adapters
-from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
+from areal.generation.core import FIRST_RETRY_S, AgentCore, WantedVersion
 from areal.generation.engine_client import EngineClient, EngineRefusal
-from areal.generation.group import GroupFault, GroupMember
+from areal.generation.group import GroupLoadFault, GroupMember
 from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import NOTHING
 from areal.weights.canary import difference, problem
 from areal.weights.manifest import Manifest
-from areal.weights.stage import Stage, Staged
+from areal.weights.stage import StagedVersion, StagingArea
 from areal.weights.verify import open_version
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 VOLUME, GROUP = "volume", "group"  # how a version came: label of the weight metrics
 
 
-class Interrupted(Protocol):
+class PausedRequests(Protocol):
     """The running requests, as a swap needs them."""
 
     def interrupted(self) -> None:
@@ -65,11 +65,11 @@ class Swapper:
         self,
         core: AgentCore,
         engine: EngineClient,
-        requests: Interrupted,
+        requests: PausedRequests,
         metrics: RoleMetrics,
         waits: WaitRegistry,
         lock: asyncio.Lock,
-        stage: Stage,
+        stage: StagingArea,
         adapters: Adapters | None = None,
         group: GroupMember | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -90,7 +90,7 @@ class Swapper:
         self._clock = clock
         self._traces = traces
 
-    async def take(self, wanted: Wanted) -> bool:
+    async def take(self, wanted: WantedVersion) -> bool:
         """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""
         began = self._clock()
         try:
@@ -121,7 +121,7 @@ class Swapper:
         self._taken(wanted, staged.manifest, began, VOLUME)
         return True
 
-    def _taken(self, wanted: Wanted, manifest: Manifest, began: float, mode: str) -> None:
+    def _taken(self, wanted: WantedVersion, manifest: Manifest, began: float, mode: str) -> None:
         took = self._clock() - began
         exemplar = self._trace(wanted, began, mode)
         self._metrics.histogram("areal_weight_sync_duration_seconds", mode=mode, stage="load").observe(took, exemplar)
@@ -131,7 +131,7 @@ class Swapper:
             extra={"policy_id": str(wanted.policy)},
         )  # fmt: skip
 
-    async def _from_group(self, group: GroupMember, wanted: Wanted) -> Manifest | None:
+    async def _from_group(self, group: GroupMember, wanted: WantedVersion) -> Manifest | None:
         """Take what the trainer sends; None when that failed and left the engine as it was."""
         try:
             manifest = await asyncio.to_thread(open_version, wanted.path, wanted.digest)
@@ -145,7 +145,7 @@ class Swapper:
             async with self._lock:
                 try:
                     await group.receive(manifest, self._interrupt)
-                except GroupFault as fault:
+                except GroupLoadFault as fault:
                     self._metrics.counter("areal_weight_sync_failures_total", reason=GROUP).inc()
                     log.warning("%s", fault.message)
                     return await self._instead(wanted) if fault.mixed else None
@@ -154,7 +154,7 @@ class Swapper:
                 await self._proven(wanted, manifest)
         return manifest
 
-    async def _instead(self, wanted: Wanted) -> Manifest:
+    async def _instead(self, wanted: WantedVersion) -> Manifest:
         """Read from the volume what the group brought a part of, before a token is made."""
         self._core.loaded(NOTHING)
         try:
@@ -170,7 +170,7 @@ class Swapper:
         await self._engine.pause("retract")
         self._requests.interrupted()
 
-    def _trace(self, wanted: Wanted, began: float, mode: str = "", error: str = "") -> dict[str, str] | None:
+    def _trace(self, wanted: WantedVersion, began: float, mode: str = "", error: str = "") -> dict[str, str] | None:
         """The span of this server's swap, below the publication of the version; answers what ties a figure to it."""
         if not self._traces.on:
             return None
@@ -185,7 +185,7 @@ class Swapper:
         )
         return {"trace_id": parent.trace_id}
 
-    async def _add(self, adapters: Adapters, wanted: Wanted, staged: Staged) -> bool:
+    async def _add(self, adapters: Adapters, wanted: WantedVersion, staged: StagedVersion) -> bool:
         """Take a version without an interruption: what runs goes on with its adapter, what starts gets the new one."""
         began = self._clock()
         with self._waits.waiting("swap", f"the engine to load {wanted.policy}", deadline_s=600):
@@ -201,7 +201,7 @@ class Swapper:
         self._taken(wanted, staged.manifest, began, VOLUME)
         return True
 
-    async def prove(self, held: Wanted) -> bool:
+    async def prove(self, held: WantedVersion) -> bool:
         """After an engine started from `held`: score its canary."""
         try:
             staged = await self._stage(held)
@@ -216,7 +216,7 @@ class Swapper:
             return False
         return True
 
-    def _refuse(self, wanted: Wanted, refusal: Refusal) -> None:
+    def _refuse(self, wanted: WantedVersion, refusal: Refusal) -> None:
         refused = self._core.refuse(wanted.policy, refusal.message, self._clock())
         self._metrics.counter("areal_weight_sync_failures_total", reason=refusal.cause_label).inc()
         log.error(
@@ -224,7 +224,7 @@ class Swapper:
             extra={"policy_id": str(wanted.policy)},
         )  # fmt: skip
 
-    async def _stage(self, wanted: Wanted) -> Staged:
+    async def _stage(self, wanted: WantedVersion) -> StagedVersion:
         """Read and check every byte while generation goes on; the engine then reads what is in memory already."""
         try:
             staged = await asyncio.to_thread(self._stage_room.prepare, wanted.path, wanted.digest)
@@ -238,7 +238,7 @@ class Swapper:
             raise Refusal("canary", f"{wanted.policy} has no canary: nothing would prove that it was loaded right")
         return staged
 
-    async def _swap(self, wanted: Wanted, staged: Staged) -> None:
+    async def _swap(self, wanted: WantedVersion, staged: StagedVersion) -> None:
         try:
             await self._load(wanted, staged)
         except (Refusal, InfraError):
@@ -247,7 +247,7 @@ class Swapper:
             raise
         await self._proven(wanted, staged.manifest)
 
-    async def _proven(self, wanted: Wanted, manifest: Manifest) -> None:
+    async def _proven(self, wanted: WantedVersion, manifest: Manifest) -> None:
         """What the engine holds now is `wanted`, or it goes back to what was good."""
         try:
             await self._judge(wanted, manifest)
@@ -256,7 +256,7 @@ class Swapper:
             raise
         await self._requests.settle()
 
-    async def _load(self, wanted: Wanted, staged: Staged) -> None:
+    async def _load(self, wanted: WantedVersion, staged: StagedVersion) -> None:
         """Interrupt, load, continue. After an error the engine is asked what it holds."""
         try:
             await self._interrupt()
@@ -270,7 +270,7 @@ class Swapper:
                 self._core.loaded(wanted.policy)
             raise Refusal("load", error.message) from error
 
-    async def _compare(self, wanted: Wanted, manifest: Manifest) -> None:
+    async def _compare(self, wanted: WantedVersion, manifest: Manifest) -> None:
         """What the engine says of its weights must be the manifest's: neighbours pass each other's canary."""
         says = (await self._engine.model_info()).weight_version
         if says != str(wanted.policy):
@@ -285,13 +285,13 @@ class Swapper:
         if missing := manifest.tensors.keys() - found.keys():
             raise Refusal("digest", f"tensor {min(missing)!r} of {wanted.policy} is not in the engine")
 
-    async def _judge(self, wanted: Wanted, manifest: Manifest) -> None:
+    async def _judge(self, wanted: WantedVersion, manifest: Manifest) -> None:
         """Compare what the engine says of its weights and the canary with what the trainer says."""
         await self._compare(wanted, manifest)
         await self._score(wanted, manifest)
         self._core.accept(wanted)
 
-    async def _score(self, wanted: Wanted, manifest: Manifest, adapter: str | None = None) -> None:
+    async def _score(self, wanted: WantedVersion, manifest: Manifest, adapter: str | None = None) -> None:
         """Compare the engine's log-probabilities of the canary tokens with the trainer's."""
         canary = manifest.canary
         assert canary is not None
@@ -304,7 +304,7 @@ class Swapper:
             raise Refusal("canary", f"canary of {wanted.policy}: {reason}")
         log.info("canary of %s passed: mean %.3g, worst %.3g", wanted.policy, found.mean, found.worst)
 
-    async def _fall_back(self, failed: Wanted) -> None:
+    async def _fall_back(self, failed: WantedVersion) -> None:
         """Back to the last good version; without one the server stays unready, with what failed."""
         await self._requests.discard()
         good = self._core.accepted

@@ -14,14 +14,14 @@ from typing import Generic, Protocol, TypeVar
 SPARE_ENTRIES = 256  # old entries that a heap may hold beside as many as there are requests
 
 
-class Ranked(Protocol):
+class WaitingEntry(Protocol):
     """What waits: its name, and the oldest version that may serve it."""
 
     rid: str
     floor: int
 
 
-T = TypeVar("T", bound=Ranked)
+T = TypeVar("T", bound=WaitingEntry)
 
 
 class WaitingQueue(Generic[T]):

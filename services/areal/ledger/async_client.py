@@ -17,7 +17,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 
-from areal.ledger.calls import Call, Calls
+from areal.ledger.calls import Calls, LedgerCall
 from areal.ledger.connection import no_retry, settings, shown
 from areal.ledger.faults import PASSING, RETRY_FOR_S, Patience, typed
 from areal.ledger.values import AddResult, CloseResult, LedgerSnapshot, NewSample, SampleMeta
@@ -69,7 +69,7 @@ class AsyncLedger:
     async def add_samples(self, samples: Sequence[NewSample]) -> list[AddResult]:
         """`add_sample` for each, in one round trip where they are small."""
         results: list[AddResult] = []
-        page: list[Call[AddResult]] = []
+        page: list[LedgerCall[AddResult]] = []
         held = 0
         for sample in samples:
             page.append(self._calls.add_sample(sample))
@@ -145,17 +145,17 @@ class AsyncLedger:
         keys = {key async for key in self._redis.scan_iter(match=f"{prefix}*", count=1000)}
         return sorted(int(key[len(prefix) :]) for key in keys)
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run(self, call: LedgerCall[T]) -> T:
         return call.read(await self._answer(call))
 
-    async def _run_all(self, calls: Sequence[Call[T]]) -> list[T]:
+    async def _run_all(self, calls: Sequence[LedgerCall[T]]) -> list[T]:
         answers = await self._answer_all(calls)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise typed(answer, self._address) from answer
         return [call.read(answer) for call, answer in zip(calls, answers, strict=True)]
 
-    async def _answer(self, call: Call[Any]) -> Any:
+    async def _answer(self, call: LedgerCall[Any]) -> Any:
         async def once() -> Any:
             try:
                 return await self._redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
@@ -164,7 +164,7 @@ class AsyncLedger:
 
         return await self._retry(once)
 
-    async def _answer_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    async def _answer_all(self, calls: Sequence[LedgerCall[Any]]) -> list[Any]:
         """All calls in one pipeline. A Redis that doesn't know the script yet learns it from the first, then gets the
         rest.
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from areal.ledger import audit_rows
 from areal.ledger.audit_report import AuditReport, is_finished, surviving
-from areal.ledger.evidence import Entry, Evidence, Start, read
+from areal.ledger.evidence import Evidence, EvidenceEntry, Start, read
 from areal.ledger.journal import JournalState, read_journal
 
 
@@ -62,7 +62,9 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
     return report
 
 
-def _samples(entries: Iterable[Entry], starts: Iterable[Start], journal: JournalState) -> tuple[set[int], set[int]]:
+def _samples(
+    entries: Iterable[EvidenceEntry], starts: Iterable[Start], journal: JournalState
+) -> tuple[set[int], set[int]]:
     """Groups that were trained without all their samples, and groups with a sample twice."""
     size_of = {start.fence: start.group_size for start in starts}
     partial: set[int] = set()
@@ -78,7 +80,7 @@ def _samples(entries: Iterable[Entry], starts: Iterable[Start], journal: Journal
     return partial, repeated
 
 
-def _check_batches(report: AuditReport, survivors: list[Entry], starts: list[Start]) -> None:
+def _check_batches(report: AuditReport, survivors: list[EvidenceEntry], starts: list[Start]) -> None:
     """Whole batches, one a step, no step left out, groups in admission order."""
     batch_of = {start.fence: start.batch_groups for start in starts}
     begun = {start.fence: start.from_step for start in starts}

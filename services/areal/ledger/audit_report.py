@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from areal.ledger.evidence import Entry, Evidence
+from areal.ledger.evidence import Evidence, EvidenceEntry
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class AuditReport:
         return {"ok": self.ok, **asdict(self), "odd_batches": {str(s): n for s, n in self.odd_batches.items()}}
 
 
-def surviving(evidence: Evidence) -> list[Entry]:
+def surviving(evidence: Evidence) -> list[EvidenceEntry]:
     """Entries of the lineage that the run's model comes from, in order of steps.
 
     An entry (s, f) survives unless a later fence started at or below s: that trainer went back before it.

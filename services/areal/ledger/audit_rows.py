@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from areal.ledger.audit_report import AuditReport, is_finished, surviving
-from areal.ledger.evidence import Entry, Evidence, FixedRows, Start
+from areal.ledger.evidence import Evidence, EvidenceEntry, FixedRows, Start
 
 
 def examine(evidence: Evidence, *, finished: bool | None = None) -> AuditReport:
@@ -43,7 +43,7 @@ def examine(evidence: Evidence, *, finished: bool | None = None) -> AuditReport:
     return report
 
 
-def _check_batches(report: AuditReport, survivors: list[Entry], start: Start, plan: FixedRows) -> None:
+def _check_batches(report: AuditReport, survivors: list[EvidenceEntry], start: Start, plan: FixedRows) -> None:
     """Every step has its own positions, and no step is left out."""
     for expected, entry in enumerate(survivors):
         if entry.step != expected:

@@ -38,7 +38,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class LedgerCall(Generic[T]):
     """One atomic operation: run `script`, give its answer to `read`."""
 
     script: Script
@@ -69,59 +69,59 @@ class Calls:
         """The key that holds a group's samples."""
         return f"{self.samples_prefix}{group}"
 
-    def add_sample(self, sample: NewSample) -> Call[AddResult]:
+    def add_sample(self, sample: NewSample) -> LedgerCall[AddResult]:
         """See `LedgerModel.add_sample`."""
-        return Call(
+        return LedgerCall(
             script("add_sample"),
             (self.samples(sample.group),),
             (sample.group, sample.index, sample.payload, sample.meta.pack(), self.meta, self.closed),
             _read_add,
         )
 
-    def claim(self, fence: int) -> Call[None]:
+    def claim(self, fence: int) -> LedgerCall[None]:
         """See `LedgerModel.claim`."""
         return self._call("claim", (fence,), _reader("controller", fence, lambda _: None))
 
     def close(
         self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None
-    ) -> Call[CloseResult]:
+    ) -> LedgerCall[CloseResult]:
         """See `LedgerModel.close`."""
         needed = group_size if at_least is None else at_least
         args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(REPLACES_COMPLETE))
         return self._call("close", args, _reader("controller", fence, _read_close))
 
-    def advance(self, fence: int, cursor: int, trainer_fence: int | None) -> Call[int]:
+    def advance(self, fence: int, cursor: int, trainer_fence: int | None) -> LedgerCall[int]:
         """See `LedgerModel.advance`."""
         told_by = "" if trainer_fence is None else trainer_fence
         return self._call("advance", (fence, cursor, told_by), _reader("controller", fence, _read_number))
 
-    def reopen(self, fence: int, group: int) -> Call[bool]:
+    def reopen(self, fence: int, group: int) -> LedgerCall[bool]:
         """See `LedgerModel.reopen`."""
         return self._call("reopen", (fence, group), _reader("controller", fence, lambda answer: answer[1] == b"1"))
 
-    def recover(self, fence: int, consumed: int, cursor: int | None) -> Call[int]:
+    def recover(self, fence: int, consumed: int, cursor: int | None) -> LedgerCall[int]:
         """See `LedgerModel.recover`; answers the frontier."""
         args = (fence, consumed, "" if cursor is None else cursor)
         return self._call("recover", args, _reader("trainer", fence, _read_number))
 
-    def take(self, fence: int, from_group: int, max_groups: int) -> Call[list[tuple[int, str]]]:
+    def take(self, fence: int, from_group: int, max_groups: int) -> LedgerCall[list[tuple[int, str]]]:
         """The markers of `LedgerModel.take`: (group, outcome)."""
         return self._call("take", (fence, from_group, max_groups), _reader("trainer", fence, _read_markers))
 
-    def commit(self, fence: int, consumed: int) -> Call[int]:
+    def commit(self, fence: int, consumed: int) -> LedgerCall[int]:
         """See `LedgerModel.commit`."""
         return self._call("commit", (fence, consumed), _reader("trainer", fence, _read_number))
 
-    def scan(self, groups: Sequence[int]) -> Call[list[tuple[int, int, dict[int, SampleMeta]]]]:
+    def scan(self, groups: Sequence[int]) -> LedgerCall[list[tuple[int, int, dict[int, SampleMeta]]]]:
         """Of some groups: (group, bytes, index → meta)."""
         return self._call("scan", tuple(groups), _read_scan)
 
-    def sweep(self, fence: int, groups: Sequence[int]) -> Call[int]:
+    def sweep(self, fence: int, groups: Sequence[int]) -> LedgerCall[int]:
         """Deletes what is held below the low watermark; answers how many groups that was."""
         return self._call("sweep", (fence, *groups), _reader("trainer", fence, _read_number))
 
-    def _call(self, name: str, args: tuple[int | str, ...], read: Callable[[Any], T]) -> Call[T]:
-        return Call(script(name), (self.meta, self.closed, self.ready), (self.samples_prefix, *args), read)
+    def _call(self, name: str, args: tuple[int | str, ...], read: Callable[[Any], T]) -> LedgerCall[T]:
+        return LedgerCall(script(name), (self.meta, self.closed, self.ready), (self.samples_prefix, *args), read)
 
 
 def read_group(group: int, outcome: str, fields: Mapping[bytes, bytes]) -> TakenGroup:

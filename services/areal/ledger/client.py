@@ -12,9 +12,9 @@ from areal.ledger.values import (
     CloseStatus,
     LedgerSnapshot,
     NewSample,
-    Reason,
     SampleMeta,
     TakenGroup,
+    TombstoneReason,
 )
 
 __all__ = [
@@ -26,8 +26,8 @@ __all__ = [
     "CloseStatus",
     "LedgerSnapshot",
     "NewSample",
-    "Reason",
     "SampleMeta",
     "SyncLedger",
     "TakenGroup",
+    "TombstoneReason",
 ]

@@ -47,7 +47,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EvidenceEntry:
     """One batch of one trainer. `skipped`: its update was not finite and was left out."""
 
     step: int
@@ -79,7 +79,7 @@ class Evidence:
     """Everything all trainers of a run wrote."""
 
     starts: list[Start] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[EvidenceEntry] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
     finished: list[tuple[int, int]] = field(default_factory=list)  # (fence, step) of trainers that reached the end
@@ -166,7 +166,7 @@ def _apply(evidence: Evidence, record: Record) -> None:
         case "attempt":
             evidence.attempts.append(Attempt(record["step"], fence, dict(record["groups"])))
         case "trained" | "skipped" as outcome:
-            evidence.entries.append(Entry(record["step"], fence, outcome, _unpack(record["groups"])))
+            evidence.entries.append(EvidenceEntry(record["step"], fence, outcome, _unpack(record["groups"])))
         case "exit":
             evidence.exits.append(Exit(fence, record["code"], record["error"]))
         case "finished":

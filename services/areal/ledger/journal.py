@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal.errors import BugError, DataError
-from areal.ledger.lines import Line, LineWriter, Record, read_lines
+from areal.ledger.lines import LineWriter, Record, RecordLine, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class JournalState:
     damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
 
 
-class Lines(Protocol):
+class JournalLines(Protocol):
     """A file of lines, as the journal uses it."""
 
-    def read(self) -> Sequence[Line]:
+    def read(self) -> Sequence[RecordLine]:
         """All lines, damaged ones included."""
 
     def append(self, records: Sequence[Record], *, sync: bool) -> None:
@@ -67,18 +67,18 @@ class FileLines:
         self._path = path
         self._writer: LineWriter | None = None
 
-    def read(self) -> Sequence[Line]:
-        """See `Lines.read`; none when there is no file."""
+    def read(self) -> Sequence[RecordLine]:
+        """See `JournalLines.read`; none when there is no file."""
         return read_lines(self._path)
 
     def append(self, records: Sequence[Record], *, sync: bool) -> None:
-        """See `Lines.append`."""
+        """See `JournalLines.append`."""
         if self._writer is None:
             self._writer = LineWriter(self._path)
         self._writer.append(records, sync=sync)
 
     def close(self) -> None:
-        """See `Lines.close`."""
+        """See `JournalLines.close`."""
         if self._writer is not None:
             self._writer.close()
 
@@ -86,7 +86,7 @@ class FileLines:
 class Journal:
     """Reads and appends `<run>/journal/controller.jsonl`. One writer; call `start` before the first append."""
 
-    def __init__(self, path: Path, lines: Lines | None = None) -> None:
+    def __init__(self, path: Path, lines: JournalLines | None = None) -> None:
         self.path = path
         self._lines = lines or FileLines(path)
         self._fence = 0
@@ -142,7 +142,7 @@ def read_journal(path: Path) -> JournalState:
     return _state_of(read_lines(path))
 
 
-def _state_of(lines: Sequence[Line]) -> JournalState:
+def _state_of(lines: Sequence[RecordLine]) -> JournalState:
     """A damaged line is torn by a crash when it is the last one or when the next whole line is a start."""
     state = JournalState()
     suspects: list[int] = []

@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordLine:
     """One line of a file; `record` is None when it is damaged."""
 
     number: int  # from 1
@@ -49,10 +49,10 @@ def unpack(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[RecordLine]:
     """All lines of a file, damaged ones included; none when there is no file."""
     lines = files.read_lines(path)
-    return [Line(number, unpack(line)) for number, line in enumerate([*lines.whole, lines.torn], 1) if line]
+    return [RecordLine(number, unpack(line)) for number, line in enumerate([*lines.whole, lines.torn], 1) if line]
 
 
 class LineWriter:

@@ -18,9 +18,9 @@ from areal.ledger.values import (
     CloseStatus,
     LedgerSnapshot,
     NewSample,
-    Reason,
     SampleMeta,
     TakenGroup,
+    TombstoneReason,
 )
 
 __all__ = [
@@ -33,9 +33,9 @@ __all__ = [
     "LedgerModel",
     "LedgerSnapshot",
     "NewSample",
-    "Reason",
     "SampleMeta",
     "TakenGroup",
+    "TombstoneReason",
 ]
 
 

@@ -20,7 +20,7 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.retry import Retry
 
-from areal.ledger.calls import Call, Calls, lost_samples, read_group
+from areal.ledger.calls import Calls, LedgerCall, lost_samples, read_group
 from areal.ledger.connection import no_retry, settings, shown
 from areal.ledger.faults import RETRY_FOR_S, Patience
 from areal.ledger.values import COMPLETE, TakenGroup
@@ -179,7 +179,7 @@ class SyncLedger:
         for start in range(0, len(groups), SWEEP_PAGE):
             self._run(self._calls.sweep(fence, groups[start : start + SWEEP_PAGE]))
 
-    def _run(self, call: Call[T]) -> T:
+    def _run(self, call: LedgerCall[T]) -> T:
         def once() -> Any:
             try:
                 return self._redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)

@@ -16,7 +16,7 @@ COMPLETE = "complete"
 """Outcome of a group that waits to be trained. Every other outcome is the reason of a tombstone."""
 
 
-class Reason(StrEnum):
+class TombstoneReason(StrEnum):
     """Why a group ended without being trained."""
 
     FILTERED = "filtered"  # all its samples have the same reward
@@ -27,7 +27,7 @@ class Reason(StrEnum):
     INFRA = "infra"  # the world kept failing
 
 
-REPLACES_COMPLETE = frozenset({Reason.POISON.value, Reason.ENDED.value})
+REPLACES_COMPLETE = frozenset({TombstoneReason.POISON.value, TombstoneReason.ENDED.value})
 """Tombstones that a complete group may still get: what can't be trained, and what a lowered maxSteps leaves behind."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from areal.errors import ArealError, ExitCode, by_kind
 from areal.errors import Kind as ErrorKind
-from areal.local.supervisor import Ended, RunOutcome
+from areal.local.supervisor import RunOutcome, RunResult
 from areal.processes.exits import exit_code_of
 from areal.processes.logfile import last_words
 
@@ -51,7 +51,7 @@ def explain(outcome: RunOutcome, logs: Path) -> ArealError:
 
 def sentence(outcome: RunOutcome, logs: Path) -> str:
     """Why a run failed, in one line: what its failed role said itself, else how it ended; nothing for others."""
-    if outcome.ended is not Ended.FAILED:
+    if outcome.ended is not RunResult.FAILED:
         return ""
     if outcome.failed is None:
         return outcome.reason

@@ -29,7 +29,7 @@ from areal.local.display import Display
 from areal.local.failure import explain, sentence
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.status import RunFacts, StatusSource
-from areal.local.supervisor import Ended, Member, RunOutcome, Supervisor
+from areal.local.supervisor import Member, RunOutcome, RunResult, Supervisor
 from areal.local.wording import duration, rate
 from areal.observe.live import LiveRole, LiveWait
 from areal.plan import ResolvedJob, RoleRow, role_table
@@ -169,7 +169,7 @@ def _account(
     """Write what the run came to, print it, and choose the exit code."""
     layout = resolved.layout
     records = Records(layout.metrics, layout.evaluations).refresh()
-    audited = audit(resolved.run_dir, finished=True if outcome.ended is Ended.COMPLETE else None)
+    audited = audit(resolved.run_dir, finished=True if outcome.ended is RunResult.COMPLETE else None)
     result = summary.make(ending, records, audited, earlier, read_ends(layout.episode_ends))
     unwritten: OSError | None = None
     try:
@@ -178,10 +178,10 @@ def _account(
         unwritten = error
         console.print(f"no account was written: {escape(str(error))}", style="bold yellow")
     console.print(summary_table(result, _shown(resolved.run_dir)))
-    if outcome.ended is Ended.STOPPED:
+    if outcome.ended is RunResult.STOPPED:
         console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)
         return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)
-    if outcome.ended is Ended.FAILED:
+    if outcome.ended is RunResult.FAILED:
         raise explain(outcome, layout.logs)
     if not audited.ok:
         raise BugError(

@@ -22,7 +22,7 @@ import psutil
 from areal.net.channel import connect
 from areal.net.status import idle_from_wire, kind_from_wire
 from areal.observe.live import Idle, Live, LiveRole, LiveWait, RolloutFlow, write_live
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.record.run_rows import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -231,15 +231,15 @@ class StatusSource:
         """The role with what it says of itself, and since when it does not."""
         address = self._facts.addresses.get(role.name)
         said = None
-        if address is not None and role.phase in (Phase.STARTING, Phase.READY, Phase.DRAINING):
+        if address is not None and role.phase in (ChildPhase.STARTING, ChildPhase.READY, ChildPhase.DRAINING):
             said = await self._say(role, address)
         now = self._clock()
-        if said is not None or address is None or role.phase not in (Phase.READY, Phase.DRAINING):
+        if said is not None or address is None or role.phase not in (ChildPhase.READY, ChildPhase.DRAINING):
             self._answered[role.name] = now
-        if role.phase == Phase.READY:
+        if role.phase == ChildPhase.READY:
             self._ready[role.name] = (role.pid, now)
         pid, when = self._ready.get(role.name, (0, now))
-        unready = role.phase == Phase.STARTING and pid == role.pid
+        unready = role.phase == ChildPhase.STARTING and pid == role.pid
         silent_s = now - self._answered.setdefault(role.name, now)
         return replace(said or role, silent_s=silent_s, unready_s=now - when if unready else None)
 

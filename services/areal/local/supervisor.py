@@ -16,9 +16,9 @@ from enum import StrEnum
 from areal.errors import Kind
 from areal.local import order
 from areal.processes import family
-from areal.processes.budget import Exhausted
-from areal.processes.core import TERMINAL, Phase, RestartBy
-from areal.processes.supervise import ChildSpec, ChildStatus, Supervised
+from areal.processes.budget import RestartsExhausted
+from areal.processes.core import TERMINAL, ChildPhase, RestartBy
+from areal.processes.supervise import ChildSpec, ChildStatus, ChildSupervisor
 
 log = logging.getLogger("areal.local")
 
@@ -32,7 +32,7 @@ class Member:
     depends_on: Sequence[str] = ()
 
 
-class Ended(StrEnum):
+class RunResult(StrEnum):
     """How a run ended."""
 
     COMPLETE = "Complete"
@@ -44,7 +44,7 @@ class Ended(StrEnum):
 class RunOutcome:
     """The end of a run. `failed` is the child that ended it, if one did; `reason` is for people."""
 
-    ended: Ended
+    ended: RunResult
     failed: ChildStatus | None = None
     reason: str = ""
     killed: bool = False  # stopped without waiting for a clean end
@@ -60,7 +60,7 @@ class Supervisor:
         self._levels = order.stop_levels(self._needs)
         self._final = [member.spec.name for member in members if member.role == final_role]
         living: set[int] = set()
-        self.children = {member.spec.name: Supervised(member.spec, living=living) for member in members}
+        self.children = {member.spec.name: ChildSupervisor(member.spec, living=living) for member in members}
         self._gangs = [name for name, child in self.children.items() if child.spec.policy.restart is RestartBy.EPOCH]
         self._change = asyncio.Event()
         self._asked_to_stop = False
@@ -81,12 +81,12 @@ class Supervisor:
 
     def fail(self, reason: str, kind: Kind) -> None:
         """End the run as failed, for a reason that no exit code tells."""
-        self._failure = self._failure or RunOutcome(Ended.FAILED, None, reason, kind=kind)
+        self._failure = self._failure or RunOutcome(RunResult.FAILED, None, reason, kind=kind)
         self._change.set()
 
     def waits_for(self, name: str) -> list[str]:
         """The rows that `name` can't start before, and that aren't ready."""
-        if self.children[name].status.phase is not Phase.IDLE:
+        if self.children[name].status.phase is not ChildPhase.IDLE:
             return []
         return sorted(other for other in self._needs[name] if not self._is_up(other))
 
@@ -120,7 +120,7 @@ class Supervisor:
         await child.run()
 
     @staticmethod
-    async def _one_change(children: Sequence[Supervised]) -> None:
+    async def _one_change(children: Sequence[ChildSupervisor]) -> None:
         waits = [asyncio.ensure_future(child.changed()) for child in children]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -129,20 +129,20 @@ class Supervisor:
                 wait.cancel()
 
     def _is_up(self, name: str) -> bool:
-        return self.children[name].status.phase in (Phase.READY, Phase.COMPLETE)
+        return self.children[name].status.phase in (ChildPhase.READY, ChildPhase.COMPLETE)
 
     def _outcome(self) -> RunOutcome | None:
         """Whether the run is over, and how."""
         if self._asked_to_stop or self._asked_to_kill:
-            return RunOutcome(Ended.STOPPED, None, "asked to stop")
+            return RunOutcome(RunResult.STOPPED, None, "asked to stop")
         if self._failure is not None:
             return self._failure
         statuses = {name: child.status for name, child in self.children.items()}
         for status in statuses.values():
-            if status.phase is Phase.FAILED:
-                return RunOutcome(Ended.FAILED, status, status.reason)
-        if self._final and all(statuses[name].phase is Phase.COMPLETE for name in self._final):
-            return RunOutcome(Ended.COMPLETE)
+            if status.phase is ChildPhase.FAILED:
+                return RunOutcome(RunResult.FAILED, status, status.reason)
+        if self._final and all(statuses[name].phase is ChildPhase.COMPLETE for name in self._final):
+            return RunOutcome(RunResult.COMPLETE)
         return None
 
     def _restart_gang(self, name: str, gangs: set[asyncio.Task[None]]) -> None:
@@ -152,8 +152,8 @@ class Supervisor:
         died = child.status
         reason = died.last_exit.reason if died.last_exit else died.reason
         granted = child.ask_restart()
-        if isinstance(granted, Exhausted):
-            self._failure = RunOutcome(Ended.FAILED, died, granted.reason)
+        if isinstance(granted, RestartsExhausted):
+            self._failure = RunOutcome(RunResult.FAILED, died, granted.reason)
             self._change.set()
             return
 

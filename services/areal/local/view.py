@@ -14,7 +14,7 @@ from rich.text import Text
 from areal.local.status import RunView
 from areal.local.wording import duration, rate
 from areal.observe.live import IdleCause, LiveRole, RolloutFlow
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
 
@@ -24,14 +24,14 @@ _STEPS_WITHOUT = 3  # a chance of an unlucky step or two is no news
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS: dict[str, str] = {
-    Phase.READY: "green",
-    Phase.COMPLETE: "green",
-    Phase.STARTING: "yellow",
-    Phase.IDLE: "dim",
-    Phase.BACKING_OFF: "red",
-    Phase.FAILED: "bold red",
-    Phase.DRAINING: "yellow",
-    Phase.STOPPED: "dim",
+    ChildPhase.READY: "green",
+    ChildPhase.COMPLETE: "green",
+    ChildPhase.STARTING: "yellow",
+    ChildPhase.IDLE: "dim",
+    ChildPhase.BACKING_OFF: "red",
+    ChildPhase.FAILED: "bold red",
+    ChildPhase.DRAINING: "yellow",
+    ChildPhase.STOPPED: "dim",
 }
 
 
@@ -70,7 +70,7 @@ def held_out(view: RunView) -> str:
 
 def what_it_does(role: LiveRole) -> str:
     """What a role waits for, or does, in words."""
-    if role.phase in (Phase.BACKING_OFF, Phase.FAILED):
+    if role.phase in (ChildPhase.BACKING_OFF, ChildPhase.FAILED):
         return role.reason
     if role.waits:
         oldest = role.waits[0]
@@ -137,7 +137,11 @@ def line(view: RunView) -> str:
     if live.stalled:
         parts.append(f"STALLED: {live.stalled}")
     if not view.steps:
-        slow = [f"{role.name} {role.phase}" for role in live.roles if role.phase not in (Phase.READY, Phase.COMPLETE)]
+        slow = [
+            f"{role.name} {role.phase}"
+            for role in live.roles
+            if role.phase not in (ChildPhase.READY, ChildPhase.COMPLETE)
+        ]
         parts.append(", ".join(slow) if slow else "all roles are up; no step yet")
     return f"{duration(live.elapsed_s):>6}  " + " · ".join(parts)
 

@@ -54,14 +54,14 @@ class DecodeGuard(grpc.aio.ServerInterceptor):
                     yield answer
 
         async def stream_unary(requests: AsyncIterator[Any], context: Context) -> Any:
-            decoded = _Decoded(requests)
+            decoded = _DecodingStream(requests)
             answer = await handler.stream_unary(decoded, context)
             if decoded.broken:
                 await self._refuse(method, context)
             return answer
 
         async def stream_stream(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-            decoded = _Decoded(requests)
+            decoded = _DecodingStream(requests)
             async with aclosing(handler.stream_stream(decoded, context)) as answers:
                 async for answer in answers:
                     yield answer
@@ -81,14 +81,14 @@ class DecodeGuard(grpc.aio.ServerInterceptor):
         return guarded
 
 
-class _Decoded:
+class _DecodingStream:
     """A stream of requests that ends at the first one that can't be decoded."""
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
         self._requests = requests
         self.broken = False
 
-    def __aiter__(self) -> _Decoded:
+    def __aiter__(self) -> _DecodingStream:
         return self
 
     async def __anext__(self) -> Any:

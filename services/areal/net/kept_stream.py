@@ -36,7 +36,7 @@ _ENDED = "the peer ended it"
 
 
 @dataclass(frozen=True)
-class Lost:
+class StreamLoss:
     """Why a stream ended, and the error that ended it, if one did."""
 
     why: str
@@ -44,7 +44,7 @@ class Lost:
 
 
 @dataclass(eq=False)
-class _Session:
+class _StreamSession:
     """One stream from its attempt to its end. What wakes it never wakes another."""
 
     news: asyncio.Event
@@ -80,7 +80,7 @@ class KeptStream(Generic[Up, Down]):
         hello: Callable[[], Sequence[Up]] = tuple,
         greet: Callable[[grpc.aio.Channel], Awaitable[object]] | None = None,
         on_open: Callable[[], None] = lambda: None,
-        on_lost: Callable[[Lost], None] = lambda _lost: None,
+        on_lost: Callable[[StreamLoss], None] = lambda _lost: None,
         period_s: float | None = PERIOD_S,
         silence_s: float | None = SILENCE_S,
         gather_s: float = GATHER_S,
@@ -104,7 +104,7 @@ class KeptStream(Generic[Up, Down]):
         self._backoff = backoff or Backoff(FIRST_BACKOFF_S, MAX_BACKOFF_S)
         self._waits = waits
         self._dial = dial
-        self._session = _Session(asyncio.Event())
+        self._session = _StreamSession(asyncio.Event())
         self._call: grpc.aio.StreamStreamCall[Up, Down] | None = None
         self._ending = False
         self._finishing = False
@@ -128,7 +128,7 @@ class KeptStream(Generic[Up, Down]):
         """End the open stream at once; another one is tried."""
         if self._call is not None:
             self._call.cancel()
-        self._lose(self._session, Lost(why))
+        self._lose(self._session, StreamLoss(why))
 
     def end(self) -> None:
         """End the open stream, if there is one, and try no other: `run` returns."""
@@ -157,7 +157,7 @@ class KeptStream(Generic[Up, Down]):
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self._lose(self._session, Lost("closed"))
+        self._lose(self._session, StreamLoss("closed"))
 
     async def run(self) -> None:
         """Connect, report, listen; connect again, until it is cancelled, ended or finished."""
@@ -178,7 +178,7 @@ class KeptStream(Generic[Up, Down]):
             with self._waiting():
                 await asyncio.sleep(self._backoff.failed())
 
-    async def _stream(self, session: _Session) -> Lost:
+    async def _stream(self, session: _StreamSession) -> StreamLoss:
         """One stream from its attempt to its end; says why it ended."""
         try:
             async with self._dial(self._address, self._token) as channel:
@@ -187,7 +187,7 @@ class KeptStream(Generic[Up, Down]):
                     if self._greet is not None:
                         await self._greet(channel)
                 if session.over:
-                    return Lost("abandoned")
+                    return StreamLoss("abandoned")
                 call = self._call = self._method(channel)(self._messages(session))
                 try:
                     session.connected = True
@@ -198,25 +198,27 @@ class KeptStream(Generic[Up, Down]):
                     with contextlib.suppress(asyncio.CancelledError):
                         call.cancel()
         except TimeoutError:
-            return Lost(f"no message for {self._silence_s} s")
+            return StreamLoss(f"no message for {self._silence_s} s")
         except grpc.RpcError as error:
             known = isinstance(error, grpc.aio.AioRpcError)
-            return Lost(f"{error.code().name}: {error.details()}" if known else str(error), error)
+            return StreamLoss(f"{error.code().name}: {error.details()}" if known else str(error), error)
         except asyncio.CancelledError:
             raise_if_cancelled()
-            return Lost("cancelled by the peer")  # or by `abandon`: grpc raises this when the call alone was cancelled
+            return StreamLoss(
+                "cancelled by the peer"
+            )  # or by `abandon`: grpc raises this when the call alone was cancelled
 
-    async def _listen(self, session: _Session, call: grpc.aio.StreamStreamCall[Up, Down]) -> Lost:
+    async def _listen(self, session: _StreamSession, call: grpc.aio.StreamStreamCall[Up, Down]) -> StreamLoss:
         while True:
             async with asyncio.timeout(self._silence_s):  # wait_for may swallow a cancellation
                 message = await call.read()
             if message is grpc.aio.EOF:
-                return Lost(_ENDED)
+                return StreamLoss(_ENDED)
             if session.over:
-                return Lost("abandoned")
+                return StreamLoss("abandoned")
             self._on_message(cast(Down, message))
 
-    async def _messages(self, session: _Session) -> AsyncIterator[Up]:
+    async def _messages(self, session: _StreamSession) -> AsyncIterator[Up]:
         """What this stream says. gRPC may hold the generator longer than the stream."""
         if session.over:
             return
@@ -237,7 +239,7 @@ class KeptStream(Generic[Up, Down]):
                 session.said_last = True
                 return
 
-    def _lose(self, session: _Session, lost: Lost) -> None:
+    def _lose(self, session: _StreamSession, lost: StreamLoss) -> None:
         """End a session, once; what is reported from now on is the next one's."""
         if session.over:
             return
@@ -245,7 +247,7 @@ class KeptStream(Generic[Up, Down]):
         session.over = True
         session.connected = False
         session.news.set()  # its generator ends
-        self._session = _Session(asyncio.Event())
+        self._session = _StreamSession(asyncio.Event())
         if self._finishing:
             self._session.news.set()
         self._on_lost(lost)

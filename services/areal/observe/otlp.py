@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping
 
-from areal.observe.traces import NO_TRACES, Place, Span, Traces
+from areal.observe.traces import NO_TRACES, Span, SpanIds, Traces
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class OtlpSink:
         class Ids(RandomIdGenerator):
             """Random ids, but for a span that others must find."""
 
-            own: Place | None = None
+            own: SpanIds | None = None
 
             def generate_span_id(self) -> int:
                 return self.own.span if self.own is not None else super().generate_span_id()
@@ -107,7 +107,7 @@ class OtlpSink:
             set_span_in_context,
         )
 
-        def known(place: Place) -> SpanContext:
+        def known(place: SpanIds) -> SpanContext:
             return SpanContext(place.trace, place.span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
         context = Context()

@@ -20,7 +20,7 @@ _LOW = 2**64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanIds:
     """The ids of a span: of its trace (128 bits) and its own (64 bits)."""
 
     trace: int
@@ -39,14 +39,14 @@ class Span:
     name: str
     began: float
     ended: float
-    own: Place | None = None
-    parent: Place | None = None
-    links: Sequence[Place] = ()
+    own: SpanIds | None = None
+    parent: SpanIds | None = None
+    links: Sequence[SpanIds] = ()
     attributes: Attributes = field(default_factory=dict)
     error: str = ""
 
 
-class Sink(Protocol):
+class SpanSink(Protocol):
     """Where spans go. Both are called from any thread, and never raise or wait for a network."""
 
     def emit(self, span: Span) -> None:
@@ -59,7 +59,7 @@ class Sink(Protocol):
 class Traces:
     """The traces of one process. `share` is the part of the prompt groups that is traced."""
 
-    def __init__(self, run: str = "", share: float = 0.0, sink: Sink | None = None) -> None:
+    def __init__(self, run: str = "", share: float = 0.0, sink: SpanSink | None = None) -> None:
         self._run = run
         self._below = int(share * _LOW)
         self._sink = sink
@@ -74,19 +74,19 @@ class Traces:
         """Whether this group is traced: by its trace id, as OpenTelemetry's ratio sampler does."""
         return self._sink is not None and self.group(group).trace % _LOW < self._below
 
-    def group(self, group: int) -> Place:
+    def group(self, group: int) -> SpanIds:
         """The root of a group's trace."""
         return self._place(f"group/{group}", "root")
 
-    def sample(self, group: int, index: int, attempt: int) -> Place:
+    def sample(self, group: int, index: int, attempt: int) -> SpanIds:
         """A try at a sample, below its group."""
         return self._place(f"group/{group}", f"sample/{index}/{attempt}")
 
-    def step(self, group: int, step: int) -> Place:
+    def step(self, group: int, step: int) -> SpanIds:
         """The step that trained a group, in the group's trace."""
         return self._place(f"group/{group}", f"step/{step}")
 
-    def policy(self, policy_id: str) -> Place:
+    def policy(self, policy_id: str) -> SpanIds:
         """The root of a published version's trace."""
         return self._place(f"policy/{policy_id}", "root")
 
@@ -100,9 +100,9 @@ class Traces:
         began: float,
         ended: float,
         *,
-        own: Place | None = None,
-        parent: Place | None = None,
-        links: Sequence[Place] = (),
+        own: SpanIds | None = None,
+        parent: SpanIds | None = None,
+        links: Sequence[SpanIds] = (),
         error: str = "",
         attributes: Attributes | None = None,
     ) -> None:
@@ -120,10 +120,10 @@ class Traces:
         if self._sink is not None:
             self._sink.close()
 
-    def _place(self, of: str, span: str) -> Place:
+    def _place(self, of: str, span: str) -> SpanIds:
         name = f"{self._run}/{of}"
         trace = xxhash.xxh3_128_intdigest(name.encode())
-        return Place(trace or 1, xxhash.xxh3_64_intdigest(f"{name}/{span}".encode()) or 1)
+        return SpanIds(trace or 1, xxhash.xxh3_64_intdigest(f"{name}/{span}".encode()) or 1)
 
 
 NO_TRACES = Traces()

@@ -33,11 +33,11 @@ _UNVERSIONED = "1.0"  # files without a version are of this one
 _GONE = tuple(("job", "spec", "trainer", "mesh", name) for name in ("dp", "frozen"))  # that it had, and nothing needs
 
 
-class _Value(BaseModel):
+class _ResolvedValue(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Endpoints(_Value):
+class Endpoints(_ResolvedValue):
     """Addresses that roles dial, `host:port`. None: the job has no such role."""
 
     controller: str  # empty: the job has none
@@ -51,7 +51,7 @@ class Endpoints(_Value):
     rendezvous: str | None = None  # where the ranks of a gang of several pods meet
 
 
-class ResolvedJob(_Value):
+class ResolvedJob(_ResolvedValue):
     """The job file plus what was found on this machine, or is decided for a cluster."""
 
     version: str = VERSION  # `major.minor` of this format

@@ -24,14 +24,14 @@ class BudgetPolicy:
 
 
 @dataclass(frozen=True)
-class Granted:
+class RestartGrant:
     """The child may start again after `wait_s`."""
 
     wait_s: float
 
 
 @dataclass(frozen=True)
-class Exhausted:
+class RestartsExhausted:
     """No restart is left; `reason` says which were used for what."""
 
     reason: str
@@ -44,18 +44,18 @@ class Budget:
         self._policy = policy
         self._used: deque[tuple[float, str]] = deque()
 
-    def ask(self, now: float, reason: str, *, counted: bool = True) -> Granted | Exhausted:
+    def ask(self, now: float, reason: str, *, counted: bool = True) -> RestartGrant | RestartsExhausted:
         """Ask for one restart; a granted one is used if it is `counted`."""
         self._forget(now)
         policy = self._policy
         if counted and len(self._used) >= policy.max_restarts:
-            return Exhausted(
+            return RestartsExhausted(
                 f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons()})"
             )
         wait = doubled(policy.first_wait_s, policy.max_wait_s, len(self._used))
         if counted:
             self._used.append((now, reason))
-        return Granted(wait)
+        return RestartGrant(wait)
 
     def warning(self, now: float) -> str:
         """How much is used and for what, once that is half; empty before."""

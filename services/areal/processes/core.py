@@ -1,7 +1,7 @@
 """State machine of one supervised child: takes events with their time, returns actions.
 
 Owns the phases and every decision about starting, restarting, hanging and draining. Never starts a process, reads a
-clock or writes a log: `supervise.Supervised` does, on its word.
+clock or writes a log: `supervise.ChildSupervisor` does, on its word.
 
     IDLE → STARTING → READY → COMPLETE | FAILED
               ↑          │ exit, hang
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from areal.processes.budget import Budget, BudgetPolicy, Exhausted, Granted
-from areal.processes.exits import Exit, ExitVerdict, asked_to_stop, classify, describe
+from areal.processes.budget import Budget, BudgetPolicy, RestartGrant, RestartsExhausted
+from areal.processes.exits import ExitVerdict, ProcessExit, asked_to_stop, classify, describe
 
 
-class Phase(StrEnum):
+class ChildPhase(StrEnum):
     """Where a child is in its life."""
 
     IDLE = "idle"  # not started yet
@@ -33,10 +33,10 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-TERMINAL = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.STOPPED})
+TERMINAL = frozenset({ChildPhase.COMPLETE, ChildPhase.FAILED, ChildPhase.STOPPED})
 
 
-class Answer(StrEnum):
+class ProbeAnswer(StrEnum):
     """What a probe heard. Live and ready are different answers: a server without weights is live."""
 
     SILENT = "silent"
@@ -78,11 +78,11 @@ class ChildCore:
     def __init__(self, policy: LifePolicy) -> None:
         self._policy = policy
         self._budget = Budget(policy.budget)
-        self.phase = Phase.IDLE
+        self.phase = ChildPhase.IDLE
         self.since = 0.0
         self.epoch = 0
         self.starts = 0
-        self.last_exit: Exit | None = None
+        self.last_exit: ProcessExit | None = None
         self.reason = ""  # why this phase, for people
         self.awaits_epoch = False  # died, and only `restart(epoch)` starts it again
         self._heard: float | None = None
@@ -106,47 +106,47 @@ class ChildCore:
 
     def start(self, now: float) -> list[Action]:
         """First start, or the wait for its epoch."""
-        if self.phase is not Phase.IDLE:
+        if self.phase is not ChildPhase.IDLE:
             return []
         if self._policy.first_start is RestartBy.EPOCH:
             self.awaits_epoch = True
-            self._enter(Phase.IDLE, now, "waits for its first epoch")
+            self._enter(ChildPhase.IDLE, now, "waits for its first epoch")
             return []
         return self._start(now)
 
-    def probed(self, answer: Answer, now: float) -> list[Action]:
+    def probed(self, answer: ProbeAnswer, now: float) -> list[Action]:
         """A probe of the running child came back."""
-        if self.phase not in (Phase.STARTING, Phase.READY) or self._killed_for:
+        if self.phase not in (ChildPhase.STARTING, ChildPhase.READY) or self._killed_for:
             return []
-        if answer is Answer.SILENT:
+        if answer is ProbeAnswer.SILENT:
             return self.tick(now)
         self._heard = now
         self._wake = now + self._policy.hang_s
-        if answer is Answer.READY and self.phase is Phase.STARTING:
-            self._enter(Phase.READY, now, "")
-        elif answer is Answer.LIVE and self.phase is Phase.READY:
-            self._enter(Phase.STARTING, now, "live, not ready")
-        elif answer is Answer.LIVE:
+        if answer is ProbeAnswer.READY and self.phase is ChildPhase.STARTING:
+            self._enter(ChildPhase.READY, now, "")
+        elif answer is ProbeAnswer.LIVE and self.phase is ChildPhase.READY:
+            self._enter(ChildPhase.STARTING, now, "live, not ready")
+        elif answer is ProbeAnswer.LIVE:
             self.reason = "live, not ready"
         return []
 
     def exited(self, code: int, tail: Sequence[str], now: float) -> list[Action]:
         """The child and everything it started are gone."""
         self._wake = None
-        if self.phase is Phase.DRAINING:
+        if self.phase is ChildPhase.DRAINING:
             return self._drained(code, now)
         exit_ = classify(code, tail)
         if self._killed_for:
-            exit_ = Exit(code, ExitVerdict.RESTART, self._killed_for)
+            exit_ = ProcessExit(code, ExitVerdict.RESTART, self._killed_for)
             self._killed_for = ""
         self.last_exit = exit_
         if exit_.verdict is ExitVerdict.COMPLETE:
-            self._enter(Phase.COMPLETE, now, "")
+            self._enter(ChildPhase.COMPLETE, now, "")
         elif exit_.verdict is ExitVerdict.REFUSED:
-            self._enter(Phase.FAILED, now, exit_.reason)
+            self._enter(ChildPhase.FAILED, now, exit_.reason)
         elif self._policy.restart is RestartBy.EPOCH:
             self.awaits_epoch = True
-            self._enter(Phase.BACKING_OFF, now, f"{exit_.reason}; waits for a new epoch")
+            self._enter(ChildPhase.BACKING_OFF, now, f"{exit_.reason}; waits for a new epoch")
         else:
             self._ask_budget(exit_, now)
         return []
@@ -155,13 +155,13 @@ class ChildCore:
         """Time has passed."""
         if self._wake is None or now < self._wake:
             return []
-        if self.phase is Phase.BACKING_OFF:
+        if self.phase is ChildPhase.BACKING_OFF:
             return self._start(now)
-        if self.phase is Phase.DRAINING:
+        if self.phase is ChildPhase.DRAINING:
             self._wake = None
             self.reason = f"still there {now - self.since:.0f} s after it was asked to stop: killed"
             return [Action.KILL]
-        if self.phase in (Phase.STARTING, Phase.READY) and not self._killed_for:
+        if self.phase in (ChildPhase.STARTING, ChildPhase.READY) and not self._killed_for:
             self._wake = None
             self._killed_for = (
                 f"no answer within {self._policy.start_deadline_s:g} s of its start"
@@ -173,19 +173,23 @@ class ChildCore:
 
     def restart(self, epoch: int, now: float) -> tuple[bool, list[Action]]:
         """Be running in `epoch`. Told twice is told once; an older epoch is refused."""
-        if epoch < self.epoch or self.phase is Phase.STOPPED or (self.phase is Phase.IDLE and not self.awaits_epoch):
+        if (
+            epoch < self.epoch
+            or self.phase is ChildPhase.STOPPED
+            or (self.phase is ChildPhase.IDLE and not self.awaits_epoch)
+        ):
             return False, []
-        if self.phase is Phase.DRAINING:
+        if self.phase is ChildPhase.DRAINING:
             if self._next_epoch is None:
                 return False, []
             self._next_epoch = max(epoch, self._next_epoch)
             return True, []
         if epoch == self.epoch:
-            return self.phase is not Phase.IDLE, []
-        if self.phase in (Phase.STARTING, Phase.READY):
+            return self.phase is not ChildPhase.IDLE, []
+        if self.phase in (ChildPhase.STARTING, ChildPhase.READY):
             self._next_epoch = epoch
             self._killed_for = ""
-            self._enter(Phase.DRAINING, now, f"restarts in epoch {epoch}")
+            self._enter(ChildPhase.DRAINING, now, f"restarts in epoch {epoch}")
             self._wake = now + min(self._policy.regroup_s, self._policy.drain_s)
             return True, [Action.TERMINATE]
         self.epoch = epoch
@@ -194,22 +198,22 @@ class ChildCore:
     def drain(self, grace_s: float | None, now: float) -> list[Action]:
         """Stop for good: ask, wait `grace_s`, kill."""
         self._next_epoch = None
-        if self.phase in TERMINAL or self.phase is Phase.DRAINING:
+        if self.phase in TERMINAL or self.phase is ChildPhase.DRAINING:
             return []
-        if self.phase in (Phase.IDLE, Phase.BACKING_OFF):
+        if self.phase in (ChildPhase.IDLE, ChildPhase.BACKING_OFF):
             self.awaits_epoch = False
             self._wake = None
-            self._enter(Phase.STOPPED, now, "asked to stop while it was not running")
+            self._enter(ChildPhase.STOPPED, now, "asked to stop while it was not running")
             return []
         self._killed_for = ""
-        self._enter(Phase.DRAINING, now, "asked to stop")
+        self._enter(ChildPhase.DRAINING, now, "asked to stop")
         self._wake = now + (self._policy.drain_s if grace_s is None else grace_s)
         return [Action.TERMINATE]
 
     def kill(self, now: float) -> list[Action]:
         """Stop for good, at once."""
         actions = self.drain(0.0, now)
-        if self.phase is Phase.DRAINING:
+        if self.phase is ChildPhase.DRAINING:
             self._wake = None
             return [Action.KILL]
         return actions
@@ -218,29 +222,29 @@ class ChildCore:
         self.awaits_epoch = False
         self._heard = None
         self.starts += 1
-        self._enter(Phase.STARTING, now, "")
+        self._enter(ChildPhase.STARTING, now, "")
         self._wake = now + self._policy.start_deadline_s
         return [Action.START]
 
     def _drained(self, code: int, now: float) -> list[Action]:
-        self.last_exit = Exit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})")
+        self.last_exit = ProcessExit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})")
         if self._next_epoch is not None:
             self.epoch, self._next_epoch = self._next_epoch, None
             return self._start(now)
-        self._enter(Phase.STOPPED, now, self.reason)
+        self._enter(ChildPhase.STOPPED, now, self.reason)
         return []
 
-    def ask_restart(self, exit_: Exit, now: float) -> Granted | Exhausted:
+    def ask_restart(self, exit_: ProcessExit, now: float) -> RestartGrant | RestartsExhausted:
         """Ask the budget for a restart after `exit_`; one that somebody asked for by a signal uses nothing."""
         return self._budget.ask(now, exit_.reason, counted=not asked_to_stop(exit_.code))
 
-    def _ask_budget(self, exit_: Exit, now: float) -> None:
+    def _ask_budget(self, exit_: ProcessExit, now: float) -> None:
         granted = self.ask_restart(exit_, now)
-        if isinstance(granted, Exhausted):
-            self._enter(Phase.FAILED, now, granted.reason)
+        if isinstance(granted, RestartsExhausted):
+            self._enter(ChildPhase.FAILED, now, granted.reason)
         else:
-            self._enter(Phase.BACKING_OFF, now, exit_.reason)
+            self._enter(ChildPhase.BACKING_OFF, now, exit_.reason)
             self._wake = now + granted.wait_s
 
-    def _enter(self, phase: Phase, now: float, reason: str) -> None:
+    def _enter(self, phase: ChildPhase, now: float, reason: str) -> None:
         self.phase, self.since, self.reason = phase, now, reason

@@ -28,7 +28,7 @@ class ExitVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Exit:
+class ProcessExit:
     """One exit. `code` is the role's own, `reason` is for people."""
 
     code: int
@@ -44,13 +44,13 @@ def rank_code(code: int, tail: Sequence[str]) -> int:
     return codes[-1] if codes else code  # the root cause is reported last
 
 
-def classify(code: int, tail: Sequence[str] = ()) -> Exit:
+def classify(code: int, tail: Sequence[str] = ()) -> ProcessExit:
     """What the exit `code` of a child that nobody asked to stop means."""
     code = rank_code(code, tail)
     if code == ExitCode.DONE:
-        return Exit(code, ExitVerdict.COMPLETE, "complete")
+        return ProcessExit(code, ExitVerdict.COMPLETE, "complete")
     verdict = ExitVerdict.REFUSED if code in _NEVER_AGAIN else ExitVerdict.RESTART
-    return Exit(code, verdict, describe(code))
+    return ProcessExit(code, verdict, describe(code))
 
 
 def asked_to_stop(code: int) -> bool:

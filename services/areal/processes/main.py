@@ -31,12 +31,12 @@ from areal.plan import ResolvedJob, RoleHost, RoleRow
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
 from areal.processes import ending, family
-from areal.processes.core import TERMINAL, Phase, RestartBy
+from areal.processes.core import TERMINAL, ChildPhase, RestartBy
 from areal.processes.logfile import last_words
 from areal.processes.role import read_token, report
 from areal.processes.rows import child_of
 from areal.processes.service import SERVICE_NAME, LauncherService
-from areal.processes.supervise import ChildStatus, Supervised
+from areal.processes.supervise import ChildStatus, ChildSupervisor
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 log = logging.getLogger("areal.processes")
@@ -68,7 +68,7 @@ async def supervise(request: LaunchRequest) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, collect_zombies, living)
     stdout = os.dup(sys.stdout.fileno())
     spec = child_of(row, _log_directory(job), Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
-    child = Supervised(spec, living=living)
+    child = ChildSupervisor(spec, living=living)
     waits = WaitRegistry(f"launcher of {row.name}")
     server = GrpcServer(waits.owner, read_token(job.token_path), waits=waits, progress=ProgressCounter())
     server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({row.name: child}), SERVICE_NAME)
@@ -80,7 +80,7 @@ async def supervise(request: LaunchRequest) -> int:
     finally:
         await server.stop()
     log.info("%s: %s %s", row.name, status.phase, status.reason)
-    if status.phase is not Phase.FAILED:
+    if status.phase is not ChildPhase.FAILED:
         return ExitCode.DRAINED
     ending.leave("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
     return _code_of(status)
@@ -114,7 +114,7 @@ def serve_metrics_for(row: RoleRow, job: ResolvedJob, host: str) -> int | None:
     return RoleMetrics(row.role, job.name, job.namespace).serve(row.ports["metrics"], host)
 
 
-async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:
+async def _until_it_ends(child: ChildSupervisor, waits: WaitRegistry) -> ChildStatus:
     """The child's lives up to the end: SIGTERM drained it, or it failed and nobody will start it again."""
     asked = asyncio.Event()
     signals = 0
@@ -138,7 +138,7 @@ async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:
             status = await life
             if asked.is_set():
                 return status
-            if status.phase is Phase.FAILED and child.spec.policy.restart is RestartBy.ITSELF:
+            if status.phase is ChildPhase.FAILED and child.spec.policy.restart is RestartBy.ITSELF:
                 return status
             log.info("%s: %s %s; the launcher stays up to say so", child.spec.name, status.phase, status.reason)
             with waits.waiting("end", f"SIGTERM, or a new epoch; {child.spec.name} is {status.phase}"):
@@ -149,7 +149,7 @@ async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:
         stop.cancel()
 
 
-async def _changed_or(stop: asyncio.Task[bool], child: Supervised) -> None:
+async def _changed_or(stop: asyncio.Task[bool], child: ChildSupervisor) -> None:
     """Wait until an ended child is to live again, or until `stop`."""
     while child.status.phase in TERMINAL and not stop.done():
         change = asyncio.create_task(child.changed())

@@ -9,7 +9,7 @@ from enum import StrEnum
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from areal.processes.core import Answer
+from areal.processes.core import ProbeAnswer
 
 
 class ProbeKind(StrEnum):
@@ -37,13 +37,13 @@ class Prober:
         self._probe = probe
         self._channel: grpc.aio.Channel | None = None
 
-    async def ask(self) -> Answer:
+    async def ask(self) -> ProbeAnswer:
         """One answer, within the probe's timeout."""
         if self._probe.kind is ProbeKind.GRPC:
             return await self._health()
         if self._probe.kind is ProbeKind.TCP:
             return await self._connection()
-        return Answer.READY
+        return ProbeAnswer.READY
 
     async def close(self) -> None:
         """Drop the connection."""
@@ -51,7 +51,7 @@ class Prober:
             channel, self._channel = self._channel, None
             await channel.close()
 
-    async def _health(self) -> Answer:
+    async def _health(self) -> ProbeAnswer:
         if self._channel is None:
             address = f"{self._probe.host}:{self._probe.port}"
             options = [
@@ -66,14 +66,14 @@ class Prober:
         try:
             reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=self._probe.timeout_s)
         except grpc.aio.AioRpcError:
-            return Answer.SILENT
-        return Answer.READY if reply.status == health_pb2.HealthCheckResponse.SERVING else Answer.LIVE
+            return ProbeAnswer.SILENT
+        return ProbeAnswer.READY if reply.status == health_pb2.HealthCheckResponse.SERVING else ProbeAnswer.LIVE
 
-    async def _connection(self) -> Answer:
+    async def _connection(self) -> ProbeAnswer:
         try:
             async with asyncio.timeout(self._probe.timeout_s):
                 _, writer = await asyncio.open_connection(self._probe.host, self._probe.port)
         except (OSError, TimeoutError):
-            return Answer.SILENT
+            return ProbeAnswer.SILENT
         writer.close()
-        return Answer.READY
+        return ProbeAnswer.READY

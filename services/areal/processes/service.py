@@ -9,8 +9,8 @@ import grpc
 
 from areal.errors import ConfigError
 from areal.net.status import abort
-from areal.processes.core import Phase
-from areal.processes.supervise import ChildStatus, Supervised
+from areal.processes.core import ChildPhase
+from areal.processes.supervise import ChildStatus, ChildSupervisor
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
@@ -18,22 +18,22 @@ SERVICE_NAME = "areal.v1.Launcher"
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-_PHASES: dict[Phase, operations.ChildPhase.ValueType] = {
-    Phase.IDLE: operations.CHILD_PHASE_UNSPECIFIED,
-    Phase.STARTING: operations.CHILD_PHASE_STARTING,
-    Phase.READY: operations.CHILD_PHASE_READY,
-    Phase.BACKING_OFF: operations.CHILD_PHASE_BACKING_OFF,
-    Phase.COMPLETE: operations.CHILD_PHASE_COMPLETE,
-    Phase.FAILED: operations.CHILD_PHASE_FAILED,
-    Phase.DRAINING: operations.CHILD_PHASE_DRAINING,
-    Phase.STOPPED: operations.CHILD_PHASE_STOPPED,
+_PHASES: dict[ChildPhase, operations.ChildPhase.ValueType] = {
+    ChildPhase.IDLE: operations.CHILD_PHASE_UNSPECIFIED,
+    ChildPhase.STARTING: operations.CHILD_PHASE_STARTING,
+    ChildPhase.READY: operations.CHILD_PHASE_READY,
+    ChildPhase.BACKING_OFF: operations.CHILD_PHASE_BACKING_OFF,
+    ChildPhase.COMPLETE: operations.CHILD_PHASE_COMPLETE,
+    ChildPhase.FAILED: operations.CHILD_PHASE_FAILED,
+    ChildPhase.DRAINING: operations.CHILD_PHASE_DRAINING,
+    ChildPhase.STOPPED: operations.CHILD_PHASE_STOPPED,
 }
 _WORDS = {wire: phase for phase, wire in _PHASES.items()}
 
 
-def phase_from_wire(value: operations.ChildPhase.ValueType) -> Phase:
+def phase_from_wire(value: operations.ChildPhase.ValueType) -> ChildPhase:
     """The phase behind a wire value."""
-    return _WORDS.get(value, Phase.IDLE)
+    return _WORDS.get(value, ChildPhase.IDLE)
 
 
 def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
@@ -54,7 +54,7 @@ def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
 class LauncherService(operations_grpc.LauncherServicer):
     """Serves one or several children. A request without a name means the only child."""
 
-    def __init__(self, children: Mapping[str, Supervised]) -> None:
+    def __init__(self, children: Mapping[str, ChildSupervisor]) -> None:
         self._children = children
 
     async def GetChildStatus(
@@ -74,7 +74,7 @@ class LauncherService(operations_grpc.LauncherServicer):
         (await self._child(request.role, context)).drain(request.grace_s or None)
         return operations.DrainChildResponse(accepted=True)
 
-    async def _child(self, name: str, context: Context) -> Supervised:
+    async def _child(self, name: str, context: Context) -> ChildSupervisor:
         if len(self._children) == 1:
             return next(iter(self._children.values()))
         if name not in self._children:

@@ -18,9 +18,9 @@ from pathlib import Path
 from areal.errors import BugError, InfraError
 from areal.net import listening
 from areal.processes import logfile
-from areal.processes.budget import Exhausted, Granted
-from areal.processes.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
-from areal.processes.exits import Exit
+from areal.processes.budget import RestartGrant, RestartsExhausted
+from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer
+from areal.processes.exits import ProcessExit
 from areal.processes.family import Command, Family
 from areal.processes.mirror import Mirror
 from areal.processes.probe import Probe, Prober
@@ -53,11 +53,11 @@ class ChildStatus:
     """A child as others see it."""
 
     name: str
-    phase: Phase
+    phase: ChildPhase
     pid: int
     restarts: int
     epoch: int
-    last_exit: Exit | None
+    last_exit: ProcessExit | None
     reason: str
     since: float  # monotonic
     awaits_epoch: bool
@@ -65,24 +65,24 @@ class ChildStatus:
 
 
 @dataclass(frozen=True)
-class _Exited:
+class _ChildExit:
     code: int
 
 
 @dataclass(frozen=True)
-class _Heard:
-    answer: Answer
+class _ProbeReport:
+    answer: ProbeAnswer
 
 
 @dataclass(frozen=True)
-class _Told:
+class _OutsideActions:
     """Actions decided outside the loop, for the start that was running then."""
 
     start: int
     actions: list[Action]
 
 
-class Supervised:
+class ChildSupervisor:
     """One child. `run` is its life; `drain`, `kill` and `restart` may be called at any time from the same loop."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Supervised:
         self._core = ChildCore(spec.policy)
         self._clock = clock
         self._living: set[int] = set() if living is None else living
-        self._events: asyncio.Queue[_Exited | _Heard | _Told] = asyncio.Queue()
+        self._events: asyncio.Queue[_ChildExit | _ProbeReport | _OutsideActions] = asyncio.Queue()
         self._family: Family | None = None
         self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
@@ -127,7 +127,7 @@ class Supervised:
         May be called again after the end, when a new epoch starts the child once more.
         """
         try:
-            if self._core.phase is Phase.IDLE:
+            if self._core.phase is ChildPhase.IDLE:
                 await self._act(self._core.start(self._clock()))
             while not (self._core.phase in TERMINAL and self._family is None):
                 await self._act(await self._next())
@@ -156,7 +156,7 @@ class Supervised:
         self._tell(actions)
         return accepted
 
-    def ask_restart(self) -> Granted | Exhausted:
+    def ask_restart(self) -> RestartGrant | RestartsExhausted:
         """Ask its budget for a restart after its last exit: what restarts a gang must ask."""
         exit_ = self._core.last_exit
         if exit_ is None:
@@ -171,7 +171,7 @@ class Supervised:
                 event = await self._events.get()
         except TimeoutError:
             return self._core.tick(self._clock())
-        if isinstance(event, _Exited):
+        if isinstance(event, _ChildExit):
             for watcher in self._watchers:
                 watcher.cancel()
             self._watchers.clear()
@@ -179,7 +179,7 @@ class Supervised:
             if self._mirror is not None:
                 await asyncio.to_thread(self._mirror.finish)
             return self._core.exited(event.code, logfile.tail(self.spec.log, _TAIL_FOR_REPORT), self._clock())
-        if isinstance(event, _Heard):
+        if isinstance(event, _ProbeReport):
             return self._core.probed(event.answer, self._clock())
         stale = event.start != self._core.starts  # the child it meant is gone
         return [action for action in event.actions if not stale or action is Action.START]
@@ -236,19 +236,19 @@ class Supervised:
         return self._mirror.write_end
 
     async def _watch_exit(self, family: Family) -> None:
-        self._events.put_nowait(_Exited(await family.wait()))
+        self._events.put_nowait(_ChildExit(await family.wait()))
 
     async def _watch_health(self) -> None:
         prober = Prober(self.spec.probe)
         try:
             while True:
-                self._events.put_nowait(_Heard(await prober.ask()))
-                await asyncio.sleep(_ASK_RUNNING_S if self._core.phase is Phase.READY else _ASK_STARTING_S)
+                self._events.put_nowait(_ProbeReport(await prober.ask()))
+                await asyncio.sleep(_ASK_RUNNING_S if self._core.phase is ChildPhase.READY else _ASK_STARTING_S)
         finally:
             await prober.close()
 
     def _tell(self, actions: list[Action]) -> None:
-        self._events.put_nowait(_Told(self._core.starts, actions))
+        self._events.put_nowait(_OutsideActions(self._core.starts, actions))
         self._notify()
 
     def _notify(self) -> None:

@@ -33,7 +33,7 @@ _HEAD = struct.Struct("<4sBBHQIIdIIqQ")  # 56 bytes; the checksum of these follo
 HEADER_BYTES = _HEAD.size + 8
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Which message a frame holds."""
 
     SAMPLE = 1
@@ -53,7 +53,7 @@ OUTCOMES = ("complete", "truncated", "deadline", "rejected", "exception", "hang"
 class Header:
     """What is known of a record without opening it."""
 
-    kind: Kind
+    kind: FrameKind
     group: int = 0  # of tokens: the first
     index: int = 0  # of tokens: the fence
     step: int = 0  # of steps and tokens
@@ -145,9 +145,11 @@ def _read_header(raw: bytes, offset: int) -> Frame | None:
     if len(raw) != HEADER_BYTES or xxhash.xxh3_64_digest(raw[: _HEAD.size]) != raw[_HEAD.size :]:
         return None
     magic, kind, outcome, sequence, group, index, step, reward, tokens, length, version, _ = _HEAD.unpack_from(raw)
-    if magic not in (_PLAIN, _ZSTD) or kind not in tuple(Kind) or length > MAX_BODY or outcome >= len(OUTCOMES):
+    if magic not in (_PLAIN, _ZSTD) or kind not in tuple(FrameKind) or length > MAX_BODY or outcome >= len(OUTCOMES):
         return None
-    return Frame(Header(Kind(kind), group, index, step, reward, tokens, version, outcome, sequence), offset, length)
+    return Frame(
+        Header(FrameKind(kind), group, index, step, reward, tokens, version, outcome, sequence), offset, length
+    )
 
 
 def sequence_text(pieces: Iterable[bytes]) -> record.SequenceText:

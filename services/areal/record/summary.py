@@ -108,7 +108,7 @@ def read(path: Path) -> dict[str, Any] | None:
     """The summary of a run; None before its first end. Raises DataError for a file that is no summary."""
     try:
         data = path.read_bytes()
-        _Shape.model_validate_json(data)
+        _SummaryShape.model_validate_json(data)
         loaded: dict[str, Any] = json.loads(data)
     except FileNotFoundError:
         return None
@@ -130,41 +130,41 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-class _Part(BaseModel):
+class _SummaryPart(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, strict=True)
 
 
-class _HeldOut(_Part):
+class _HeldOutFigures(_SummaryPart):
     first: float | None
     best: float | None
     last: float | None
 
 
-class _Groups(_Part):
+class _GroupCounts(_SummaryPart):
     trained: int
     tombstoned: dict[str, int]
     lost: int
     duplicated: int
 
 
-class _Staleness(_Part):
+class _Staleness(_SummaryPart):
     mean: float
     max: int
 
 
-class _Speed(_Part):
+class _Speed(_SummaryPart):
     generation: float
     training: float
 
 
-class _Shape(_Part):
+class _SummaryShape(_SummaryPart):
     """What every summary has; those of other releases may have more."""
 
     status: str
     steps: int
     wall_seconds: float
-    held_out: _HeldOut
-    groups: _Groups
+    held_out: _HeldOutFigures
+    groups: _GroupCounts
     restarts: dict[str, int]
     staleness: _Staleness
     tokens_per_second: _Speed

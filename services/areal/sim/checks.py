@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, Reason
+from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, TombstoneReason
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
-from areal.sim.world import Trained, World
+from areal.sim.world import SimWorld, TrueStep
 
 HELD = ("served", "max_steps", "max_staleness", "max_concurrent")  # what a controller keeps
-_HEALED = {Reason.INFRA, Reason.DEADLINE, Reason.POISON}
+_HEALED = {TombstoneReason.INFRA, TombstoneReason.DEADLINE, TombstoneReason.POISON}
 
 
-def check_admission(world: World, core: Controller, group: int) -> None:
+def check_admission(world: SimWorld, core: Controller, group: int) -> None:
     """Admission stays within η of what servers really loaded, and within the run's length."""
     settings = core.settings
     last_step = min(world.truth.newest_loaded + settings.max_staleness + 1, core.max_steps)
@@ -33,7 +33,7 @@ def check_admission(world: World, core: Controller, group: int) -> None:
         )
 
 
-def check_close(world: World, close: CloseGroup) -> None:
+def check_close(world: SimWorld, close: CloseGroup) -> None:
     """The journal has it on disk before the ledger hears of it."""
     on_disk, group, problems = world.journal.on_disk, close.group, world.truth.problems
     if close.outcome != COMPLETE and group not in on_disk.tombstones:
@@ -42,7 +42,7 @@ def check_close(world: World, close: CloseGroup) -> None:
         problems.append(f"promise 1: group {group} was closed with {close.indices} before the journal had it")
 
 
-def check_closed(world: World, core: Controller, group: int, answer: CloseResult) -> None:
+def check_closed(world: SimWorld, core: Controller, group: int, answer: CloseResult) -> None:
     """The ledger closed complete what the controller judged; remember what that is."""
     if answer.status is not CloseStatus.CLOSED or answer.outcome != COMPLETE:
         return
@@ -55,7 +55,7 @@ def check_closed(world: World, core: Controller, group: int, answer: CloseResult
             world.truth.problems.append(f"promise 1: group {group} was closed on figures that the ledger doesn't hold")
 
 
-def check_length(world: World, core: Controller) -> None:
+def check_length(world: SimWorld, core: Controller) -> None:
     """Nobody works on groups beyond the run's end."""
     limit = core.max_steps * core.settings.batch_groups
     if core.book.open and core.book.ranks.rank(max(core.book.open)) >= limit:
@@ -68,13 +68,13 @@ def held(core: Controller) -> RestoredState:
     return RestoredState(core.fleet.served, settings.max_steps, settings.max_staleness, settings.max_concurrent)
 
 
-def check_kept(world: World, core: Controller, on_disk: Sequence[RestoredState]) -> None:
+def check_kept(world: SimWorld, core: Controller, on_disk: Sequence[RestoredState]) -> None:
     """A controller goes by nothing that a restart could forget."""
     if held(core) not in on_disk[-2:]:
         world.truth.problems.append(f"{held(core)} holds before it is on disk")
 
 
-def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
+def check_void(world: SimWorld, entries: Iterable[Entry], fence: int) -> None:
     """What a controller writes after a newer one began does not count."""
     for entry in entries:
         if isinstance(entry, JournalTombstone):
@@ -83,7 +83,7 @@ def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
                 world.truth.problems.append(f"promise 5: group {entry.group} ended as old controller f{fence} says")
 
 
-def check_rebuilt(world: World, settings: ControllerSettings) -> None:
+def check_rebuilt(world: SimWorld, settings: ControllerSettings) -> None:
     """Hot fields survive a restart."""
     kept = world.truth.kept
     for name in HELD[1:]:
@@ -92,9 +92,9 @@ def check_rebuilt(world: World, settings: ControllerSettings) -> None:
             world.truth.problems.append(f"a restart forgot {name} {said}")
 
 
-def surviving(world: World) -> dict[int, Trained]:
+def surviving(world: SimWorld) -> dict[int, TrueStep]:
     """By step, what the surviving lineage trained: an entry survives unless a later trainer started at or below it."""
-    lineage: dict[int, Trained] = {}
+    lineage: dict[int, TrueStep] = {}
     for trained in world.truth.trained:
         if any(later > trained.fence and from_step <= trained.step for later, from_step in world.truth.starts):
             continue
@@ -104,7 +104,7 @@ def surviving(world: World) -> dict[int, Trained]:
     return lineage
 
 
-def verify(world: World) -> list[str]:
+def verify(world: SimWorld) -> list[str]:
     """Everything that is wrong with a finished schedule."""
     problems = world.truth.problems
     lineage = surviving(world)
@@ -117,7 +117,7 @@ def verify(world: World) -> list[str]:
     ended = set(trained) | set(tombstones)
     lost = set(range(max(ended, default=-1) + 1)) - ended
     problems += [f"promise 1: group {g} has no end" for g in sorted(lost)]
-    healed = _HEALED - ({Reason.DEADLINE} if world.scenario.endless_share else set())
+    healed = _HEALED - ({TombstoneReason.DEADLINE} if world.scenario.endless_share else set())
     problems += [f"promise 1: group {t.group} ended as {t.reason}" for t in tombstones.values() if t.reason in healed]
     for step, entry in lineage.items():
         if len(entry.groups) != world.scenario.batch_groups:
@@ -128,7 +128,7 @@ def verify(world: World) -> list[str]:
     return problems
 
 
-def _check_progress(world: World, steps: int) -> None:
+def _check_progress(world: SimWorld, steps: int) -> None:
     """Promise 6: with nothing broken a step follows the last one in time, and a run without faults is no slower."""
     scenario, truth, now = world.scenario, world.truth, world.scheduler.now
     if truth.longest_idle_s > scenario.patience_s:
@@ -137,7 +137,7 @@ def _check_progress(world: World, steps: int) -> None:
         truth.problems.append(f"promise 6: {steps} steps without a fault took {now:.1f} s")
 
 
-def _check_group(world: World, step: int, group: int, payloads: tuple[bytes, ...]) -> None:
+def _check_group(world: SimWorld, step: int, group: int, payloads: tuple[bytes, ...]) -> None:
     samples = [world.truth.samples[int(payload)] for payload in payloads]
     if payloads not in world.truth.closed.get(group, ()):
         world.truth.problems.append(f"promise 1: group {group} was trained with samples that it was not closed with")

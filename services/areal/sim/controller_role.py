@@ -38,8 +38,8 @@ from areal.sim.checks import (
     held,
 )
 from areal.sim.scenario import Point, Scenario
-from areal.sim.scheduler import Life, Pipe
-from areal.sim.world import World
+from areal.sim.scheduler import Incarnation, Pipe
+from areal.sim.world import SimWorld
 
 # The controller's core under watch: what must not change an input of somebody who has no say.
 
@@ -98,7 +98,7 @@ class WorkerEnd(Protocol):
     def told_fleet(self, fleet: list[tuple[int, int]]) -> None: ...
 
 
-class Stream:
+class SimStream:
     """An open stream to a worker."""
 
     def __init__(self, worker: WorkerEnd, down: Pipe) -> None:
@@ -137,12 +137,12 @@ def settings_of(scenario: Scenario) -> ControllerSettings:
 class ControllerProcess:
     """One incarnation, from its fence to its end. What it knew in memory is gone with it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self.world = world
-        self.life = Life(world.scheduler)
+        self.life = Incarnation(world.scheduler)
         self.fence = world.fence("controller")
         self.carrier: Carrier | None = None
-        self.workers: dict[str, Stream] = {}
+        self.workers: dict[str, SimStream] = {}
         self.answers: dict[int, CallAnswer] = {}
         self.callers: dict[int, int] = {}  # ticket → fence of the trainer that called
         self._obeyed = self._served = 0  # newest trainer whose call was accepted, whose weights were served
@@ -201,11 +201,11 @@ class ControllerProcess:
 
     # ---- inputs
 
-    def open_stream(self, name: str, worker: WorkerEnd, down: Pipe) -> Stream:
+    def open_stream(self, name: str, worker: WorkerEnd, down: Pipe) -> SimStream:
         """A worker's new stream takes the place of its old one."""
         if (old := self.workers.get(name)) is not None:
             old.open = False
-        stream = self.workers[name] = Stream(worker, down)
+        stream = self.workers[name] = SimStream(worker, down)
         return stream
 
     def post(self, item: Input) -> None:
@@ -393,7 +393,7 @@ class ControllerProcess:
 class ControllerRole:
     """The controller's address: `current` is the process that a new connection reaches."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self.world = world
         self.current: ControllerProcess | None = None
         self.older: list[ControllerProcess] = []
@@ -425,7 +425,7 @@ class ControllerRole:
 class Connection:
     """Which controller process a peer's stream leads to: one that hangs is given up after a while."""
 
-    def __init__(self, world: World, role: ControllerRole) -> None:
+    def __init__(self, world: SimWorld, role: ControllerRole) -> None:
         self._world = world
         self._role = role
         self._patience_s = world.scheduler.between(0.2, 2.0)

@@ -19,7 +19,7 @@ _SHOWN = 3  # failing seeds that are printed with their trace
 
 
 @dataclass(slots=True)
-class Report:
+class SchedulesReport:
     """What a batch of schedules came to."""
 
     first_seed: int
@@ -74,9 +74,9 @@ def _collect_seldom() -> None:
     gc.set_threshold(50_000)
 
 
-def run_schedules(first_seed: int, count: int, jobs: int = 1, aim: Aim | None = None) -> Report:
+def run_schedules(first_seed: int, count: int, jobs: int = 1, aim: Aim | None = None) -> SchedulesReport:
     """Simulate `count` schedules from `first_seed` on, over `jobs` processes; `aim` chooses what their faults hit."""
-    report = Report(first_seed, count, aim)
+    report = SchedulesReport(first_seed, count, aim)
     started = time.monotonic()
     last = first_seed + count
     chunks = [range(start, min(start + _CHUNK, last)) for start in range(first_seed, last, _CHUNK)]

@@ -14,11 +14,11 @@ from areal.rollout.controller.inputs import SetHotFields
 from areal.sim.checks import verify
 from areal.sim.controller_role import ControllerRole
 from areal.sim.scenario import Fault, FaultKind, Point, Scenario
-from areal.sim.scheduler import Life, Pipe
+from areal.sim.scheduler import Incarnation, Pipe
 from areal.sim.server_role import ServerRole
 from areal.sim.trainer_role import TrainerRole
 from areal.sim.worker_role import WorkerRole
-from areal.sim.world import World
+from areal.sim.world import SimWorld
 
 LIMIT_S = 240.0  # virtual; the slowest schedules need a third of it
 
@@ -41,10 +41,10 @@ _PAUSES = {FaultKind.PAUSE_WORKER, FaultKind.PAUSE_SERVER, FaultKind.PAUSE_TRAIN
 class Living(Protocol):
     """A process of any role."""
 
-    life: Life
+    life: Incarnation
 
 
-class Role(Protocol):
+class SimRole(Protocol):
     """A name under which processes follow one another."""
 
     @property
@@ -52,10 +52,10 @@ class Role(Protocol):
     def start(self) -> None: ...
 
 
-class Stage:
+class SimStage:
     """All roles of one world, and the faults that happen to them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self.world = world
         scenario = world.scenario
         self.controller = ControllerRole(world)
@@ -151,7 +151,7 @@ class Stage:
         self.world.scheduler.after(lag_s + self.world.scheduler.between(0.5, 2.0), heal)
         self.world.scheduler.after(2 * lag_s + 2.0, self.world.broken)  # the last late message has arrived
 
-    def _replace(self, fault: Fault, name: str, role: Role, longest_s: float) -> None:
+    def _replace(self, fault: Fault, name: str, role: SimRole, longest_s: float) -> None:
         """A process dies, or hangs and goes on beside its successor for a while; another one takes its place."""
         process = role.current
         if name in self._down or process is None:
@@ -203,8 +203,8 @@ def _quiet() -> None:
 def simulate(scenario: Scenario, *, trace: bool = False) -> ScheduleOutcome:
     """Run one schedule. The same scenario always gives the same outcome."""
     _quiet()
-    world = World(scenario, trace=trace)
-    stage = Stage(world)
+    world = SimWorld(scenario, trace=trace)
+    stage = SimStage(world)
     try:
         stage.start()
         finished = world.scheduler.run(LIMIT_S, lambda: world.truth.finished)
@@ -226,7 +226,7 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> ScheduleOutcome:
     )
 
 
-def _why(stage: Stage) -> str:
+def _why(stage: SimStage) -> str:
     core = stage.controller.core
     if core is None:
         return "no controller"

@@ -60,7 +60,7 @@ class Pipe:
         scheduler.after(self._arrival - scheduler.now, call, *args)
 
 
-class Life:
+class Incarnation:
     """One incarnation of a role: its processes and timers run while it is alive, and wait while it is paused."""
 
     def __init__(self, scheduler: VirtualScheduler) -> None:

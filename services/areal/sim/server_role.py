@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from areal.clients.generation.routing import Server
-from areal.generation.core import AgentCore, Entry, Wanted
+from areal.clients.generation.routing import RoutedServer
+from areal.generation.core import AgentCore, RequestEntry, WantedVersion
 from areal.rollout.controller.inputs import ServerBeat
 from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport
 from areal.sim.controller_role import Connection, ControllerRole
-from areal.sim.scheduler import Life, Pipe, Process
-from areal.sim.world import World
+from areal.sim.scheduler import Incarnation, Pipe, Process
+from areal.sim.world import SimWorld
 from areal.values.policy import PolicyId
 
 _BEAT_S = 0.5
@@ -22,10 +22,10 @@ _SWAP_S = 0.02  # the engine is paused, its weights change, the canary is scored
 class ServerProcess:
     """One incarnation of server `index`. Begins without weights."""
 
-    def __init__(self, world: World, index: int, incarnation: int, controller: ControllerRole) -> None:
+    def __init__(self, world: SimWorld, index: int, incarnation: int, controller: ControllerRole) -> None:
         self.world = world
         self.index = index
-        self.life = Life(world.scheduler)
+        self.life = Incarnation(world.scheduler)
         self.lag_s = 0.0
         self.refusing = 0  # tries that fail from now on
         self.up = Pipe(world.scheduler)
@@ -41,7 +41,7 @@ class ServerProcess:
 
     def token(self, floor: int) -> int | None:
         """Make a token: the version that made it, None when this server must not, or hangs."""
-        if not self.life.alive or self.life.paused_at is not None or self.core.entry(floor) is not Entry.START:
+        if not self.life.alive or self.life.paused_at is not None or self.core.entry(floor) is not RequestEntry.START:
             return None
         self._tokens += 1
         return self.core.version
@@ -57,7 +57,7 @@ class ServerProcess:
         if served is not None and served is not self._heard:
             self._heard = served
             policy = PolicyId(served.version, served.fence)
-            self.core.want(Wanted(policy, _VOLUME, served.manifest_digest, served.rollback))
+            self.core.want(WantedVersion(policy, _VOLUME, served.manifest_digest, served.rollback))
 
     def _loads(self) -> Process:
         scheduler, core = self.world.scheduler, self.core
@@ -74,7 +74,7 @@ class ServerProcess:
             yield from self._swap(wanted)
             self._beat()
 
-    def _swap(self, wanted: Wanted) -> Process:
+    def _swap(self, wanted: WantedVersion) -> Process:
         """Half of the refusals are found before the swap, half by the canary, which puts the last good version back."""
         core, refuses = self.core, self.refusing > 0
         if refuses:
@@ -123,7 +123,7 @@ class ServerProcess:
 class ServerRole:
     """The address of server `index`."""
 
-    def __init__(self, world: World, index: int, controller: ControllerRole) -> None:
+    def __init__(self, world: SimWorld, index: int, controller: ControllerRole) -> None:
         self.index = index
         self.current: ServerProcess | None = None
         self._world = world
@@ -140,6 +140,6 @@ class ServerRole:
         return self.current.token(floor) if self.current is not None else None
 
 
-def told(fleet: list[tuple[int, int]], chance: random.Random) -> list[Server]:
+def told(fleet: list[tuple[int, int]], chance: random.Random) -> list[RoutedServer]:
     """The fleet as a routing client knows it; where the load is lies with chance."""
-    return [Server(str(index), version, load=chance.randrange(3)) for index, version in fleet]
+    return [RoutedServer(str(index), version, load=chance.randrange(3)) for index, version in fleet]

@@ -10,8 +10,8 @@ from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, Call, 
 from areal.rollout.controller.reports import PublishedWeights, TrainerReport
 from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scenario import Point
-from areal.sim.scheduler import Life, Process
-from areal.sim.world import Trained, World
+from areal.sim.scheduler import Incarnation, Process
+from areal.sim.world import SimWorld, TrueStep
 
 _BEAT_S = 0.25
 _POLL_S = 0.05
@@ -20,9 +20,9 @@ _POLL_S = 0.05
 class TrainerProcess:
     """One incarnation, from its fence and its checkpoint on. Dies anywhere."""
 
-    def __init__(self, world: World, controller: ControllerRole, *, rollback: bool = False) -> None:
+    def __init__(self, world: SimWorld, controller: ControllerRole, *, rollback: bool = False) -> None:
         self.world = world
-        self.life = Life(world.scheduler)
+        self.life = Incarnation(world.scheduler)
         self.finished = False
         self.fence = world.fence("trainer")
         self._connection = Connection(world, controller)
@@ -103,7 +103,7 @@ class TrainerProcess:
         world = self.world
         groups = tuple(group.group for group in batch.groups)
         payloads = tuple(group.payloads for group in batch.groups)
-        world.trained(Trained(batch.step, self.fence, groups, payloads, world.scheduler.now))
+        world.trained(TrueStep(batch.step, self.fence, groups, payloads, world.scheduler.now))
         world.log(lambda: f"trainer f{self.fence} trains step {batch.step}: {groups}")
         world.on_point(Point.TRAINED)
 
@@ -201,7 +201,7 @@ class TrainerProcess:
 class TrainerRole:
     """The trainer's name."""
 
-    def __init__(self, world: World, controller: ControllerRole) -> None:
+    def __init__(self, world: SimWorld, controller: ControllerRole) -> None:
         self.current: TrainerProcess | None = None
         self._world = world
         self._controller = controller

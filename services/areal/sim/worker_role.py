@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 
-from areal.clients.generation.routing import Server, choose
+from areal.clients.generation.routing import RoutedServer, choose
 from areal.ledger.values import NewSample, SampleMeta
 from areal.rollout.contract.values import (
-    Evaluated,
+    EvaluationAnswer,
     EvaluationGrant,
-    Failure,
     FailureKind,
     Grant,
+    SampleFailure,
     WorkerReport,
 )
 from areal.rollout.controller.carrier import WorkOrder
@@ -26,12 +26,12 @@ from areal.rollout.controller.decisions import (
     Revoke,
 )
 from areal.rollout.controller.inputs import WorkerBeat
-from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
-from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, Stream
+from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
+from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, SimStream
 from areal.sim.scenario import Point
-from areal.sim.scheduler import Life, Pipe, Process
+from areal.sim.scheduler import Incarnation, Pipe, Process
 from areal.sim.server_role import ServerRole, told
-from areal.sim.world import TrueSample, World
+from areal.sim.world import SimWorld, TrueSample
 
 TOKENS = 2  # enough for a swap between them
 _BEAT_S = 0.5
@@ -42,17 +42,17 @@ class WorkerProcess:
     """One incarnation of a worker: begins empty, and dies with everything it holds."""
 
     def __init__(
-        self, world: World, name: str, incarnation: int, controller: ControllerRole, servers: list[ServerRole]
+        self, world: SimWorld, name: str, incarnation: int, controller: ControllerRole, servers: list[ServerRole]
     ) -> None:
         self.world = world
         self.name = name
-        self.life = Life(world.scheduler)
+        self.life = Incarnation(world.scheduler)
         self._incarnation = incarnation
         self._servers = servers
         self._connection = Connection(world, controller)
         self._core = WorkerCore()
-        self._fleet: list[Server] = []
-        self._stream: Stream | None = None
+        self._fleet: list[RoutedServer] = []
+        self._stream: SimStream | None = None
         self._peer: ControllerProcess | None = None  # at the stream's other end
         self._tokens: dict[int, int] = {}  # group → tokens of episodes in work
         self._storing = self._reporting = False
@@ -154,11 +154,11 @@ class WorkerProcess:
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Start(group, index, attempt):
+                case StartEpisode(group, index, attempt):
                     self.life.start(self._episode(group, index, attempt))
                 case StartEvaluation(grant):
                     self.life.start(self._evaluate(grant))
-                case Stop(group):
+                case StopGroup(group):
                     self._tokens.pop(group, None)
 
     # ---- episodes
@@ -187,9 +187,9 @@ class WorkerProcess:
         self._tokens[group] = 0
         chance = random.Random(f"{scenario.seed} {group} {index} {attempt}")
         if attempt == 1 and chance.random() < scenario.infra_share:
-            self._core.failed(Failure(group, index, attempt, FailureKind.INFRA, "scripted"))
+            self._core.failed(SampleFailure(group, index, attempt, FailureKind.INFRA, "scripted"))
         elif random.Random(f"{scenario.seed} {group}").random() < scenario.reject_share:
-            self._core.failed(Failure(group, index, attempt, FailureKind.REJECTED, "scripted"))
+            self._core.failed(SampleFailure(group, index, attempt, FailureKind.REJECTED, "scripted"))
         else:
             self._made(group, index, attempt, TrueSample(tuple(versions), first_token_s, eta), chance)
         self._store_soon()
@@ -230,7 +230,7 @@ class WorkerProcess:
         yield self.world.scheduler.between(0.05, 0.3)
         while (version := self._sample(grant.floor)) is None:
             yield 0.1
-        self._core.evaluated(Evaluated(grant.evaluation_id, grant.row, 1.0, version, version))
+        self._core.evaluated(EvaluationAnswer(grant.evaluation_id, grant.row, 1.0, version, version))
         self._news()
 
     # ---- the ledger
@@ -267,7 +267,7 @@ class WorkerProcess:
 class WorkerRole:
     """The name of worker `index`."""
 
-    def __init__(self, world: World, index: int, controller: ControllerRole, servers: list[ServerRole]) -> None:
+    def __init__(self, world: SimWorld, index: int, controller: ControllerRole, servers: list[ServerRole]) -> None:
         self.name = f"worker-{index}"
         self.current: WorkerProcess | None = None
         self._world = world

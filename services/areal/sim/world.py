@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from areal.errors import InfraError
 from areal.ledger.consumer import TrainerState
 from areal.ledger.journal import JournalState, apply
-from areal.ledger.lines import Line, Record
+from areal.ledger.lines import Record, RecordLine
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller.kept import RestoredState
 from areal.sim.scenario import Point, Scenario
@@ -21,7 +21,7 @@ from areal.sim.scheduler import VirtualScheduler
 _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
 
 
-class Store:
+class SimLedger:
     """The ledger as Redis keeps it: away for a while, back with an older state and another run id."""
 
     def __init__(self, scheduler: VirtualScheduler) -> None:
@@ -68,12 +68,12 @@ class JournalFile:
         self._records: list[Record] = []
         self._synced = 0
 
-    def read(self) -> Sequence[Line]:
-        """See `areal.ledger.journal.Lines`."""
-        return [Line(number, record) for number, record in enumerate(self._records, 1)]
+    def read(self) -> Sequence[RecordLine]:
+        """See `areal.ledger.journal.JournalLines`."""
+        return [RecordLine(number, record) for number, record in enumerate(self._records, 1)]
 
     def append(self, records: Sequence[Record], *, sync: bool) -> None:
-        """See `areal.ledger.journal.Lines`."""
+        """See `areal.ledger.journal.JournalLines`."""
         self._records += records
         if not sync:
             return
@@ -82,7 +82,7 @@ class JournalFile:
         self._synced = len(self._records)
 
     def close(self) -> None:
-        """See `areal.ledger.journal.Lines`."""
+        """See `areal.ledger.journal.JournalLines`."""
 
     def lose_power(self) -> None:
         """What was not synced is gone."""
@@ -99,7 +99,7 @@ class TrueSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SavedTrainer:
     """A saved trainer, under its fence."""
 
     fence: int
@@ -107,7 +107,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrueStep:
     """A step as it really happened."""
 
     step: int
@@ -121,7 +121,7 @@ class Trained:
 class Truth:
     """Evidence of a run."""
 
-    trained: list[Trained] = field(default_factory=list)
+    trained: list[TrueStep] = field(default_factory=list)
     starts: list[tuple[int, int]] = field(default_factory=list)  # (trainer fence, from_step)
     samples: list[TrueSample] = field(default_factory=list)  # a payload is an index into these
     newest_loaded: int = -1  # newest version that any server ever held
@@ -138,16 +138,16 @@ class Truth:
         return b"%d" % (len(self.samples) - 1)
 
 
-class World:
+class SimWorld:
     """One schedule's world."""
 
     def __init__(self, scenario: Scenario, *, trace: bool = False) -> None:
         self.scenario = scenario
         self.scheduler = VirtualScheduler(scenario.seed * 2 + 1)
-        self.store = Store(self.scheduler)
+        self.store = SimLedger(self.scheduler)
         self.journal = JournalFile()
         self.kept: dict[int, RestoredState] = {}  # by controller fence
-        self.checkpoints: list[Checkpoint] = []
+        self.checkpoints: list[SavedTrainer] = []
         self.evaluated: list[str] = []
         self.truth = Truth()
         self.trace: list[str] | None = [] if trace else None
@@ -179,7 +179,7 @@ class World:
         """A fault strikes, or heals."""
         self.truth.broken_at_s = self.scheduler.now
 
-    def trained(self, trained: Trained) -> None:
+    def trained(self, trained: TrueStep) -> None:
         """A batch went into the model."""
         truth = self.truth
         since = max(truth.broken_at_s, truth.trained[-1].at_s if truth.trained else 0.0)
@@ -190,7 +190,7 @@ class World:
 
     def save(self, fence: int, state: TrainerState) -> None:
         """A checkpoint is on the volume."""
-        self.checkpoints.append(Checkpoint(fence, state))
+        self.checkpoints.append(SavedTrainer(fence, state))
 
     def newest_checkpoint(self) -> TrainerState:
         """Of the newest lineage that survives: one above the start of a later trainer belongs to an abandoned one."""

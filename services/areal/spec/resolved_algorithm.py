@@ -60,7 +60,7 @@ NAMES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Resolved:
+class AlgorithmValues:
     """The values in force of the fields that a name decides."""
 
     reward_scale: float
@@ -86,7 +86,7 @@ class Resolved:
         return ", ".join(f"{camel(field.name)}: {shown(getattr(self, field.name))}" for field in fields(self))
 
 
-def resolve(spec: JobSpec) -> Resolved:
+def resolve(spec: JobSpec) -> AlgorithmValues:
     """The algorithm of a job with every default filled in."""
     algorithm = spec.algorithm
     usual = {**BASE, **NAMES[algorithm.name]}
@@ -99,7 +99,7 @@ def resolve(spec: JobSpec) -> Resolved:
         signal = values["advantage_mean"] != "group" or algorithm.teacher is not None  # of a group of equal rewards
         values["zero_variance"] = "keep" if signal else "mask"
     values["overlong"] = _overlong(spec, values["overlong"])
-    return Resolved(**values, proximal=_proximal(algorithm, values))
+    return AlgorithmValues(**values, proximal=_proximal(algorithm, values))
 
 
 def has_critic(spec: JobSpec) -> bool:

@@ -53,19 +53,19 @@ class ConditionType(StrEnum):
     FAILED = "Failed", "The run ended before its last step. It stays so."
 
 
-class Reason(StrEnum):
+class ConditionReason(StrEnum):
     """Why a condition is as it is. A member's docstring is its sentence, `when` the condition's status beside it."""
 
     _value_: str
     when: str
 
-    def __new__(cls, value: str, when: str, says: str) -> Reason:
+    def __new__(cls, value: str, when: str, says: str) -> ConditionReason:
         member = _said(cls, value, says)
         member.when = when
         return member
 
 
-class AcceptedReason(Reason):
+class AcceptedReason(ConditionReason):
     VALID = "Valid", "True", "The job passed every rule, and every object that it needs was accepted by the API server."
     INVALID_SPEC = "InvalidSpec", "False", "A field or a rule is broken; the message names it and the fix."
     LOCAL_PATH = (
@@ -87,7 +87,7 @@ class AcceptedReason(Reason):
     )
 
 
-class PreparedReason(Reason):
+class PreparedReason(ConditionReason):
     SNAPSHOTS_WRITTEN = (
         "SnapshotsWritten",
         "True",
@@ -103,14 +103,14 @@ class PreparedReason(Reason):
     PREPARE_FAILED = "PrepareFailed", "False", "The preparing pod failed for another reason and is tried again."
 
 
-class SuspendedReason(Reason):
+class SuspendedReason(ConditionReason):
     SUSPENDED = "Suspended", "True", "All pods are gone; volume, ledger and status are kept."
     NOT_SUSPENDED = "NotSuspended", "False", "The job may run."
     CHECKPOINT_PENDING = "CheckpointPending", "False", "The trainers save a checkpoint before their pods are stopped."
     PODS_TERMINATING = "PodsTerminating", "False", "The checkpoint is saved, pods are ending."
 
 
-class ScheduledReason(Reason):
+class ScheduledReason(ConditionReason):
     ALL_PODS_BOUND = "AllPodsBound", "True", "Every pod has a node."
     NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
     PODS_MISSING = "PodsMissing", "False", "Pods are being created."
@@ -126,7 +126,7 @@ class ScheduledReason(Reason):
     FINISHED = "Finished", "False", "The run has ended and its pods are, or will be, cleaned up."
 
 
-class TrainerReason(Reason):
+class TrainerReason(ConditionReason):
     RENDEZVOUS_COMPLETE = "RendezvousComplete", "True", "All trainer processes of the epoch found each other."
     NOT_STARTED = "NotStarted", "False", "No trainers are wanted yet."
     PODS_NOT_READY = "PodsNotReady", "False", "Trainer pods pull their image, or start."
@@ -136,7 +136,7 @@ class TrainerReason(Reason):
     FINISHED = "Finished", "False", "The run has ended."
 
 
-class GenerationReason(Reason):
+class GenerationReason(ConditionReason):
     ALL_REPLICAS_READY = "AllReplicasReady", "True", "Every server answers with weights that are young enough."
     NOT_NEEDED = "NotNeeded", "True", "The training generates nothing."
     SOME_REPLICAS_READY = "SomeReplicasReady", "True", "At least one server answers; others start or were lost."
@@ -146,7 +146,7 @@ class GenerationReason(Reason):
     FINISHED = "Finished", "False", "The run has ended."
 
 
-class RewardReason(Reason):
+class RewardReason(ConditionReason):
     READY = "Ready", "True", "A reward service answers."
     NOT_NEEDED = "NotNeeded", "True", "The recipe's workflow scores by itself, or the training scores nothing."
     NOT_STARTED = "NotStarted", "False", "No reward services are wanted yet."
@@ -155,7 +155,7 @@ class RewardReason(Reason):
     FINISHED = "Finished", "False", "The run has ended."
 
 
-class ProgressingReason(Reason):
+class ProgressingReason(ConditionReason):
     STEP_REPORTED = "StepReported", "True", "A step was trained within runPolicy.stallTimeoutSeconds."
     AWAITING_FIRST_STEP = "AwaitingFirstStep", "False", "All is starting, no step was trained yet."
     NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
@@ -171,14 +171,14 @@ class ProgressingReason(Reason):
     FINISHED = "Finished", "False", "The run has ended."
 
 
-class CompleteReason(Reason):
+class CompleteReason(ConditionReason):
     MAX_STEPS_REACHED = "MaxStepsReached", "True", "Every step was trained and the audit is clean."
     RUNNING = "Running", "False", "The run goes on."
     AUDITING = "Auditing", "False", "The last step was trained; the audit and the report are being made."
     FAILED = "Failed", "False", "The run ended before its last step, or its audit was not clean."
 
 
-class FailedReason(Reason):
+class FailedReason(ConditionReason):
     NOT_FAILED = "NotFailed", "False", "Nothing ended the run."
     SOURCES_REFUSED = (
         "SourcesRefused",
@@ -207,7 +207,7 @@ class FailedReason(Reason):
     AUDIT_FAILED = "AuditFailed", "True", "The last step was trained, but the audit found groups lost or used twice."
 
 
-REASONS: Mapping[ConditionType, type[Reason]] = {
+REASONS: Mapping[ConditionType, type[ConditionReason]] = {
     ConditionType.ACCEPTED: AcceptedReason,
     ConditionType.PREPARED: PreparedReason,
     ConditionType.SUSPENDED: SuspendedReason,

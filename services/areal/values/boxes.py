@@ -11,7 +11,7 @@ MOST_OUTPUT_BYTES = 4 << 20
 MOST_FILE_BYTES = 8 << 20
 
 
-class Language(StrEnum):
+class BoxLanguage(StrEnum):
     """What a command is written in."""
 
     BASH = "bash"
@@ -43,7 +43,7 @@ _OF_PROGRAM = frozenset((Cause.MEMORY_LIMIT, Cause.CPU_LIMIT, Cause.PROCESS_LIMI
 
 
 @dataclass(frozen=True)
-class End:
+class BoxEnd:
     """The end of a box."""
 
     cause: Cause
@@ -53,7 +53,7 @@ class End:
 class BoxEndedError(Exception):
     """The box has ended, so nothing can be asked of it. Carries the end."""
 
-    def __init__(self, box: str, end: End) -> None:
+    def __init__(self, box: str, end: BoxEnd) -> None:
         super().__init__(f"box {box} has ended ({end.cause}): {end.message}")
         self.box = box
         self.end = end

@@ -33,7 +33,7 @@ _NAME = re.compile(r"step-(\d+)\Z")
 _UNFINISHED, _TRASH = ".tmp-", ".trash-"
 
 
-class Exported(BaseModel):
+class ExportRecord(BaseModel):
     """What a directory says of itself."""
 
     step: int
@@ -41,7 +41,7 @@ class Exported(BaseModel):
 
 
 @dataclass(frozen=True)
-class Score:
+class ExportScore:
     """A step's figure; `better` is what compares."""
 
     figure: float
@@ -53,7 +53,7 @@ class Score:
         return -self.figure if self.lower_is_better else self.figure
 
 
-def retained(steps: Sequence[int], scores: Mapping[int, Score], keep: int) -> set[int]:
+def retained(steps: Sequence[int], scores: Mapping[int, ExportScore], keep: int) -> set[int]:
     """The steps that stay: the newest `keep`, the best, and as many again whose evaluation is still to end.
 
     A step waits for its evaluation while it is newer than every evaluated one.
@@ -65,21 +65,21 @@ def retained(steps: Sequence[int], scores: Mapping[int, Score], keep: int) -> se
     return {*ordered[-keep:], *waiting[:keep], *([] if best is None else [best])}
 
 
-def best_of(steps: Sequence[int], scores: Mapping[int, Score]) -> int | None:
+def best_of(steps: Sequence[int], scores: Mapping[int, ExportScore]) -> int | None:
     """The step with the best score, the earliest of equals; None when none of them has one."""
     scored = [step for step in sorted(steps) if step in scores]
     return max(scored, key=lambda step: (scores[step].better, -step), default=None)
 
 
-def scores_in(evaluations: Path, metric: str) -> dict[int, Score]:
+def scores_in(evaluations: Path, metric: str) -> dict[int, ExportScore]:
     """The figure `metric` of each evaluated version, by `evaluations.jsonl`; of a version measured twice the newer."""
-    found: dict[int, Score] = {}
+    found: dict[int, ExportScore] = {}
     of_set, _, figure = metric.rpartition("/")
     for line in read_lines(evaluations).whole:
         with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             row = orjson.loads(line)
             figures = row["sets"][of_set] if of_set else row
-            found[int(row["version"])] = Score(float(figures[figure]), row.get("metric") == "loss")
+            found[int(row["version"])] = ExportScore(float(figures[figure]), row.get("metric") == "loss")
     return found
 
 
@@ -118,7 +118,7 @@ class Exports:
             for path in staging.rglob("*"):
                 if path.is_file():
                     sync_file(path)
-            marker = Exported(step=policy.version, policy=str(policy))
+            marker = ExportRecord(step=policy.version, policy=str(policy))
             write_atomically(staging / MARKER, marker.model_dump_json().encode())
             sync_directory(staging)
             if target.exists() and not _remove(target):
@@ -150,10 +150,10 @@ class Exports:
         _sweep(self._root, _TRASH)
 
 
-def exported(directory: Path) -> Exported | None:
+def exported(directory: Path) -> ExportRecord | None:
     """What a sealed export says of itself; None for anything else."""
     try:
-        return Exported.model_validate_json((directory / MARKER).read_bytes())
+        return ExportRecord.model_validate_json((directory / MARKER).read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -20,11 +20,11 @@ from areal.weights.delta import Encoding
 MANIFEST_NAME = "manifest.json"
 
 
-class _Value(BaseModel):
+class _ManifestValue(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class TensorEntry(_Value):
+class TensorEntry(_ManifestValue):
     """One tensor: where its bytes lie and what they must hash to."""
 
     shard: str
@@ -35,7 +35,7 @@ class TensorEntry(_Value):
     xxh3: str  # xxh3-128 of the bytes, hexadecimal
 
 
-class DeltaEntry(_Value):
+class DeltaEntry(_ManifestValue):
     """The change of one tensor from the base: where its bytes lie, what they hash to, how they are encoded."""
 
     file: str
@@ -45,7 +45,7 @@ class DeltaEntry(_Value):
     encoding: Encoding
 
 
-class Canary(_Value):
+class Canary(_ManifestValue):
     """Tokens that a server scores after each swap, and the trainer's log-probabilities of them.
 
     `logprobs[k]` is the log-probability of `token_ids[k]` given the tokens before it; the first is 0. In bfloat16
@@ -64,7 +64,7 @@ class Canary(_Value):
         return self
 
 
-class Manifest(_Value):
+class Manifest(_ManifestValue):
     """Everything a reader needs to know before it trusts a version's bytes.
 
     In a delta, `tensors` says what comes out when it is applied: the placement is the base's, the checksums are new.

@@ -24,7 +24,7 @@ from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_CONFIG, ADAPTER_STEM
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
-from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, DeltaPart, Part, TensorSource, write_part
+from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, DeltaPart, ShardPart, TensorSource, write_part
 
 TMP_PREFIX = ".tmp-"
 INDEX_NAME = "model.safetensors.index.json"
@@ -88,7 +88,7 @@ def seal(
     root: Path,
     staging: Path,
     policy: PolicyId,
-    parts: Sequence[Part],
+    parts: Sequence[ShardPart],
     canary: Canary | None,
     extra_files: Mapping[str, bytes | Path],
     *,
@@ -173,7 +173,7 @@ def _volume_errors(root: Path, policy: PolicyId) -> Iterator[None]:
         ) from error
 
 
-def _name_shards(staging: Path, parts: Sequence[Part], stem: str) -> dict[str, TensorEntry]:
+def _name_shards(staging: Path, parts: Sequence[ShardPart], stem: str) -> dict[str, TensorEntry]:
     """Give the files their final names, which hold their number; several files get an index."""
     files = [entries for part in parts for entries in part.files]
     if not files:

@@ -1,7 +1,7 @@
 """Shard files of a version: the safetensors files of one writer, checksummed while they are written.
 
 Several writers (the trainer's ranks) each write their own files into one staging directory; what they wrote is told by
-a `Part`, small enough to be sent to the one that seals the version. The tensors of one file are held at a time: an
+a `ShardPart`, small enough to be sent to the one that seals the version. The tensors of one file are held at a time: an
 iterable making tensors on demand bounds memory.
 """
 
@@ -30,7 +30,7 @@ TensorSource: TypeAlias = tuple[str, str, Sequence[int], Buffer]
 """Name, safetensors dtype, shape, contiguous little-endian bytes."""
 
 
-class Part(BaseModel):
+class ShardPart(BaseModel):
     """What one writer put into the staging directory: its files in order, each with its tensors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,7 +76,7 @@ class _Shard:
 
 def write_part(
     staging: Path, writer: int, tensors: Iterable[TensorSource], shard_bytes: int = DEFAULT_SHARD_BYTES
-) -> Part:
+) -> ShardPart:
     """Write one writer's tensors into `staging`, durably. Their files get their final names when the version is sealed.
 
     Raises BugError for a tensor that can't be written as it is described, OSError when the volume fails.
@@ -103,10 +103,10 @@ def write_part(
         shard.size += data.nbytes
     if shard.tensors:
         end_file()
-    return Part(files=tuple(files))
+    return ShardPart(files=tuple(files))
 
 
-class Change(BaseModel):
+class TensorChange(BaseModel):
     """One tensor of a delta: what it becomes, and where the change lies; None when it stays."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -120,12 +120,12 @@ class DeltaPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    changes: Mapping[str, Change]
+    changes: Mapping[str, TensorChange]
 
 
 def write_delta(staging: Path, writer: int, base: Mapping[str, Buffer], tensors: Iterable[TensorSource]) -> DeltaPart:
     """Write how one writer's tensors differ from `base`, which has the same names and sizes, durably."""
-    changes: dict[str, Change] = {}
+    changes: dict[str, TensorChange] = {}
     path = staging / f"delta-{writer:05d}.bin"
     with path.open("wb") as file:
         for name, _, _, buffer in tensors:
@@ -138,7 +138,7 @@ def write_delta(staging: Path, writer: int, base: Mapping[str, Buffer], tensors:
                 place = file.tell()
                 entry = DeltaEntry(file=path.name, offset=place, length=len(payload), xxh3=digest, encoding=encoding)
                 file.write(payload)
-            changes[name] = Change(xxh3=xxhash.xxh3_128_hexdigest(data), delta=entry)
+            changes[name] = TensorChange(xxh3=xxhash.xxh3_128_hexdigest(data), delta=entry)
     sync_file(path)
     return DeltaPart(changes=changes)
 

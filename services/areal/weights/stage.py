@@ -74,19 +74,19 @@ _FIX = "The next full version heals it (weightSync.fullEvery)."
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedVersion:
     """A version that an engine may load now: a whole Hugging Face directory, every byte checked."""
 
     path: Path
     manifest: Manifest
 
 
-class Stage:
+class StagingArea:
     """One server's staged versions, below `directory`, which is its own. Not for several threads at once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._staged: dict[str, Staged] = {}  # by manifest digest, oldest use first
+        self._staged: dict[str, StagedVersion] = {}  # by manifest digest, oldest use first
 
     def loadable(self, path: Path, digest: str) -> Path | None:
         """Where an engine can load the version at `path` from, without a look at its bytes; None when nowhere."""
@@ -96,12 +96,12 @@ class Stage:
         whole = not (path / ADAPTER_CONFIG).is_file()  # an adapter alone is nothing to start from
         return path if whole and any(path.glob("*.safetensors")) else None
 
-    def prepare(self, path: Path, digest: str) -> Staged:
+    def prepare(self, path: Path, digest: str) -> StagedVersion:
         """The version at `path` as a directory that an engine loads. Raises DataError, or InfraError for the volume."""
         manifest = open_version(path, digest)
         if manifest.base is None:
             verify_tensors(path, manifest)
-            return Staged(path, manifest)
+            return StagedVersion(path, manifest)
         if digest in self._staged:
             staged = self._staged.pop(digest)
             try:
@@ -127,7 +127,7 @@ class Stage:
         shutil.rmtree(self._directory, ignore_errors=True)
         self._staged.clear()
 
-    def _apply(self, path: Path, digest: str, manifest: Manifest) -> Staged:
+    def _apply(self, path: Path, digest: str, manifest: Manifest) -> StagedVersion:
         """Apply to the nearest staged base; when that comes out wrong, to the volume's full version."""
         target = self._directory / digest[:32]
         try:
@@ -136,12 +136,12 @@ class Stage:
             if not self._staged:
                 raise
             self._build(target, _chain(path, manifest, {}))
-        return Staged(target, manifest)
+        return StagedVersion(target, manifest)
 
-    def _local(self) -> dict[str, Staged]:
+    def _local(self) -> dict[str, StagedVersion]:
         return {digest: staged for digest, staged in self._staged.items() if staged.path.is_dir()}
 
-    def _build(self, target: Path, chain: list[Staged]) -> None:
+    def _build(self, target: Path, chain: list[StagedVersion]) -> None:
         base, *deltas = chain
         last = deltas[-1]
         shutil.rmtree(target, ignore_errors=True)
@@ -163,9 +163,9 @@ class Stage:
             raise
 
 
-def _chain(path: Path, manifest: Manifest, local: Mapping[str, Staged]) -> list[Staged]:
+def _chain(path: Path, manifest: Manifest, local: Mapping[str, StagedVersion]) -> list[StagedVersion]:
     """From a whole version to `manifest`, in the order of application."""
-    chain = [Staged(path, manifest)]
+    chain = [StagedVersion(path, manifest)]
     while (oldest := chain[0].manifest).base is not None:
         if oldest.base in local:
             return [local[oldest.base], *chain]
@@ -173,7 +173,7 @@ def _chain(path: Path, manifest: Manifest, local: Mapping[str, Staged]) -> list[
             raise DataError(f"{oldest.policy} is a delta that does not name its base's policy", fix=_FIX)
         where = path.parent / PolicyId.parse(oldest.base_policy).directory
         try:
-            chain.insert(0, Staged(where, open_version(where, oldest.base)))
+            chain.insert(0, StagedVersion(where, open_version(where, oldest.base)))
         except (DataError, InfraError) as error:
             raise DataError(
                 f"{manifest.policy} is a delta, and its base {oldest.base_policy} is lost: {error.message}", fix=_FIX
@@ -181,7 +181,7 @@ def _chain(path: Path, manifest: Manifest, local: Mapping[str, Staged]) -> list[
     return chain
 
 
-def _apply_tensors(step: Staged, target: Path) -> None:
+def _apply_tensors(step: StagedVersion, target: Path) -> None:
     """Apply one delta to the files in `target`, checking its own bytes; the result is checked by who calls."""
     by_shard: dict[str, list[tuple[str, TensorEntry, DeltaEntry]]] = {}
     for name, change in step.manifest.deltas.items():

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from areal.clients.boxes import Box, BoxLimits
-from areal.values.boxes import BoxEndedError, CommandEnding, CommandResult, Language
+from areal.values.boxes import BoxEndedError, BoxLanguage, CommandEnding, CommandResult
 from areal.workflow.base import AgentSession, Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
@@ -23,8 +23,8 @@ from areal.workflow.outcome import Outcome
 _TURNS = 8
 _SHOWN = 500  # letters of an error
 _ABOUT = {
-    Language.BASH: ("command", "Run a command in a bash that keeps its directory and variables between calls."),
-    Language.PYTHON: ("code", "Run statements in a Python interpreter that keeps its names between calls."),
+    BoxLanguage.BASH: ("command", "Run a command in a bash that keeps its directory and variables between calls."),
+    BoxLanguage.PYTHON: ("code", "Run statements in a Python interpreter that keeps its names between calls."),
 }
 
 
@@ -85,7 +85,7 @@ class BoxToolsWorkflow(RolloutWorkflow):
     async def _called(self, box: Box, function: Mapping[str, Any]) -> str:
         """What a call says back to the model."""
         try:
-            language = Language(function["name"])
+            language = BoxLanguage(function["name"])
             source = json.loads(function["arguments"])[_ABOUT[language][0]]
         except (ValueError, KeyError, TypeError):
             return f"error: call bash with a command or python with code, not {function.get('name')!r}"
@@ -108,12 +108,12 @@ def told(ran: CommandResult, command_s: float) -> str:
     return "\n".join(part for part in (text.rstrip("\n"), end, fresh) if part) or "[no output]"
 
 
-def _tool(language: Language) -> dict[str, Any]:
+def _tool(language: BoxLanguage) -> dict[str, Any]:
     argument, about = _ABOUT[language]
     properties = {argument: {"type": "string"}}
     parameters = {"type": "object", "properties": properties, "required": [argument]}
     return {"type": "function", "function": {"name": language.value, "description": about, "parameters": parameters}}
 
 
-TOOLS = [_tool(language) for language in Language]
+TOOLS = [_tool(language) for language in BoxLanguage]
 """The two tools as a chat request names them."""

@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Finished:
+class SessionEnding:
     """A session at its end: what was sampled, and the reward that its agent posted."""
 
     nodes: tuple[Node, ...] = ()

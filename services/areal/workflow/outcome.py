@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from areal.errors import DataError
-from areal.workflow.branches import Finished, branches_of
+from areal.workflow.branches import SessionEnding, branches_of
 from areal.workflow.episode import Episode
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Outcome:
     note: str = ""
 
 
-def episode_of(finished: Finished, said: Any) -> Episode:
+def episode_of(finished: SessionEnding, said: Any) -> Episode:
     """One sequence for each branch, all with the reward that was posted, or else the one that was returned.
 
     `said` is a number, an Outcome or None. Raises DataError without a reward or without a call.

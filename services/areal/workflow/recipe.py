@@ -67,7 +67,7 @@ def load_recipe(path: Path | str) -> Recipe:
     )
 
 
-class _Source(SourceFileLoader):
+class _RecipeLoader(SourceFileLoader):
     """Loader without bytecode: nothing is left beside the user's file, and an edit of the same second counts."""
 
     def get_code(self, fullname: str) -> CodeType:
@@ -75,7 +75,7 @@ class _Source(SourceFileLoader):
 
 
 def _run(file: Path, name: str) -> ModuleType:
-    loader = _Source(name, str(file))
+    loader = _RecipeLoader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None or file.suffix != ".py":
         raise DataError(f"recipe {file} is no Python file", fix="give it the ending .py")

@@ -20,7 +20,7 @@ _DISTRIBUTION = {"temperature": "temperature", "top_p": "topP", "top_k": "topK",
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedAnswer:
     """One answer as it was streamed to the episode. `other_sampling` names how it was not drawn as the job says."""
 
     turn: int
@@ -38,9 +38,9 @@ def other_sampling(used: Sampling, job: Sampling) -> str:
     return ""
 
 
-def check_streamed(episode: Episode, answers: Iterable[Streamed]) -> None:
+def check_streamed(episode: Episode, answers: Iterable[StreamedAnswer]) -> None:
     """Refuse with DataError an episode whose sampled tokens are not what was streamed to it."""
-    by_place: dict[int, list[Streamed]] = {}
+    by_place: dict[int, list[StreamedAnswer]] = {}
     for answer in answers:
         if len(answer.result.output_ids):
             by_place.setdefault(len(answer.input_ids), []).append(answer)
@@ -48,7 +48,7 @@ def check_streamed(episode: Episode, answers: Iterable[Streamed]) -> None:
         _check(sequence, f"sequence {number}", by_place)
 
 
-def _check(sequence: Sequence, what: str, by_place: dict[int, list[Streamed]]) -> None:
+def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswer]]) -> None:
     spans = sorted(sequence.spans, key=lambda span: span.start)
     while spans:
         place = spans[0].start
@@ -68,7 +68,7 @@ def _check(sequence: Sequence, what: str, by_place: dict[int, list[Streamed]]) -
         spans = spans[len(answer.result.spans) :]
 
 
-def _difference(sequence: Sequence, spans: list[TokenSpan], answer: Streamed) -> str:
+def _difference(sequence: Sequence, spans: list[TokenSpan], answer: StreamedAnswer) -> str:
     """How the sequence differs from the answer, by its first differing token; empty when it doesn't."""
     place, result = len(answer.input_ids), answer.result
     turn = f"turn {answer.turn}"

@@ -133,7 +133,7 @@ class _AnotherDocumentError(Exception):
         self.line = line
 
 
-class _Events(Reader, Scanner, Parser):
+class _EventParser(Reader, Scanner, Parser):
     """PyYAML's parser without its composer."""
 
     def __init__(self, text: str) -> None:
@@ -143,7 +143,7 @@ class _Events(Reader, Scanner, Parser):
 
 
 @dataclass(frozen=True)
-class _Made:
+class _BuiltValue:
     """A value, with the number of values in it and how deep they are nested."""
 
     value: Any
@@ -157,12 +157,12 @@ class _Composer:
     def __init__(self, text: str, document: Document) -> None:
         self._text = text
         self._document = document
-        self._anchors: dict[str, _Made] = {}
+        self._anchors: dict[str, _BuiltValue] = {}
         self._count = 0
         self._events: Any = None  # what PyYAML parses has no types
 
     def value(self) -> Any:
-        self._events = _Events(self._text)
+        self._events = _EventParser(self._text)
         self._take()  # the stream's start
         if self._events.check_event(events.StreamEndEvent):
             raise _NothingError
@@ -176,7 +176,7 @@ class _Composer:
     def _take(self) -> Any:
         return self._events.get_event()
 
-    def _node(self, path: str, depth: int) -> _Made:
+    def _node(self, path: str, depth: int) -> _BuiltValue:
         event = self._take()
         if depth > _MAX_DEPTH:
             raise _wrong(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
@@ -184,7 +184,7 @@ class _Composer:
             return self._alias(event, depth)
         self._counted(1, event.start_mark)
         if isinstance(event, events.ScalarEvent):
-            made = _Made(_scalar(event))
+            made = _BuiltValue(_scalar(event))
         else:
             if event.tag not in _PLAIN_TAGS:
                 raise _wrong(f"the tag {event.tag} is not for job files", event.start_mark)
@@ -194,21 +194,21 @@ class _Composer:
             self._anchors[event.anchor] = made
         return made
 
-    def _alias(self, event: Any, depth: int) -> _Made:
+    def _alias(self, event: Any, depth: int) -> _BuiltValue:
         made = self._anchors.get(event.anchor)
         if made is None:
             raise _wrong(f"found undefined alias {event.anchor!r}, or one of what it is in", event.start_mark)
         if depth + made.depth > _MAX_DEPTH:
             raise _wrong(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
         self._counted(made.count, event.start_mark)
-        return _Made(_copy(made.value), made.count, made.depth)
+        return _BuiltValue(_copy(made.value), made.count, made.depth)
 
     def _counted(self, more: int, mark: Any) -> None:
         self._count += more
         if self._count > _MAX_VALUES:
             raise _wrong(f"more than {_MAX_VALUES} values, each use of an alias counted", mark)
 
-    def _mapping(self, path: str, depth: int) -> _Made:
+    def _mapping(self, path: str, depth: int) -> _BuiltValue:
         merged: dict[str, Any] = {}
         own: dict[str, Any] = {}
         count, deepest = 1, 0
@@ -233,9 +233,9 @@ class _Composer:
             own[name] = made.value
             count, deepest = count + made.count, max(deepest, made.depth + 1)
         self._take()
-        return _Made(merged | own, count, deepest)
+        return _BuiltValue(merged | own, count, deepest)
 
-    def _sequence(self, path: str, depth: int) -> _Made:
+    def _sequence(self, path: str, depth: int) -> _BuiltValue:
         items: list[Any] = []
         count, deepest = 1, 0
         while not self._events.check_event(events.SequenceEndEvent):
@@ -245,7 +245,7 @@ class _Composer:
             items.append(made.value)
             count, deepest = count + made.count, max(deepest, made.depth + 1)
         self._take()
-        return _Made(items, count, deepest)
+        return _BuiltValue(items, count, deepest)
 
 
 def _scalar(event: Any) -> scalars.Scalar:

@@ -10,13 +10,21 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from areal.values.boxes import MOST_FILE_BYTES, MOST_OUTPUT_BYTES, Cause, CommandEnding, CommandResult, End, Language
+from areal.values.boxes import (
+    MOST_FILE_BYTES,
+    MOST_OUTPUT_BYTES,
+    BoxEnd,
+    BoxLanguage,
+    Cause,
+    CommandEnding,
+    CommandResult,
+)
 
 from areal_judge.boxes.driver import DRIVER
 from areal_judge.boxes.driver.frames import packed, unpacked
 from areal_judge.boxes.values import BoxRequest
-from areal_judge.sandbox.host.session import FrameError, Session
-from areal_judge.sandbox.values import Driver, Ended, Ending, Run
+from areal_judge.sandbox.host.session import CellSession, FrameError
+from areal_judge.sandbox.values import Driver, Ending, ProgramRun, RunEnding
 
 MOST_FRAME_BYTES = MOST_FILE_BYTES + MOST_OUTPUT_BYTES
 _SLACK_S = 30.0  # beyond a command's time: ending what it started, on a loaded machine
@@ -28,21 +36,21 @@ _CAUSES = {
 }
 
 
-class Falsified(Exception):
+class DriverFalsity(Exception):
     """The driver doesn't answer, or what it answers is no answer."""
 
 
-class Gone(Falsified):
+class DriverGone(DriverFalsity):
     """The driver has ended; the sandbox knows how."""
 
 
-def run_of(request: BoxRequest, longest_s: float) -> Run:
+def run_of(request: BoxRequest, longest_s: float) -> ProgramRun:
     """The sandbox's run behind a box. Its time is bounded by its lease; the sandbox's own bound is far behind that."""
     limits = replace(request.limits, wall_s=2 * longest_s, cpu_s=2 * longest_s * request.limits.processes)
-    return Run(Driver(DRIVER), files=request.files, limits=limits)
+    return ProgramRun(Driver(DRIVER), files=request.files, limits=limits)
 
 
-def end_of(ended: Ended, *, asked: bool) -> End:
+def end_of(ended: RunEnding, *, asked: bool) -> BoxEnd:
     """Why a box ended that nobody asked to end.
 
     `asked`: whether a command was ever given to it. Before the first one nothing of a program runs in a box, so that a
@@ -50,22 +58,22 @@ def end_of(ended: Ended, *, asked: bool) -> End:
     """
     cause = _CAUSES.get(ended.ending, Cause.PROGRAM)
     if ended.signal is not None and not asked:
-        return End(Cause.INFRA, f"the box was killed from outside (signal {ended.signal})")
+        return BoxEnd(Cause.INFRA, f"the box was killed from outside (signal {ended.signal})")
     if cause is Cause.PROGRAM:
         how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
-        return End(cause, f"what serves the box was ended by what ran in it ({how})")
-    return End(cause, f"the box passed its {cause.value.replace('_limit', '')} limit")
+        return BoxEnd(cause, f"what serves the box was ended by what ran in it ({how})")
+    return BoxEnd(cause, f"the box passed its {cause.value.replace('_limit', '')} limit")
 
 
-class Line:
+class DriverLine:
     """Requests to a box's driver, one after the other."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CellSession) -> None:
         self._session = session
         self._turn = asyncio.Lock()
         self.asked = False  # whether a command was ever given
 
-    async def run(self, language: Language, source: str, timeout_s: float, output_bytes: int) -> CommandResult:
+    async def run(self, language: BoxLanguage, source: str, timeout_s: float, output_bytes: int) -> CommandResult:
         """Runs a command. Raises Falsified."""
         self.asked = True
         output_bytes = min(output_bytes, MOST_OUTPUT_BYTES)
@@ -81,7 +89,7 @@ class Line:
                 wall_s=max(0.0, min(float(answer["wall_s"]), timeout_s + _SLACK_S)),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise Falsified(f"an answer that is none: {error}") from error
+            raise DriverFalsity(f"an answer that is none: {error}") from error
 
     async def read(self, path: str, most_bytes: int) -> tuple[bytes, str]:
         """A file, or why there is none. Raises Falsified."""
@@ -100,11 +108,11 @@ class Line:
                 await self._session.send(packed(head, body))
                 frame = await self._session.receive(timeout_s)
                 if frame is None:
-                    raise Gone("what serves the box has ended")
+                    raise DriverGone("what serves the box has ended")
                 return unpacked(frame)
             except TimeoutError as error:
-                raise Falsified(f"no answer for {timeout_s:.0f} s: what serves the box was stopped") from error
+                raise DriverFalsity(f"no answer for {timeout_s:.0f} s: what serves the box was stopped") from error
             except (FrameError, ValueError, RecursionError) as error:
-                raise Falsified(f"an answer that is none: {error}") from error
+                raise DriverFalsity(f"an answer that is none: {error}") from error
             except OSError as error:
-                raise Gone("its channel is closed: the box is being ended") from error
+                raise DriverGone("its channel is closed: the box is being ended") from error

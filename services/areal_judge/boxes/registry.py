@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from areal.errors import ArealError, DataError, InfraError
-from areal.values.boxes import BoxEndedError, Cause, CommandResult, End, Language
+from areal.values.boxes import BoxEnd, BoxEndedError, BoxLanguage, Cause, CommandResult
 
-from areal_judge.boxes.box import MOST_FRAME_BYTES, Falsified, Gone, Line, end_of, run_of
+from areal_judge.boxes.box import MOST_FRAME_BYTES, DriverFalsity, DriverGone, DriverLine, end_of, run_of
 from areal_judge.boxes.values import BoxRequest
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.host.slots import RunSlots
@@ -42,15 +42,15 @@ class BoxBounds:
 
 
 @dataclass(eq=False)
-class _Box:
+class _RegistryBox:
     request: BoxRequest
     holder: str
     expires: float  # by the loop's clock
-    line: asyncio.Future[Line]
-    ended: asyncio.Future[End]
+    line: asyncio.Future[DriverLine]
+    ended: asyncio.Future[BoxEnd]
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
-    cause: End | None = None  # of an end that was asked for
+    cause: BoxEnd | None = None  # of an end that was asked for
     calls: dict[int, asyncio.Task[CommandResult]] = field(default_factory=dict)
 
 
@@ -60,8 +60,8 @@ class BoxRegistry:
     def __init__(self, sandbox: Sandbox, bounds: BoxBounds) -> None:
         self._sandbox = sandbox
         self.bounds = bounds
-        self._boxes: dict[str, _Box] = {}
-        self._ends: OrderedDict[str, End] = OrderedDict()
+        self._boxes: dict[str, _RegistryBox] = {}
+        self._ends: OrderedDict[str, BoxEnd] = OrderedDict()
         self._holders: Counter[str] = Counter()  # open streams of each
         self._room = RunSlots(bounds.boxes)
         self._starting = asyncio.Semaphore(bounds.starting)
@@ -94,7 +94,7 @@ class BoxRegistry:
             if (end := self._ends.get(request.id)) is not None:
                 raise BoxEndedError(request.id, end)
             if self._stopping:
-                raise BoxEndedError(request.id, End(Cause.STOPPED, "the service is stopping"))
+                raise BoxEndedError(request.id, BoxEnd(Cause.STOPPED, "the service is stopping"))
             box, new = self._begin(request), True
         elif box.request != request:
             raise DataError(f"box {request.id} is there with other limits or files", fix="use another id")
@@ -103,44 +103,44 @@ class BoxRegistry:
         await self._running(box)
         return new
 
-    def _begin(self, request: BoxRequest) -> _Box:
+    def _begin(self, request: BoxRequest) -> _RegistryBox:
         loop = asyncio.get_running_loop()
-        box = _Box(request, "", loop.time(), loop.create_future(), loop.create_future())
+        box = _RegistryBox(request, "", loop.time(), loop.create_future(), loop.create_future())
         self._boxes[request.id] = box
         self.created += 1
         box.task = loop.create_task(self._live(box))
         return box
 
-    async def _live(self, box: _Box) -> None:
-        end = End(Cause.INFRA, "the box was lost")
+    async def _live(self, box: _RegistryBox) -> None:
+        end = BoxEnd(Cause.INFRA, "the box was lost")
         try:
             async with self._room.held():
                 end = await self._in_cell(box)
         except asyncio.CancelledError:
             end = box.cause or end
         except InfraError as error:
-            end = box.cause or End(Cause.INFRA, error.message)
+            end = box.cause or BoxEnd(Cause.INFRA, error.message)
         except ArealError as error:
             if not box.line.done():
                 box.line.set_exception(error)
-            end = box.cause or End(Cause.CLOSED, error.message)
+            end = box.cause or BoxEnd(Cause.CLOSED, error.message)
         except Exception as error:
             log.exception("box %s failed", box.request.id)
-            end = End(Cause.INFRA, f"{type(error).__name__}: {error}")
+            end = BoxEnd(Cause.INFRA, f"{type(error).__name__}: {error}")
         finally:
             self._bury(box, end)
 
-    async def _in_cell(self, box: _Box) -> End:
+    async def _in_cell(self, box: _RegistryBox) -> BoxEnd:
         run = run_of(box.request, self.bounds.lease_s)
         async with contextlib.AsyncExitStack() as stack:
             async with self._starting:
                 session = await stack.enter_async_context(self._sandbox.session(run, MOST_FRAME_BYTES))
-            line = Line(session)
+            line = DriverLine(session)
             box.line.set_result(line)
             ended = await session.over()
         return box.cause or end_of(ended, asked=line.asked)
 
-    def _bury(self, box: _Box, end: End) -> None:
+    def _bury(self, box: _RegistryBox, end: BoxEnd) -> None:
         name = box.request.id
         if box.timer is not None:
             box.timer.cancel()
@@ -153,18 +153,18 @@ class BoxRegistry:
         self.ends[end.cause] += 1
         box.ended.set_result(end)
 
-    def _end(self, box: _Box, end: End) -> None:
+    def _end(self, box: _RegistryBox, end: BoxEnd) -> None:
         if box.cause is None and not box.ended.done():
             box.cause = end
             assert box.task is not None
             box.task.cancel()
 
-    async def close(self, name: str) -> End:
+    async def close(self, name: str) -> BoxEnd:
         """Ends a box; returns when nothing of it is left."""
         box = self._boxes.get(name)
         if box is None:
-            return self._ends.get(name) or End(Cause.UNKNOWN, "no such box is known here")
-        self._end(box, End(Cause.CLOSED, "closed"))
+            return self._ends.get(name) or BoxEnd(Cause.UNKNOWN, "no such box is known here")
+        self._end(box, BoxEnd(Cause.CLOSED, "closed"))
         return await asyncio.shield(box.ended)
 
     async def stop(self) -> None:
@@ -172,7 +172,7 @@ class BoxRegistry:
         self._stopping = True
         boxes = list(self._boxes.values())
         for box in boxes:
-            self._end(box, End(Cause.STOPPED, "the service stopped"))
+            self._end(box, BoxEnd(Cause.STOPPED, "the service stopped"))
         await asyncio.gather(*(box.ended for box in boxes))
 
     # ---- leases
@@ -186,23 +186,23 @@ class BoxRegistry:
         box = self._box(name)
         return max(0.0, box.expires - asyncio.get_running_loop().time()), max(box.calls, default=0)
 
-    def _lease(self, box: _Box, lease_s: float) -> float:
+    def _lease(self, box: _RegistryBox, lease_s: float) -> float:
         lease_s = min(lease_s, self.bounds.lease_s)
         box.expires = asyncio.get_running_loop().time() + lease_s
         self._watch(box)
         return lease_s
 
-    def _watch(self, box: _Box) -> None:
+    def _watch(self, box: _RegistryBox) -> None:
         """Has the reaper look again when the box should end as things stand."""
         loop = asyncio.get_running_loop()
         if box.timer is not None:
             box.timer.cancel()
         left = box.expires - loop.time()
         if box.holder and not self._holders[box.holder] and self.bounds.grace_s < left:
-            end = End(Cause.DISCONNECTED, f"its holder was not there for {self.bounds.grace_s:g} s")
+            end = BoxEnd(Cause.DISCONNECTED, f"its holder was not there for {self.bounds.grace_s:g} s")
             left = self.bounds.grace_s
         else:
-            end = End(Cause.EXPIRED, "its lease ended")
+            end = BoxEnd(Cause.EXPIRED, "its lease ended")
         box.timer = loop.call_later(left, self._end, box, end)
 
     @contextlib.contextmanager
@@ -230,7 +230,7 @@ class BoxRegistry:
     # ---- commands
 
     async def run(
-        self, name: str, call: int, language: Language, source: str, timeout_s: float, output_bytes: int
+        self, name: str, call: int, language: BoxLanguage, source: str, timeout_s: float, output_bytes: int
     ) -> CommandResult:
         """Runs a command. The same call again joins it, or has the same answer. Raises BoxEndedError, DataError."""
         box = self._box(name)
@@ -248,7 +248,7 @@ class BoxRegistry:
         return task.result()
 
     async def _command(
-        self, box: _Box, language: Language, source: str, timeout_s: float, output_bytes: int
+        self, box: _RegistryBox, language: BoxLanguage, source: str, timeout_s: float, output_bytes: int
     ) -> CommandResult:
         return await self._with(box, lambda line: line.run(language, source, timeout_s, output_bytes))
 
@@ -260,24 +260,24 @@ class BoxRegistry:
         """Writes a file of a box; why it could not be, or nothing. Raises BoxEndedError."""
         return await self._with(self._box(name), lambda line: line.write(path, data, executable=executable))
 
-    async def _with(self, box: _Box, ask: Callable[[Line], Awaitable[T]]) -> T:
+    async def _with(self, box: _RegistryBox, ask: Callable[[DriverLine], Awaitable[T]]) -> T:
         line = await self._running(box)
         work = asyncio.ensure_future(ask(line))
         try:
             await _either(work, box.ended)
-            if work.done() and not isinstance(work.exception(), Falsified):
+            if work.done() and not isinstance(work.exception(), DriverFalsity):
                 return work.result()
             if work.done() and not box.ended.done():
                 # What serves the box is gone or lies. Gone: the sandbox says how; else its word would be the program's.
-                patience_s = _GONE_S if isinstance(work.exception(), Gone) else _FALSIFIED_S
+                patience_s = _GONE_S if isinstance(work.exception(), DriverGone) else _FALSIFIED_S
                 await asyncio.wait([box.ended], timeout=patience_s)
-                self._end(box, End(Cause.PROGRAM, str(work.exception())))
+                self._end(box, BoxEnd(Cause.PROGRAM, str(work.exception())))
             raise BoxEndedError(box.request.id, await asyncio.shield(box.ended))
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _running(self, box: _Box) -> Line:
+    async def _running(self, box: _RegistryBox) -> DriverLine:
         await _either(box.line, box.ended)
         if box.line.done() and (error := box.line.exception()) is not None:
             raise error
@@ -285,10 +285,10 @@ class BoxRegistry:
             raise BoxEndedError(box.request.id, box.ended.result())
         return box.line.result()
 
-    def _box(self, name: str) -> _Box:
+    def _box(self, name: str) -> _RegistryBox:
         box = self._boxes.get(name)
         if box is None:
-            raise BoxEndedError(name, self._ends.get(name) or End(Cause.UNKNOWN, "no such box is known here"))
+            raise BoxEndedError(name, self._ends.get(name) or BoxEnd(Cause.UNKNOWN, "no such box is known here"))
         return box
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from areal.errors import DataError
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import sandbox_pb2
-from areal.values.boxes import CommandResult, End, Language
+from areal.values.boxes import BoxEnd, BoxLanguage, CommandResult
 
 from areal_judge.boxes.values import BOX_LIMITS, BoxRequest
 from areal_judge.sandbox.values import Limits
 
-_LANGUAGES = {pb.BOX_LANGUAGE_BASH: Language.BASH, pb.BOX_LANGUAGE_PYTHON: Language.PYTHON}
+_LANGUAGES = {pb.BOX_LANGUAGE_BASH: BoxLanguage.BASH, pb.BOX_LANGUAGE_PYTHON: BoxLanguage.PYTHON}
 _LIMITS = ("memory_bytes", "disk_bytes", "inodes", "processes", "open_files", "stack_bytes")
 
 
-def end_to_wire(name: str, end: End) -> pb.BoxEnd:
+def end_to_wire(name: str, end: BoxEnd) -> pb.BoxEnd:
     """A box's end."""
     cause = pb.BoxEndCause.Value(f"BOX_END_CAUSE_{end.cause.name}")
     return pb.BoxEnd(id=name, cause=cause, message=end.message)
@@ -37,7 +37,7 @@ def _limits(wire: sandbox_pb2.SandboxLimits) -> Limits:
     return limits
 
 
-def language_of(wire: pb.BoxLanguage.ValueType) -> Language:
+def language_of(wire: pb.BoxLanguage.ValueType) -> BoxLanguage:
     """A command's language. Raises DataError."""
     if wire not in _LANGUAGES:
         raise DataError("a command's language is missing", fix="set it to BASH or PYTHON")

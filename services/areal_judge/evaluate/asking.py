@@ -21,7 +21,7 @@ _PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
-class Sampling:
+class AnswerSampling:
     """How answers are drawn. Sample i of a question has the seed `seed` + i, where the server knows seeds."""
 
     samples: int = 1
@@ -32,7 +32,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """One answer to question `question`; `refused` says why there is none."""
 
     question: int
@@ -48,15 +48,15 @@ async def ask_all(
     address: str,
     key: str,
     prompts: Sequence[str],
-    sampling: Sampling,
+    sampling: AnswerSampling,
     concurrent: int,
-    done: Callable[[Answer], None] = lambda answer: None,
-) -> list[Answer]:
+    done: Callable[[ModelAnswer], None] = lambda answer: None,
+) -> list[ModelAnswer]:
     """Every prompt's answers, by prompt and sample. Raises InfraError when the server is away."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=concurrent)
     timeout = httpx.Timeout(_ANSWER_S, connect=10.0)
-    answers: dict[tuple[int, int], Answer] = {}
+    answers: dict[tuple[int, int], ModelAnswer] = {}
     waiting = iter([(question, sample) for question in range(len(prompts)) for sample in range(sampling.samples)])
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=timeout, limits=limits) as client:
         model = await _model(client, address)
@@ -98,7 +98,7 @@ async def _model(client: httpx.AsyncClient, address: str) -> str:
 
 async def _answer(
     client: httpx.AsyncClient, address: str, body: dict[str, object], question: int, sample: int
-) -> Answer:
+) -> ModelAnswer:
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1))
@@ -110,18 +110,18 @@ async def _answer(
             if response.status_code == 200:
                 return _read(response, question, sample)
             if response.status_code < 500 and response.status_code not in (408, 429):
-                return Answer(question, sample, refused=_words(response))
+                return ModelAnswer(question, sample, refused=_words(response))
             trouble = _words(response)
     raise InfraError(f"{address} does not answer: {trouble}", fix="see whether it still runs, and its log")
 
 
-def _read(response: httpx.Response, question: int, sample: int) -> Answer:
+def _read(response: httpx.Response, question: int, sample: int) -> ModelAnswer:
     try:
         said = response.json()
         choice = said["choices"][0]
         text = choice["message"].get("content") or ""
         tokens = (said.get("usage") or {}).get("completion_tokens") or 0
-        return Answer(question, sample, str(text), str(choice.get("finish_reason") or ""), int(tokens))
+        return ModelAnswer(question, sample, str(text), str(choice.get("finish_reason") or ""), int(tokens))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InfraError(
             f"the server's answer has another form than OpenAI's: {response.text[:200]}",

@@ -26,7 +26,7 @@ class Judges(Protocol):
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ProgramAttempt:
     """One program, and what judges it."""
 
     submission: Submission
@@ -37,13 +37,13 @@ class Attempt:
 class AttemptOutcome:
     """What became of an attempt."""
 
-    attempt: Attempt
+    attempt: ProgramAttempt
     judgement: Judgement
 
 
 async def judge_all(
     judge: Judges,
-    attempts: Sequence[Attempt],
+    attempts: Sequence[ProgramAttempt],
     options: Options,
     jobs: int,
     done: Callable[[AttemptOutcome], None] = lambda outcome: None,
@@ -75,7 +75,7 @@ async def judge_all(
     return [outcomes[index] for index in range(len(attempts))]
 
 
-async def _judge(judge: Judges, attempt: Attempt, options: Options) -> Judgement:
+async def _judge(judge: Judges, attempt: ProgramAttempt, options: Options) -> Judgement:
     for _ in range(ASKED - 1):
         judgement = await judge.judge(attempt.submission, attempt.suite, options)
         if judgement.score is not None or not judgement.retryable:

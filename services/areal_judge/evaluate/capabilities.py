@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.sandbox.host.probing import probe
 from areal_judge.sandbox.host.tiers import promise
-from areal_judge.sandbox.values import Ended, Powers, Run, Tier
+from areal_judge.sandbox.values import Powers, ProgramRun, RunEnding, Tier
 
 
 class _NoCells:
@@ -24,14 +24,14 @@ class _NoCells:
     def __init__(self, powers: Powers) -> None:
         self.powers = powers
 
-    async def run(self, run: Run) -> Ended:
+    async def run(self, run: ProgramRun) -> RunEnding:
         raise BugError("nothing runs here")
 
 
 def capabilities_command(*, as_json: bool) -> int:
     """Probe and show; 64 when this machine can run nothing safely."""
     powers = probe()
-    store = Store()  # what compilations would share has a place there, as in a service
+    store = PreparedFiles()  # what compilations would share has a place there, as in a service
     try:
         toolchains = Toolchains(_NoCells(powers), store=store).capabilities()
     finally:

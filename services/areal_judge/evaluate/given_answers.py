@@ -15,21 +15,21 @@ from typing import NoReturn
 
 from areal.errors import ConfigError, DataError
 
-from areal_judge.evaluate.asking import Answer
-from areal_judge.evaluate.suite_rows import Question
+from areal_judge.evaluate.asking import ModelAnswer
+from areal_judge.evaluate.suite_rows import SuiteQuestion
 
 MAX_LINE_BYTES = 4 << 20
 MAX_SAMPLES = 1_000_000
 
 
-def reference_answers(questions: Sequence[Question]) -> list[Answer]:
+def reference_answers(questions: Sequence[SuiteQuestion]) -> list[ModelAnswer]:
     """Every question's own solution. Raises ConfigError where questions have none."""
     if not all(question.solution for question in questions):
         raise ConfigError("these rows have no reference solutions", fix="give --canonical with --suite humaneval only")
     return [_answer(number, 0, question, question.solution) for number, question in enumerate(questions)]
 
 
-def sampled_answers(path: Path, questions: Sequence[Question], known: Collection[str]) -> list[Answer]:
+def sampled_answers(path: Path, questions: Sequence[SuiteQuestion], known: Collection[str]) -> list[ModelAnswer]:
     """The samples of a file (.jsonl or .jsonl.gz), in its order.
 
     Args:
@@ -59,8 +59,8 @@ def sampled_answers(path: Path, questions: Sequence[Question], known: Collection
     return answers
 
 
-def _answer(number: int, sample: int, question: Question, completion: str) -> Answer:
-    return Answer(number, sample, completion, program=question.code + completion)
+def _answer(number: int, sample: int, question: SuiteQuestion, completion: str) -> ModelAnswer:
+    return ModelAnswer(number, sample, completion, program=question.code + completion)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import orjson
 from areal.v1 import reward_pb2 as pb
 
-from areal_judge.evaluate.asking import Answer
-from areal_judge.evaluate.attempts import Attempt, judge_all
+from areal_judge.evaluate.asking import ModelAnswer
+from areal_judge.evaluate.attempts import ProgramAttempt, judge_all
 from areal_judge.evaluate.local_judge import Demands, local_judge
-from areal_judge.evaluate.suite_rows import Question
+from areal_judge.evaluate.suite_rows import SuiteQuestion
 from areal_judge.judge.extract import program_of
 from areal_judge.judge.values import Options, Submission
 from areal_judge.mathematics import MathScorer
@@ -37,8 +37,8 @@ REFUSED, NO_PROGRAM = Grade(0.0, "REFUSED"), Grade(0.0, "NO_PROGRAM")
 
 
 async def grade_math(
-    questions: Sequence[Question],
-    answers: Sequence[Answer],
+    questions: Sequence[SuiteQuestion],
+    answers: Sequence[ModelAnswer],
     verifier: MathScorer,
     done: Callable[[int], None] = lambda count: None,
 ) -> list[Grade]:
@@ -76,14 +76,14 @@ def _grade(result: pb.ScoreResult) -> Grade:
 
 
 async def grade_code(
-    questions: Sequence[Question],
-    answers: Sequence[Answer],
+    questions: Sequence[SuiteQuestion],
+    answers: Sequence[ModelAnswer],
     demands: Demands,
     done: Callable[[int], None] = lambda count: None,
 ) -> list[Grade]:
     """Grades by the tests of each question's program: 1 when all pass."""
     grades: dict[int, Grade] = {}
-    attempts: list[Attempt] = []
+    attempts: list[ProgramAttempt] = []
     places: list[int] = []
     for place, answer in enumerate(answers):
         tests = questions[answer.question].tests
@@ -93,7 +93,7 @@ async def grade_code(
             grades[place] = REFUSED if answer.refused else NO_PROGRAM
             continue
         places.append(place)
-        attempts.append(Attempt(Submission(program), tests))
+        attempts.append(ProgramAttempt(Submission(program), tests))
     done(len(grades))
     if attempts:
         options = Options(min_tier=demands.min_tier, total_s=_TOTAL_S)

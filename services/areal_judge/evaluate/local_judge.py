@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
 from areal_judge.sandbox.values import Powers, Tier
@@ -34,11 +34,11 @@ async def local_judge(demands: Demands, language: str = "python") -> AsyncIterat
         InfraError: the sandbox doesn't start.
     """
     async with contextlib.AsyncExitStack() as stack:
-        store: Store | None = None
+        store: PreparedFiles | None = None
         readable: tuple[str, ...] = ()
         found: tuple[Toolchain, ...] | None = None
         if language != "python":
-            store = Store()
+            store = PreparedFiles()
             stack.callback(store.close)
             found = Toolchains.found()
             readable = Toolchains.readable(found, store)

@@ -35,7 +35,7 @@ _SUFFIXES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrialOptions:
     """The command's arguments and options."""
 
     solution: Path
@@ -50,7 +50,7 @@ class Asked:
     highest_tier: str = "T4"
 
 
-def try_command(asked: Asked) -> int:
+def try_command(asked: TrialOptions) -> int:
     """Judge and show; answers the exit code."""
     suite = read_suite(asked.suite, asked.format)
     judgement = asyncio.run(_judge(asked, _submission(asked), suite))
@@ -61,7 +61,7 @@ def try_command(asked: Asked) -> int:
     return exit_code(judgement)
 
 
-async def _judge(asked: Asked, submission: Submission, suite: Suite) -> Judgement:
+async def _judge(asked: TrialOptions, submission: Submission, suite: Suite) -> Judgement:
     demands = Demands(Tier[asked.min_tier], Tier[asked.highest_tier], asked.min_tier == "T0")
     options = Options(run_all=not asked.stop, reveal=True, min_tier=demands.min_tier, total_s=asked.total_s)
     async with local_judge(demands, submission.language) as (judge, _):
@@ -69,7 +69,7 @@ async def _judge(asked: Asked, submission: Submission, suite: Suite) -> Judgemen
         return replace(judgement, suite_digest=digest(suite))
 
 
-def _submission(asked: Asked) -> Submission:
+def _submission(asked: TrialOptions) -> Submission:
     fallback = "python" if asked.completion else ""
     language = asked.language or _SUFFIXES.get(asked.solution.suffix.lower(), fallback)
     if language not in LANGUAGES:

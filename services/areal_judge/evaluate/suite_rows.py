@@ -26,7 +26,7 @@ _FUNCTION = "Complete this Python code, and put the whole of it between ```pytho
 
 
 @dataclass(frozen=True)
-class Question:
+class SuiteQuestion:
     """One row: what is asked, and either the expected answer or the tests of a program."""
 
     id: str
@@ -45,11 +45,11 @@ class BenchmarkSuite:
     grader: Literal["math", "code"]
     dataset: str  # on the hub
     files: str  # of the dataset: a pattern
-    read: Callable[[Row, str | None], Question]
+    read: Callable[[Row, str | None], SuiteQuestion]
     columns: str  # for people
 
 
-def questions(suite: BenchmarkSuite, rows: Iterable[tuple[str, Row]], instruction: str | None) -> list[Question]:
+def questions(suite: BenchmarkSuite, rows: Iterable[tuple[str, Row]], instruction: str | None) -> list[SuiteQuestion]:
     """The questions of rows, each given with its place. Raises DataError that names the row and what it lacks.
 
     `instruction` follows each question instead of the suite's own; an empty one leaves the question alone.
@@ -87,15 +87,15 @@ def _with(question: str, instruction: str | None, usual: str) -> str:
     return f"{question}\n\n{added}" if added else question
 
 
-def _gsm8k(row: Row, instruction: str | None) -> Question:
+def _gsm8k(row: Row, instruction: str | None) -> SuiteQuestion:
     question, answer = _text(row, "question"), _text(row, "answer")
     if "####" not in answer:
         raise DataError("its answer has no ####, after which GSM8K writes the number")
     number = answer.rpartition("####")[2].strip().replace(",", "")
-    return Question(_id(row, "id"), _with(question, instruction, _BOXED), number)
+    return SuiteQuestion(_id(row, "id"), _with(question, instruction, _BOXED), number)
 
 
-def _math(row: Row, instruction: str | None) -> Question:
+def _math(row: Row, instruction: str | None) -> SuiteQuestion:
     try:
         answer = _text(row, "answer")
     except DataError:
@@ -103,19 +103,21 @@ def _math(row: Row, instruction: str | None) -> Question:
         if "\\boxed" not in answer and "\\fbox" not in answer:
             raise DataError("it has no answer, and its solution has no \\boxed{…}") from None
     asked = _with(_text(row, "problem", "question"), instruction, _BOXED)
-    return Question(_id(row, "unique_id", "id", "ID"), asked, answer)
+    return SuiteQuestion(_id(row, "unique_id", "id", "ID"), asked, answer)
 
 
-def _livecodebench(row: Row, instruction: str | None) -> Question:
+def _livecodebench(row: Row, instruction: str | None) -> SuiteQuestion:
     question, starter = _text(row, "question_content"), row.get("starter_code")
     usual = f"{_FUNCTION}\n\n```python\n{starter}\n```" if starter else _PROGRAM
-    return Question(_id(row, "question_id"), _with(question, instruction, usual), tests=suite_of(row, "livecodebench"))
+    return SuiteQuestion(
+        _id(row, "question_id"), _with(question, instruction, usual), tests=suite_of(row, "livecodebench")
+    )
 
 
-def _humaneval(row: Row, instruction: str | None) -> Question:
+def _humaneval(row: Row, instruction: str | None) -> SuiteQuestion:
     prompt = _text(row, "prompt").strip("\n")
     asked = f"```python\n{prompt}\n```"
-    return Question(
+    return SuiteQuestion(
         _id(row, "task_id"),
         _with(asked, instruction, _FUNCTION),
         tests=suite_of(row, "humaneval"),
@@ -124,10 +126,10 @@ def _humaneval(row: Row, instruction: str | None) -> Question:
     )
 
 
-def _mbpp(row: Row, instruction: str | None) -> Question:
+def _mbpp(row: Row, instruction: str | None) -> SuiteQuestion:
     tests = "\n".join(map(str, row.get("test_list") or ()))  # they alone say what the function is called
     question = f"{_text(row, 'text', 'prompt')} It must pass these tests:\n\n```python\n{tests}\n```"
-    return Question(_id(row, "task_id"), _with(question, instruction, _FROM_TESTS), tests=suite_of(row, "mbpp"))
+    return SuiteQuestion(_id(row, "task_id"), _with(question, instruction, _FROM_TESTS), tests=suite_of(row, "mbpp"))
 
 
 SUITES: Mapping[str, BenchmarkSuite] = {

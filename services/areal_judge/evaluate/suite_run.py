@@ -27,12 +27,12 @@ from areal.weights.manifest import MANIFEST_NAME, Manifest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from areal_judge.evaluate.asking import Answer, Sampling, ask_all
+from areal_judge.evaluate.asking import AnswerSampling, ModelAnswer, ask_all
 from areal_judge.evaluate.given_answers import reference_answers, sampled_answers
 from areal_judge.evaluate.grading import ANSWER_FIELD, Grade, grade_code, grade_math
 from areal_judge.evaluate.local_judge import Demands
 from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, Question, questions
+from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
 from areal_judge.sandbox.values import Tier
 
 FAILED = 1  # the reference solutions, not us
@@ -40,7 +40,7 @@ _SAMPLED_TEMPERATURE = 0.6  # unless given, of more than one answer a question
 
 
 @dataclass(frozen=True)
-class Asked:
+class SuiteOptions:
     """The command's options."""
 
     suite: str
@@ -65,7 +65,7 @@ class Asked:
     canonical: bool = False  # the reference solutions
 
 
-def suite_command(asked: Asked) -> int:
+def suite_command(asked: SuiteOptions) -> int:
     """Ask, grade and report; answers the exit code."""
     if asked.suite not in SUITES:
         raise ConfigError(f"there is no suite {asked.suite!r}", fix=f"use one of {', '.join(SUITES)}")
@@ -105,18 +105,22 @@ def suite_command(asked: Asked) -> int:
     return FAILED if asked.canonical and report["right"] < len(answers) else int(ExitCode.DONE)
 
 
-async def _answered(asked: Asked, asking: Sequence[Question], address: str, bar: Progress) -> list[Answer]:
+async def _answered(
+    asked: SuiteOptions, asking: Sequence[SuiteQuestion], address: str, bar: Progress
+) -> list[ModelAnswer]:
     total = len(asking) * asked.samples
     temperature = asked.temperature
     if temperature is None:
         temperature = 0.0 if asked.samples == 1 else _SAMPLED_TEMPERATURE
-    sampling = Sampling(asked.samples, temperature, asked.top_p, asked.max_tokens, asked.seed)
+    sampling = AnswerSampling(asked.samples, temperature, asked.top_p, asked.max_tokens, asked.seed)
     answering = bar.add_task("answering", total=total)
     prompts = [question.prompt for question in asking]
     return await ask_all(address, asked.key, prompts, sampling, asked.concurrent, lambda answer: bar.advance(answering))
 
 
-async def _graded(asked: Asked, asking: Sequence[Question], answers: Sequence[Answer], bar: Progress) -> list[Grade]:
+async def _graded(
+    asked: SuiteOptions, asking: Sequence[SuiteQuestion], answers: Sequence[ModelAnswer], bar: Progress
+) -> list[Grade]:
     grading = bar.add_task("grading", total=len(answers))
 
     def graded(count: int) -> None:
@@ -131,7 +135,7 @@ async def _graded(asked: Asked, asking: Sequence[Question], answers: Sequence[An
 # ---- the model
 
 
-def _model(asked: Asked, stack: contextlib.ExitStack) -> tuple[str, str]:
+def _model(asked: SuiteOptions, stack: contextlib.ExitStack) -> tuple[str, str]:
     """A server's address, and the policy where a run's published version is what it serves."""
     named, policy = asked.model, ""
     if is_address(named):
@@ -171,7 +175,7 @@ def _newest_version(layout: RunLayout) -> Iterator[tuple[str, str]]:
 
 
 def _report(
-    asked: Asked, asking: Sequence[Question], answers: Sequence[Answer], grades: Sequence[Grade]
+    asked: SuiteOptions, asking: Sequence[SuiteQuestion], answers: Sequence[ModelAnswer], grades: Sequence[Grade]
 ) -> dict[str, Any]:
     scores: list[list[float]] = [[] for _ in asking]
     for answer, grade in zip(answers, grades, strict=True):
@@ -195,7 +199,9 @@ def _report(
     }
 
 
-def _write(path: Path, asking: Sequence[Question], answers: Sequence[Answer], grades: Sequence[Grade]) -> None:
+def _write(
+    path: Path, asking: Sequence[SuiteQuestion], answers: Sequence[ModelAnswer], grades: Sequence[Grade]
+) -> None:
     """Every answer with its grade, a line each."""
     lines = [
         {

@@ -17,12 +17,12 @@ from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
 from areal_judge.judge.endings import of_output
-from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, Answer, Failure, Program, call_of, opened
-from areal_judge.judge.record import Record
+from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, CallResult, CaseFailure, Program, call_of, opened
+from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import AssertSuite, CaseResult, Status, Submission
 from areal_judge.sandbox.host.runner import Pair
-from areal_judge.sandbox.host.session import FrameError, Session
-from areal_judge.sandbox.values import Driver, Ending, Limits, Run
+from areal_judge.sandbox.host.session import CellSession, FrameError
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun
 
 LONGEST_FRAME = 16 << 20  # the tester is ours: inputs that it makes may be long
 _OWN_S = 10.0  # what the test code may take by itself between two calls
@@ -32,20 +32,20 @@ _GONE = ("error", "ProgramError", "the program is gone", "Exception")
 
 
 @dataclass
-class _Case:
+class _CaseOutcome:
     """What happened to the program within one case of the tests."""
 
     calls: int = 0
     wall_s: float = 0.0
-    failure: Failure | None = None  # that no test code may forgive
-    raised: Failure | None = None  # the last exception, which a test may expect
+    failure: CaseFailure | None = None  # that no test code may forgive
+    raised: CaseFailure | None = None  # the last exception, which a test may expect
 
 
-async def judge_asserts(pair: Pair, submission: Submission, suite: AssertSuite, record: Record) -> None:
+async def judge_asserts(pair: Pair, submission: Submission, suite: AssertSuite, record: AttemptRecord) -> None:
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
     whole_s = record.options.total_s + _OWN_S
     limits = Limits(wall_s=whole_s, cpu_s=whole_s, memory_bytes=max(_MEMORY_BYTES, suite.limits.memory_bytes))
-    run = Run(Driver(TESTER, _payload(suite)), limits=limits, numpy=suite.needs_numpy)
+    run = ProgramRun(Driver(TESTER, _payload(suite)), limits=limits, numpy=suite.needs_numpy)
     async with pair.session(run, LONGEST_FRAME) as tester:
         kind, *given = await _told(tester, PREPARE_S) or await _silent(tester)
         if kind != "cases" or not given[0]:
@@ -68,12 +68,12 @@ def _payload(suite: AssertSuite) -> bytes:
 class _Bridge:
     """Between a tester and a program that are both there."""
 
-    def __init__(self, tester: Session, program: Program, suite: AssertSuite, record: Record) -> None:
+    def __init__(self, tester: CellSession, program: Program, suite: AssertSuite, record: AttemptRecord) -> None:
         self._tester = tester
         self._program = program
         self._limits = suite.limits
         self._record = record
-        self._case = _Case()
+        self._case = _CaseOutcome()
         self._calls = 0
         self._alive = True
 
@@ -114,7 +114,7 @@ class _Bridge:
         left_s = min(self._limits.wall_s, self._record.left_s) - case.wall_s
         if left_s <= 0 and self._alive:
             late = CaseResult(0, Status.TIME_LIMIT, detail="the calls of this case together took too long")
-            case.failure = case.failure or Failure(late)
+            case.failure = case.failure or CaseFailure(late)
         if left_s <= 0 or not self._alive:
             return _GONE
         try:
@@ -123,10 +123,10 @@ class _Bridge:
             if self._calls == 1:  # later ones may be made of what the program returned
                 raise DataError(f"arguments of a test can't be carried: {error}", fix="use smaller inputs") from None
             bad = CaseResult(0, Status.BAD_RESULT_TYPE, detail=f"the tests can't pass its result on: {error}")
-            case.failure = case.failure or Failure(bad)
+            case.failure = case.failure or CaseFailure(bad)
             return _GONE
         outcome = await self._program.call(call, left_s)
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, CallResult):
             case.wall_s += outcome.wall_s
             return "result", outcome.value, outcome.arguments
         case.wall_s += outcome.case.wall_s
@@ -140,7 +140,7 @@ class _Bridge:
 
     def _close(self, verdict: str, name: str, message: str, line: int | None) -> None:
         """The tester is through with a case."""
-        case, self._case = self._case, _Case()
+        case, self._case = self._case, _CaseOutcome()
         record = self._record
         record.spent_s += case.wall_s
         if case.failure is not None:
@@ -179,7 +179,7 @@ class _Bridge:
         await self._tester.send(codec.encode(frame, max_bytes=LONGEST_FRAME, max_nodes=REQUEST_NODES))
 
 
-async def _silent(tester: Session) -> tuple[Any, ...]:
+async def _silent(tester: CellSession) -> tuple[Any, ...]:
     """Why tests say nothing before anything of the program has run. Raises InfraError when they were only too slow."""
     ended = await tester.finish()
     if ended.ending in (Ending.CANCELLED, Ending.WALL_LIMIT):
@@ -187,7 +187,7 @@ async def _silent(tester: Session) -> tuple[Any, ...]:
     return "gone", of_output(ended)[1] or "they ended early"
 
 
-async def _told(tester: Session, timeout_s: float) -> tuple[Any, ...] | None:
+async def _told(tester: CellSession, timeout_s: float) -> tuple[Any, ...] | None:
     """The tester's next frame; None when it is gone, or takes too long."""
     try:
         data = await tester.receive(timeout_s)

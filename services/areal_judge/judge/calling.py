@@ -9,8 +9,8 @@ from areal.errors import DataError
 
 from areal_judge.judge.codec import CodecError
 from areal_judge.judge.equality import same
-from areal_judge.judge.program import IN_THREAD_BYTES, Answer, Call, Failure, Program, call_of, opened
-from areal_judge.judge.record import Record
+from areal_judge.judge.program import IN_THREAD_BYTES, CallResult, CaseFailure, EncodedCall, Program, call_of, opened
+from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import CallCase, CallSuite, CaseResult, Status, Submission
 from areal_judge.sandbox.host.runner import Sandbox
 
@@ -18,7 +18,7 @@ _SHOWN_CHARS = 200
 _MAX_LOST = 20  # processes that a program may lose before the rest of its cases is skipped
 
 
-async def judge_calls(sandbox: Sandbox, submission: Submission, suite: CallSuite, record: Record) -> None:
+async def judge_calls(sandbox: Sandbox, submission: Submission, suite: CallSuite, record: AttemptRecord) -> None:
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
     lost = 0
     while not record.over and lost < _MAX_LOST:
@@ -29,7 +29,7 @@ async def judge_calls(sandbox: Sandbox, submission: Submission, suite: CallSuite
 
 
 async def _session(
-    sandbox: Sandbox, submission: Submission, suite: CallSuite, cases: tuple[CallCase, ...], record: Record
+    sandbox: Sandbox, submission: Submission, suite: CallSuite, cases: tuple[CallCase, ...], record: AttemptRecord
 ) -> None:
     """One process, until its cases are through or it is lost."""
     calls = _encoded(cases, len(record.cases))
@@ -51,7 +51,7 @@ async def _session(
         record.ended_with(await program.end())
 
 
-async def _load(program: Program, suite: CallSuite, record: Record) -> bool:
+async def _load(program: Program, suite: CallSuite, record: AttemptRecord) -> bool:
     started = time.monotonic()
     failure = await program.load(min(suite.limits.wall_s, record.left_s))
     record.spent_s += time.monotonic() - started
@@ -63,13 +63,13 @@ async def _load(program: Program, suite: CallSuite, record: Record) -> bool:
     return False
 
 
-async def _case(program: Program, suite: CallSuite, case: CallCase, call: Call, record: Record) -> bool:
+async def _case(program: Program, suite: CallSuite, case: CallCase, call: EncodedCall, record: AttemptRecord) -> bool:
     """Runs one case; whether the program can go on."""
     if record.left_s <= 0:
         _out_of_time(record)
         return False
     outcome = await program.call(call, min(suite.limits.wall_s, record.left_s))
-    if isinstance(outcome, Failure):
+    if isinstance(outcome, CaseFailure):
         record.spent_s += outcome.case.wall_s
         record.flags |= outcome.flags
         record.add(outcome.case)
@@ -81,7 +81,9 @@ async def _case(program: Program, suite: CallSuite, case: CallCase, call: Call, 
     return True
 
 
-async def _compared(answer: Answer, suite: CallSuite, case: CallCase, size: int, record: Record) -> CaseResult:
+async def _compared(
+    answer: CallResult, suite: CallSuite, case: CallCase, size: int, record: AttemptRecord
+) -> CaseResult:
     try:
         if max(size, answer.size) > IN_THREAD_BYTES:
             right = await asyncio.to_thread(_right, answer.value, case.expected, suite)
@@ -104,7 +106,7 @@ def _right(value: object, expected: object, suite: CallSuite) -> bool:
     return wrapped and same(value, expected[0], suite.checker)  # type: ignore[index]
 
 
-def _encoded(cases: tuple[CallCase, ...], first: int) -> list[Call]:
+def _encoded(cases: tuple[CallCase, ...], first: int) -> list[EncodedCall]:
     calls = []
     for index, case in enumerate(cases, first):
         try:
@@ -116,7 +118,7 @@ def _encoded(cases: tuple[CallCase, ...], first: int) -> list[Call]:
     return calls
 
 
-def _out_of_time(record: Record) -> None:
+def _out_of_time(record: AttemptRecord) -> None:
     record.add(CaseResult(0, Status.TIME_LIMIT, detail=f"all cases together took over {record.options.total_s:g} s"))
     record.skip_rest()
 

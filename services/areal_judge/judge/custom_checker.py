@@ -13,7 +13,7 @@ from areal_judge.judge import codec
 from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.wire import REQUEST_BYTES
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Driver, Ending, Limits, Run
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun
 
 LIMITS = Limits(wall_s=10.0, cpu_s=10.0)
 _ACCEPTED = 0
@@ -50,7 +50,7 @@ async def accepts(sandbox: Sandbox, source: str, stdin: bytes, output: bytes, an
 
 async def _asked(sandbox: Sandbox, source: str, stdin: bytes, output: bytes, answer: bytes) -> Opinion:
     payload = codec.encode(("checker", source, stdin, output, answer), max_bytes=REQUEST_BYTES)
-    async with sandbox.session(Run(Driver(TESTER, payload), limits=LIMITS)) as session:
+    async with sandbox.session(ProgramRun(Driver(TESTER, payload), limits=LIMITS)) as session:
         ended = await session.finish(LIMITS.wall_s)
     if ended.ending is Ending.EXITED and ended.exit_code == _ACCEPTED:
         return Opinion(accepted=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from areal_judge.judge.record import LIMITS, head
 from areal_judge.judge.values import CaseResult, Flag, Status
-from areal_judge.sandbox.values import Ended, Ending
+from areal_judge.sandbox.values import Ending, RunEnding
 
 _STAYED = (Status.PROTOCOL_VIOLATION, "the program closed its line and went on")
 
 
-def of_output(ended: Ended, *, ignore_exit_code: bool = False) -> tuple[Status, str]:
+def of_output(ended: RunEnding, *, ignore_exit_code: bool = False) -> tuple[Status, str]:
     """Status and detail of a program that runs to its end; PASSED: its output is to be looked at.
 
     A run that is cancelled never gets here; `CANCELLED` is a program that had to be ended after it closed its line.
@@ -25,7 +25,7 @@ def of_output(ended: Ended, *, ignore_exit_code: bool = False) -> tuple[Status, 
     return Status.PASSED, ""
 
 
-def of_silence(ended: Ended) -> tuple[Status, str, frozenset[Flag]]:
+def of_silence(ended: RunEnding) -> tuple[Status, str, frozenset[Flag]]:
     """The same for a program that ended when an answer was due."""
     status, detail = of_output(ended)
     flags = {Flag.EXITED_EARLY} if ended.ending is Ending.EXITED else set()
@@ -34,12 +34,12 @@ def of_silence(ended: Ended) -> tuple[Status, str, frozenset[Flag]]:
     return status, detail, frozenset(flags | flags_of(ended))
 
 
-def flags_of(ended: Ended) -> frozenset[Flag]:
+def flags_of(ended: RunEnding) -> frozenset[Flag]:
     """Signs that any ending can show."""
     return frozenset({Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else ())
 
 
-def case_of(status: Status, detail: str, ended: Ended, *, wall_s: float | None = None) -> CaseResult:
+def case_of(status: Status, detail: str, ended: RunEnding, *, wall_s: float | None = None) -> CaseResult:
     """A case with what its run shows."""
     return CaseResult(
         index=0,
@@ -55,7 +55,7 @@ def case_of(status: Status, detail: str, ended: Ended, *, wall_s: float | None =
     )
 
 
-def _last_words(ended: Ended) -> str:
+def _last_words(ended: RunEnding) -> str:
     """The last line of what a program wrote to its standard error: a Python traceback ends with what was raised."""
     lines = ended.stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
     return f"exit code {ended.exit_code}: {lines[-1][:400]}" if lines else ""

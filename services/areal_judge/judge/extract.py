@@ -26,7 +26,7 @@ ALIASES: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class Block:
+class FencedBlock:
     """A fenced block. `tag` is the first word after the fence, in lower case."""
 
     tag: str
@@ -58,7 +58,7 @@ def _has_fence(text: str) -> bool:
     return any(_fence(line) is not None for line in text.split("\n"))
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def _blocks(text: str) -> Iterator[FencedBlock]:
     opened: tuple[str, str, int] | None = None  # fence, tag, indent
     lines: list[str] = []
     for line in text.split("\n"):
@@ -68,12 +68,12 @@ def _blocks(text: str) -> Iterator[Block]:
                 fence, info, indent = mark
                 opened, lines = (fence, _tag(info), indent), []
         elif mark is not None and mark[0].startswith(opened[0]) and not mark[1]:
-            yield Block(opened[1], _source(lines))
+            yield FencedBlock(opened[1], _source(lines))
             opened = None
         else:
             lines.append(_dedent(line, opened[2]))
     if opened is not None:
-        yield Block(opened[1], _source(lines))
+        yield FencedBlock(opened[1], _source(lines))
 
 
 def _fence(line: str) -> tuple[str, str, int] | None:

@@ -17,7 +17,7 @@ from areal_judge.judge.asserting import judge_asserts
 from areal_judge.judge.calling import judge_calls
 from areal_judge.judge.evaluating import integrity_of
 from areal_judge.judge.languages.toolchains import Toolchains
-from areal_judge.judge.record import Record, shorten
+from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.stdio import RunOf, judge_stdio
 from areal_judge.judge.together import judge_together
 from areal_judge.judge.validation import validate
@@ -34,7 +34,7 @@ from areal_judge.judge.values import (
     Timing,
 )
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Run, Script
+from areal_judge.sandbox.values import ProgramRun, PythonScript
 
 _PYTHON = "python"
 _REMEMBERED = 256  # suites found fit to judge, by identity
@@ -69,7 +69,7 @@ class Judge:
         if why := _unfit(submission, suite, integrity, options):
             return without_score(Status.INVALID_REQUEST, why)
         while True:
-            record = Record(options, len(suite.cases) if not isinstance(suite, AssertSuite) else 1)
+            record = AttemptRecord(options, len(suite.cases) if not isinstance(suite, AssertSuite) else 1)
             record.integrity = integrity
             try:
                 await self._run(submission, suite, record)
@@ -87,7 +87,7 @@ class Judge:
         record.flags |= flags.of_source(submission.source, submission.language)
         return record.judgement(tier, time.monotonic() - started, attempt)
 
-    async def _run(self, submission: Submission, suite: Suite, record: Record) -> None:
+    async def _run(self, submission: Submission, suite: Suite, record: AttemptRecord) -> None:
         if isinstance(suite, StdioSuite):
             run_of = await self._ready(submission, record)
             if run_of is not None:
@@ -100,13 +100,13 @@ class Judge:
             async with self._sandbox.pair() as pair:
                 await judge_asserts(pair, submission, suite, record)
 
-    async def _ready(self, submission: Submission, record: Record) -> RunOf | None:
+    async def _ready(self, submission: Submission, record: AttemptRecord) -> RunOf | None:
         """Compiles. None when the compiler refuses it: the record then says so."""
         toolchains = self._toolchains
         if toolchains is None:
             if submission.language != _PYTHON:
                 raise ConfigError(f"{submission.language} can't run here", fix="give the judge toolchains")
-            return lambda stdin, limits: Run(Script(submission.source), stdin=stdin, limits=limits)
+            return lambda stdin, limits: ProgramRun(PythonScript(submission.source), stdin=stdin, limits=limits)
         started = time.monotonic()
         compiled = await toolchains.compiled(submission)
         record.compile_s = time.monotonic() - started

@@ -23,8 +23,8 @@ from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
 from areal_judge.judge.endings import case_of, flags_of, of_silence
 from areal_judge.judge.values import CaseResult, Flag, Status
 from areal_judge.sandbox.host.runner import Pair, Sandbox
-from areal_judge.sandbox.host.session import FrameError, Session
-from areal_judge.sandbox.values import Driver, Ended, Limits, Run
+from areal_judge.sandbox.host.session import CellSession, FrameError
+from areal_judge.sandbox.values import Driver, Limits, ProgramRun, RunEnding
 
 FRAME_BYTES = 1 << 20
 PREPARE_S = 10.0  # for what is the suite's own: its imports take their time on a busy machine
@@ -52,7 +52,7 @@ def leave_s(limits: Limits) -> float:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CaseFailure:
     """A case that did not pass. `alive`: the program goes on and may be called again."""
 
     case: CaseResult
@@ -62,7 +62,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallResult:
     """What a call returned, and what it left in its arguments where that was asked for."""
 
     value: Any
@@ -72,39 +72,39 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Call:
+class EncodedCall:
     """A request, encoded once."""
 
     frame: bytes
     nonce: bytes
 
 
-def call_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any], *, bring_back: bool = False) -> Call:
+def call_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any], *, bring_back: bool = False) -> EncodedCall:
     """Raises CodecError when the arguments can't be carried."""
     nonce = os.urandom(_NONCE_BYTES)
-    return Call(_request("call", nonce, arguments, dict(keywords), bring_back), nonce)
+    return EncodedCall(_request("call", nonce, arguments, dict(keywords), bring_back), nonce)
 
 
 class Program:
     """A program in a cell, loaded and called. Made by `opened`."""
 
-    def __init__(self, session: Session, nonce: bytes, leave_s: float) -> None:
+    def __init__(self, session: CellSession, nonce: bytes, leave_s: float) -> None:
         """`leave_s`: how long it may take to end."""
         self._session = session
         self._nonce = nonce
         self._leave_s = leave_s
-        self._ended: Ended | None = None
+        self._ended: RunEnding | None = None
         self._size = 0  # bytes of the last frame
 
-    async def load(self, timeout_s: float) -> Failure | None:
+    async def load(self, timeout_s: float) -> CaseFailure | None:
         """Waits until the program is ready to be called. Raises as `_prepared`."""
         await self._prepared()
         first = await self._receive(self._nonce, _TO_LOAD, timeout_s)
-        if isinstance(first, Failure):
+        if isinstance(first, CaseFailure):
             return first
         if first[0] == "parsed":
             first = await self._receive(self._nonce, _TO_START, timeout_s)
-            if isinstance(first, Failure):
+            if isinstance(first, CaseFailure):
                 return first
         return None if first[0] == "loaded" else replace(await self._failure(first), alive=False)
 
@@ -114,7 +114,7 @@ class Program:
         Raises DataError when it fails, InfraError when it doesn't come to an end.
         """
         first = await self._receive(self._nonce, _TO_PREPARE, PREPARE_S)
-        if isinstance(first, Failure):
+        if isinstance(first, CaseFailure):
             if first.case.status is Status.MEMORY_LIMIT:
                 raise DataError("the suite's prelude takes more memory than its programs may", fix="raise that limit")
             raise InfraError(f"a program could not be prepared: {first.case.detail}", fix=PREPARE_FIX)
@@ -122,7 +122,7 @@ class Program:
             await self.end()
             raise DataError(f"the suite's prelude raised {first[2]}: {first[3]}", fix="mend the suite's prelude")
 
-    async def call(self, call: Call, timeout_s: float) -> Answer | Failure:
+    async def call(self, call: EncodedCall, timeout_s: float) -> CallResult | CaseFailure:
         """One call."""
         started = time.monotonic()
         try:
@@ -133,14 +133,14 @@ class Program:
         left_s = max(0.0, timeout_s - (time.monotonic() - started))
         answer = await self._receive(call.nonce, _TO_CALL, left_s)
         wall_s = time.monotonic() - started
-        if isinstance(answer, Failure):
+        if isinstance(answer, CaseFailure):
             return replace(answer, case=replace(answer.case, wall_s=wall_s))
         if answer[0] == "result":
-            return Answer(answer[2], answer[3], wall_s, self._size)
+            return CallResult(answer[2], answer[3], wall_s, self._size)
         failure = await self._failure(answer)
         return replace(failure, case=replace(failure.case, wall_s=wall_s))
 
-    async def leave(self) -> Failure | None:
+    async def leave(self) -> CaseFailure | None:
         """Says bye. A failure when the program says anything more, or doesn't end cleanly."""
         until = time.monotonic() + self._leave_s
         await self._session.send(_request("bye", b""))
@@ -156,15 +156,15 @@ class Program:
         if ended.clean:
             return None
         status, detail, flags = of_silence(ended)
-        return Failure(case_of(status, detail, ended), flags)
+        return CaseFailure(case_of(status, detail, ended), flags)
 
-    async def end(self, grace_s: float = 0.0) -> Ended:
+    async def end(self, grace_s: float = 0.0) -> RunEnding:
         """Ends the program, at once unless it gets some grace. May be called again."""
         if self._ended is None:
             self._ended = await self._session.finish(grace_s)
         return self._ended
 
-    async def _receive(self, nonce: bytes, kinds: frozenset[str], timeout_s: float) -> tuple[Any, ...] | Failure:
+    async def _receive(self, nonce: bytes, kinds: frozenset[str], timeout_s: float) -> tuple[Any, ...] | CaseFailure:
         """The answer to a request: a frame that is what it has to be."""
         try:
             data = await self._session.receive(timeout_s)
@@ -175,7 +175,7 @@ class Program:
         if data is None:
             ended = await self.end(self._leave_s)
             status, detail, flags = of_silence(ended)
-            return Failure(case_of(status, detail, ended), flags)
+            return CaseFailure(case_of(status, detail, ended), flags)
         self._size = len(data)
         try:
             frame = await asyncio.to_thread(codec.decode, data) if len(data) > IN_THREAD_BYTES else codec.decode(data)
@@ -187,7 +187,7 @@ class Program:
             return await self._violation("a frame of the wrong kind")
         return frame
 
-    async def _failure(self, frame: tuple[Any, ...]) -> Failure:
+    async def _failure(self, frame: tuple[Any, ...]) -> CaseFailure:
         """From an answer that is no result. The program goes on."""
         kind, _, name, message, line, family = frame
         where = f" (line {line})" if line is not None else ""
@@ -195,18 +195,18 @@ class Program:
         flags = frozenset({_SIGNS[kind]}) if kind in _SIGNS else frozenset()
         raised = (name, message, family) if kind in ("raised", "exited") else None
         status = Status.MEMORY_LIMIT if kind == "raised" and name == "MemoryError" else _RAISED[kind]
-        return Failure(CaseResult(0, status, detail=detail), flags, alive=True, raised=raised)
+        return CaseFailure(CaseResult(0, status, detail=detail), flags, alive=True, raised=raised)
 
-    async def _late(self, timeout_s: float) -> Failure:
+    async def _late(self, timeout_s: float) -> CaseFailure:
         self._session.kill()
         ended = await self.end()
         case = case_of(Status.TIME_LIMIT, f"no answer within {timeout_s:.3g} s", ended)
-        return Failure(replace(case, signal=None, exit_code=None), flags_of(ended))
+        return CaseFailure(replace(case, signal=None, exit_code=None), flags_of(ended))
 
-    async def _violation(self, detail: str, *flags: Flag) -> Failure:
+    async def _violation(self, detail: str, *flags: Flag) -> CaseFailure:
         self._session.kill()
         ended = await self.end()
-        return Failure(case_of(Status.PROTOCOL_VIOLATION, detail, ended), frozenset(flags) | flags_of(ended))
+        return CaseFailure(case_of(Status.PROTOCOL_VIOLATION, detail, ended), frozenset(flags) | flags_of(ended))
 
 
 @asynccontextmanager
@@ -230,7 +230,7 @@ async def opened(
         wall_s=PREPARE_S + min((calls + 1) * limits.wall_s, left_s + limits.wall_s) + SLACK_S,
         cpu_s=min((calls + 1) * limits.cpu_s, left_s + limits.cpu_s),
     )
-    run = Run(Driver(CALLS, payload), limits=whole, numpy=numpy, writable=True)
+    run = ProgramRun(Driver(CALLS, payload), limits=whole, numpy=numpy, writable=True)
     async with sandbox.session(run, max(FRAME_BYTES, longest)) as session:
         program = Program(session, nonce, leave_s(limits))
         try:

@@ -19,7 +19,7 @@ from areal_judge.judge.values import (
     Status,
     Timing,
 )
-from areal_judge.sandbox.values import Ended, Ending, Tier
+from areal_judge.sandbox.values import Ending, RunEnding, Tier
 
 HEAD_BYTES = 2048
 LIMITS = {
@@ -33,7 +33,7 @@ LIMITS = {
 DETAIL_CHARS = 600
 
 
-class Record:
+class AttemptRecord:
     """One attempt to judge a submission. Cases are added in order."""
 
     def __init__(self, options: Options, total: int) -> None:
@@ -81,7 +81,7 @@ class Record:
             last = self.cases.pop()
             self.add(replace(case, wall_s=last.wall_s))
 
-    def ended_with(self, ended: Ended) -> None:
+    def ended_with(self, ended: RunEnding) -> None:
         """The process of the last cases is over: what it printed goes with the last one that ran.
 
         A program that hit a limit of its whole process may have noticed it first, as an exception of its own.
@@ -101,7 +101,7 @@ class Record:
         while len(self.cases) < self.total:
             self.cases.append(CaseResult(len(self.cases), Status.SKIPPED))
 
-    def saw(self, ended: Ended) -> None:
+    def saw(self, ended: RunEnding) -> None:
         """Takes over what a run tells about itself."""
         self.setup_s += ended.setup_s
         self.tier = ended.tier

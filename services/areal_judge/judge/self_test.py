@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 
-from areal_judge.judge.dispatch.readiness import Finding
+from areal_judge.judge.dispatch.readiness import SelfTestFinding
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.values import Options, Status, StdioCase, StdioSuite, Submission
 from areal_judge.sandbox.host.runner import Sandbox
@@ -28,7 +28,7 @@ class SelfTest:
         self._pid = os.getpid() if service_pid is None else service_pid
         self._first = True
 
-    async def __call__(self) -> Finding:
+    async def __call__(self) -> SelfTestFinding:
         expected = secrets.token_hex(8)
         suite = StdioSuite((StdioCase(expected, expected),), limits=_LIMITS)
         options = Options(min_tier=Tier.T0)
@@ -36,16 +36,18 @@ class SelfTest:
             judgement = await self._judge.judge(Submission(source), suite, options)
             if judgement.status is not status:
                 why = judgement.message or "; ".join(case.detail for case in judgement.cases if case.detail)
-                return Finding(False, f"a program that is {status.value} was judged {judgement.status.value}: {why}")
+                return SelfTestFinding(
+                    False, f"a program that is {status.value} was judged {judgement.status.value}: {why}"
+                )
         tier = self._sandbox.powers.tier
         if tier < Tier.T2:
-            return Finding(True, f"judging is right; {tier.name} promises nothing else")
+            return SelfTestFinding(True, f"judging is right; {tier.name} promises nothing else")
         probes = await self_test(self._sandbox, thorough=self._first, service_pid=self._pid)
         if failed := [probe for probe in probes if not probe.held]:
             words = "; ".join(f"{probe.name}: {probe.detail}" for probe in failed)
-            return Finding(
+            return SelfTestFinding(
                 False, f"the sandbox didn't hold: {words}"[:300], breach=any("won" in one.detail for one in failed)
             )
         self._first = False
         held = sum(probe.name.endswith("attack") for probe in probes)
-        return Finding(True, f"judging is right, and {tier.name} held {held} attacks")
+        return SelfTestFinding(True, f"judging is right, and {tier.name} held {held} attacks")

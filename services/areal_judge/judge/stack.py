@@ -17,15 +17,15 @@ from areal.observe.pod_limits import pod_cores, pod_memory_bytes
 from areal.spec.code_room import slots_of_cores
 
 from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.executor import Executor
 from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.offer import Offer, Runtime
+from areal_judge.judge.dispatch.offer import LanguageOffer, Offer
 from areal_judge.judge.dispatch.readiness import Readiness
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import LANGUAGES
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.self_test import SelfTest
@@ -58,7 +58,7 @@ class CodeStack:
     """The parts that others use."""
 
     sandbox: Sandbox
-    dispatcher: Dispatcher
+    dispatcher: JudgeDispatcher
     readiness: Readiness
 
 
@@ -77,7 +77,7 @@ async def code_stack(
         slots = settings.slots or slots_of_cores(cores)
         store, found = None, await asyncio.to_thread(_found, settings.languages)
         if len(settings.languages) > 1:
-            store = Store()
+            store = PreparedFiles()
             owned.callback(store.close)
         config = SandboxConfig(
             min_tier=settings.min_tier,
@@ -96,7 +96,7 @@ async def code_stack(
         offer = offer_of(sandbox.powers, toolchains.capabilities(), settings.min_tier)
         judge = Judge(sandbox, toolchains, attempts=1)  # the dispatcher tries again
         meters = Meters(metrics, offer.languages)
-        dispatcher = Dispatcher(
+        dispatcher = JudgeDispatcher(
             judge,
             offer=offer,
             slots=slots,
@@ -124,7 +124,7 @@ async def code_stack(
 def offer_of(powers: Powers, toolchains: tuple[Toolchain, ...], min_tier: Tier) -> Offer:
     """What is told to callers, of what was found."""
     runtimes = tuple(
-        Runtime(each.language, each.version, each.digest, each.missing or each.refused) for each in toolchains
+        LanguageOffer(each.language, each.version, each.digest, each.missing or each.refused) for each in toolchains
     )
     return Offer(powers, runtimes, min_tier)
 
@@ -141,7 +141,7 @@ async def _prepared(toolchains: Toolchains) -> None:
         log.warning("a toolchain could not be prepared: %s", error.message)
 
 
-async def _sampling(sandbox: Sandbox, dispatcher: Dispatcher) -> None:
+async def _sampling(sandbox: Sandbox, dispatcher: JudgeDispatcher) -> None:
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SAMPLE_S)

@@ -16,20 +16,20 @@ from areal.errors import DataError
 from areal_judge.judge import checkers
 from areal_judge.judge import custom_checker as custom
 from areal_judge.judge.endings import case_of, of_output
-from areal_judge.judge.record import Record, shorten
+from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Ended, Ending, Limits, Run, Script
+from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript, RunEnding
 
 _IN_THREAD_BYTES = 64 << 10  # a longer output is compared beside the event loop
 _SHOWN_CHARS = 200
 _REFUSALS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _PLACE = '  File "main.py", line '  # the sandbox calls every script so
 
-RunOf = Callable[[bytes, Limits], Run]
+RunOf = Callable[[bytes, Limits], ProgramRun]
 
 
-async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record: Record) -> None:
+async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record: AttemptRecord) -> None:
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
     for case in suite.cases:
         if record.over:
@@ -41,12 +41,12 @@ async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record
             return
         limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
         run = run_of(stdin_of(case), limits)
-        if suite.needs_numpy and isinstance(run.entry, Script):
+        if suite.needs_numpy and isinstance(run.entry, PythonScript):
             run = replace(run, numpy=True)
         ended = await sandbox.run(run)
         record.spent_s += ended.wall_s
         record.saw(ended)
-        if isinstance(run.entry, Script) and (why := refusal(ended)):
+        if isinstance(run.entry, PythonScript) and (why := refusal(ended)):
             record.add(case_of(Status.COMPILE_ERROR, why, ended))
             record.skip_rest()
             return
@@ -64,7 +64,7 @@ def stdin_of(case: StdioCase) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def refusal(ended: Ended) -> str:
+def refusal(ended: RunEnding) -> str:
     """What Python has against a script's source; empty where it has run. Pure.
 
     A script that Python refuses prints nothing, and of the script its error names a place only, no frame: no line has
@@ -80,7 +80,7 @@ def refusal(ended: Ended) -> str:
 
 
 async def _judged(
-    sandbox: Sandbox, suite: StdioSuite, case: StdioCase, ended: Ended, record: Record
+    sandbox: Sandbox, suite: StdioSuite, case: StdioCase, ended: RunEnding, record: AttemptRecord
 ) -> tuple[CaseResult, bool]:
     """A case's result, and whether its output exhausted the checker."""
     status, detail = of_output(ended, ignore_exit_code=suite.ignore_exit_code)

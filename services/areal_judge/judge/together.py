@@ -20,11 +20,11 @@ from areal_judge.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal_judge.judge.drivers.wire import REQUEST_BYTES
 from areal_judge.judge.endings import case_of, of_silence
 from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, is_line, leave_s
-from areal_judge.judge.record import Record
+from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import AssertSuite, CaseResult, Flag, Status, Submission
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.host.session import FrameError, Session
-from areal_judge.sandbox.values import Driver, Run
+from areal_judge.sandbox.host.session import CellSession, FrameError
+from areal_judge.sandbox.values import Driver, ProgramRun
 
 _TOKEN_BYTES = 16
 _FAILED = {"refused": Status.COMPILE_ERROR, "raised": Status.RUNTIME_ERROR, "exited": Status.RUNTIME_ERROR,
@@ -33,13 +33,15 @@ _SIGNS = {"exited": Flag.EXITED_EARLY, "missing": Flag.NO_ENTRY_POINT}
 _VERDICTS = {PASSED: Status.PASSED, PROGRAM: Status.RUNTIME_ERROR}
 
 
-async def judge_together(sandbox: Sandbox, submission: Submission, suite: AssertSuite, record: Record) -> None:
+async def judge_together(sandbox: Sandbox, submission: Submission, suite: AssertSuite, record: AttemptRecord) -> None:
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
     token = os.urandom(_TOKEN_BYTES)
     given = ("together", token, suite.prelude, suite.test, suite.entry_point, submission.source, record.runs_all)
     whole_s = record.options.total_s
     limits = replace(suite.limits, wall_s=PREPARE_S + whole_s + leave_s(suite.limits), cpu_s=whole_s)
-    run = Run(Driver(TESTER, codec.encode(given, max_bytes=REQUEST_BYTES)), limits=limits, numpy=suite.needs_numpy)
+    run = ProgramRun(
+        Driver(TESTER, codec.encode(given, max_bytes=REQUEST_BYTES)), limits=limits, numpy=suite.needs_numpy
+    )
     async with sandbox.session(run) as session:
         try:
             first = await _told(session, token, PREPARE_S)
@@ -55,7 +57,7 @@ async def judge_together(sandbox: Sandbox, submission: Submission, suite: Assert
         await _leave(session, token, record, alive, leave_s(suite.limits))
 
 
-async def _step(session: Session, token: bytes, suite: AssertSuite, record: Record) -> bool:
+async def _step(session: CellSession, token: bytes, suite: AssertSuite, record: AttemptRecord) -> bool:
     """One case; whether there may be more."""
     started = time.monotonic()
     try:
@@ -92,7 +94,7 @@ async def _step(session: Session, token: bytes, suite: AssertSuite, record: Reco
     return True
 
 
-async def _leave(session: Session, token: bytes, record: Record, alive: bool, within_s: float) -> None:
+async def _leave(session: CellSession, token: bytes, record: AttemptRecord, alive: bool, within_s: float) -> None:
     """After the last case nothing but the end may come."""
     ended = None
     if alive and all(case.status is Status.PASSED for case in record.cases):
@@ -116,7 +118,7 @@ def _says(name: Any, message: Any, line: Any) -> bool:
     return type(name) is str and type(message) is str and is_line(line)
 
 
-async def _told(session: Session, token: bytes, timeout_s: float) -> tuple[Any, ...] | None:
+async def _told(session: CellSession, token: bytes, timeout_s: float) -> tuple[Any, ...] | None:
     """The next frame that carries the token; one without, or a broken one, is like none."""
     try:
         data = await session.receive(timeout_s)

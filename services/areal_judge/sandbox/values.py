@@ -60,7 +60,7 @@ DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Script:
+class PythonScript:
     """Python source, run as `__main__` by a process that was forked from a warm interpreter."""
 
     source: str
@@ -79,7 +79,7 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Command:
+class ImageCommand:
     """A program of the image, for example a compiler or what it made. Needs a tier with exec."""
 
     argv: tuple[str, ...]
@@ -87,10 +87,10 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProgramRun:
     """One program to run. `files` are laid into its scratch directory, which is its working directory."""
 
-    entry: Script | Driver | Command
+    entry: PythonScript | Driver | ImageCommand
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)  # relative paths; a tier without scratch refuses any
     executable: tuple[str, ...] = ()  # of `files`, those with the x bit
@@ -104,7 +104,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnding:
     """What became of a run."""
 
     ending: Ending
@@ -128,7 +128,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Probe:
+class TierProbe:
     """A forbidden act that was tried, and whether it was stopped."""
 
     name: str
@@ -146,7 +146,7 @@ class Powers:
     execute: bool  # compilers, binaries, other languages
     scratch: bool  # a directory to write, with quotas
     kernel: str = "host"  # host | gvisor | kata
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[TierProbe, ...] = ()
     base: Tier = Tier.T0  # the layers to use: `tier` without the kernel of its own, so T4's T2 or T3
     user_namespace: bool = False  # namespaces come through a user namespace: root's own are not allowed here
 

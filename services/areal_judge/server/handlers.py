@@ -20,10 +20,10 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2
 from areal.v1 import sandbox_pb2 as pb
 
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.readiness import Readiness
 from areal_judge.judge.dispatch.suite_store import StoredSuite
-from areal_judge.judge.dispatch.values import Executed, RefusedError
+from areal_judge.judge.dispatch.values import ExecutionResult, RefusedError
 from areal_judge.judge.values import Judgement, Status
 from areal_judge.mathematics import MathScorer
 from areal_judge.server import wire
@@ -46,7 +46,11 @@ class SandboxHandlers:
     """Answers for one dispatcher, and for the math verifier where there is one."""
 
     def __init__(
-        self, dispatcher: Dispatcher, readiness: Readiness, progress: ProgressCounter, math: MathScorer | None = None
+        self,
+        dispatcher: JudgeDispatcher,
+        readiness: Readiness,
+        progress: ProgressCounter,
+        math: MathScorer | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._readiness = readiness
@@ -81,7 +85,7 @@ class SandboxHandlers:
             ticket = wire.ticket_of(request, remaining())
             executed = await self._dispatcher.execute(wire.execution_of(request, offer.min_tier), ticket)
         except RefusedError as refused:
-            executed = Executed(refused.status, message=refused.message)
+            executed = ExecutionResult(refused.status, message=refused.message)
         self._progress.advance()
         return wire.executed_to_wire(executed, request.request_id)
 

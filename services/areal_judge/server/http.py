@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
+class HttpCall:
     """One RPC of the contract."""
 
     path: str
@@ -66,13 +66,13 @@ class Call:
     answer: Callable[..., Any]  # of `SandboxHandlers`
 
 
-def calls_of(handlers: SandboxHandlers) -> tuple[Call, ...]:
+def calls_of(handlers: SandboxHandlers) -> tuple[HttpCall, ...]:
     """The route table: every RPC of the Sandbox service, by its name in snake case."""
     calls = []
     for method in pb.DESCRIPTOR.services_by_name["Sandbox"].methods:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
         kind = GetMessageClass(method.input_type)
-        calls.append(Call(f"/v1/{name}", kind, method.client_streaming, getattr(handlers, name)))
+        calls.append(HttpCall(f"/v1/{name}", kind, method.client_streaming, getattr(handlers, name)))
     return tuple(calls)
 
 
@@ -146,7 +146,7 @@ def create_app(
     return app
 
 
-def _unary(call: Call) -> Callable[[Request], Awaitable[Response]]:
+def _unary(call: HttpCall) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             asked = await _message(call.request, await request.body())
@@ -168,7 +168,7 @@ def _unary(call: Call) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _stream(call: Call) -> Callable[[Request], Awaitable[Response]]:
+def _stream(call: HttpCall) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             body = await request.body()

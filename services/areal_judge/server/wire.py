@@ -15,7 +15,14 @@ from areal_judge.judge.checkers import NAMES as CHECKERS
 from areal_judge.judge.dispatch.admission import MemoryBudget
 from areal_judge.judge.dispatch.offer import Offer
 from areal_judge.judge.dispatch.suite_store import StoredSuite
-from areal_judge.judge.dispatch.values import Executed, Execution, Overrides, Priority, RefusedError, Ticket
+from areal_judge.judge.dispatch.values import (
+    Execution,
+    ExecutionResult,
+    Priority,
+    RefusedError,
+    RequestOverrides,
+    Ticket,
+)
 from areal_judge.judge.formats.registry import FORMATS, suite_of
 from areal_judge.judge.suites import from_json
 from areal_judge.judge.values import (
@@ -29,7 +36,7 @@ from areal_judge.judge.values import (
     Status,
     Submission,
 )
-from areal_judge.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
+from areal_judge.sandbox.values import DEFAULT_LIMITS, Limits, RunEnding, Tier
 
 _STATUSES = {status: pb.SandboxStatus.Value(f"SANDBOX_STATUS_{status.value}") for status in Status}
 _TIERS = {tier: pb.SandboxTier.Value(f"SANDBOX_TIER_{tier.name}") for tier in Tier}
@@ -85,8 +92,8 @@ def options_of(request: pb.JudgeRequest, least: Tier) -> Options:
     )
 
 
-def overrides_of(request: pb.JudgeRequest) -> Overrides:
-    return Overrides(limits_of(request.limits), checker_of(request.checker))
+def overrides_of(request: pb.JudgeRequest) -> RequestOverrides:
+    return RequestOverrides(limits_of(request.limits), checker_of(request.checker))
 
 
 def limits_of(wire: pb.SandboxLimits) -> Mapping[str, float]:
@@ -185,7 +192,7 @@ def execution_of(request: pb.ExecuteRequest, least: Tier) -> Execution:
     )
 
 
-def executed_to_wire(executed: Executed, request_id: str) -> pb.ExecuteResult:
+def executed_to_wire(executed: ExecutionResult, request_id: str) -> pb.ExecuteResult:
     ended = executed.ended
     wire = pb.ExecuteResult() if ended is None else _ended_to_wire(ended)
     wire.request_id = request_id
@@ -201,7 +208,7 @@ def executed_to_wire(executed: Executed, request_id: str) -> pb.ExecuteResult:
     return wire
 
 
-def _ended_to_wire(ended: Ended) -> pb.ExecuteResult:
+def _ended_to_wire(ended: RunEnding) -> pb.ExecuteResult:
     return pb.ExecuteResult(
         stdout=ended.stdout, stderr=ended.stderr, stderr_truncated=ended.stderr_truncated, files=ended.files,
         exit_code=ended.exit_code, signal=ended.signal, wall_us=_us(ended.wall_s), cpu_us=_us(ended.cpu_s),

@@ -16,12 +16,12 @@ from areal.spec.status import (
     CONDITION_MESSAGE,
     AcceptedReason,
     CompleteReason,
+    ConditionReason,
     ConditionType,
     FailedReason,
     GenerationReason,
     PreparedReason,
     ProgressingReason,
-    Reason,
     RewardReason,
     ScheduledReason,
     SuspendedReason,
@@ -42,7 +42,7 @@ from areal_operator.operator.timestamps import render, words
 class ConditionText:
     """A reason, whose `when` is the condition's status, and a sentence."""
 
-    reason: Reason
+    reason: ConditionReason
     message: str
 
 

@@ -58,7 +58,7 @@ def decide(seen: Observation, now: float) -> Decision:
         return Reject(seen.state, reason=refusal.reason, message=refusal.message, again_s=_RETRY_S.get(refusal.reason))
     if seen.admitted.job.spec.suspend:
         return _suspend(seen, seen.admitted, now)
-    return _Run(seen, seen.admitted, _awake(seen.state, now), now).decide()
+    return _Reconcile(seen, seen.admitted, _awake(seen.state, now), now).decide()
 
 
 def _awake(state: JobState, now: float) -> JobState:
@@ -120,7 +120,7 @@ def _policy_of(seen: Observation) -> RunPolicy:
 
 
 @dataclass
-class _Run:
+class _Reconcile:
     """One reconcile of a job that should run. `state` becomes the status; it changes as questions are asked."""
 
     seen: Observation

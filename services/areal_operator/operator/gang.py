@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec.status import ConditionType
 
 from areal_operator.operator.failure_policy import Incident, shell_code
@@ -21,7 +21,7 @@ from areal_operator.operator.job_state import JobState
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S
 
-_OVER = (Phase.STOPPED, Phase.COMPLETE, Phase.FAILED)
+_OVER = (ChildPhase.STOPPED, ChildPhase.COMPLETE, ChildPhase.FAILED)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class TrainerGang:
             return f"does not run{f' ({pod.waiting})' if pod.waiting else ''}"
         if report is None or not self._answers(pod):
             return "has a launcher that does not answer"
-        if report.phase is Phase.STOPPED:
+        if report.phase is ChildPhase.STOPPED:
             return "was drained and is replaced"
         return ""
 
@@ -98,7 +98,7 @@ class TrainerGang:
     def complete(self) -> bool:
         """Whether rank 0 has trained to the end in an epoch of ours: everything is committed then."""
         first = self.report(self.pods[0]) if self.pods and self.pods[0].index == 0 else None
-        return first is not None and first.phase is Phase.COMPLETE and first.epoch == self.state.epoch > 0
+        return first is not None and first.phase is ChildPhase.COMPLETE and first.epoch == self.state.epoch > 0
 
     @property
     def proven(self) -> bool:
@@ -132,9 +132,9 @@ class TrainerGang:
         report = self.report(pod)
         if pod.uid not in self.state.members or report is None or report.epoch != self.state.epoch:
             return None
-        if report.phase in (Phase.BACKING_OFF, Phase.FAILED):
+        if report.phase in (ChildPhase.BACKING_OFF, ChildPhase.FAILED):
             return self._incident(pod, "Error", report.exit_reason, shell_code(report.exit_code))
-        if report.phase is Phase.STOPPED and not pod.terminating:
+        if report.phase is ChildPhase.STOPPED and not pod.terminating:
             return self._incident(pod, "Drained", "its launcher was told to stop")
         return None
 
@@ -215,7 +215,7 @@ class TrainerGang:
         return tuple(
             pod
             for pod in self.pods
-            if not pod.terminating and (report := self.report(pod)) and report.phase is Phase.STOPPED
+            if not pod.terminating and (report := self.report(pod)) and report.phase is ChildPhase.STOPPED
         )
 
     def silent(self) -> tuple[Pod, ...]:
@@ -235,7 +235,7 @@ class TrainerGang:
 
     def to_drain(self) -> tuple[Pod, ...]:
         """Pods whose child should save and stop, or never start, before they go."""
-        at_rest = (*_OVER, Phase.DRAINING)
+        at_rest = (*_OVER, ChildPhase.DRAINING)
         return tuple(pod for pod in self.pods if pod.running and (r := self.report(pod)) and r.phase not in at_rest)
 
     def unsaved(self) -> bool:
@@ -253,7 +253,7 @@ class TrainerGang:
         """How many children are ready in this epoch."""
         return sum(
             (report := self.report(pod)) is not None
-            and report.phase is Phase.READY
+            and report.phase is ChildPhase.READY
             and report.epoch == self.state.epoch
             for pod in self.pods
         )

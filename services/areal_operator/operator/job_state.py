@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from areal.spec.status import CompleteReason, ConditionType, Reason, SuspendedReason
+from areal.spec.status import CompleteReason, ConditionReason, ConditionType, SuspendedReason
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import timestamps
@@ -91,7 +91,7 @@ class JobState:
     conditions: Mapping[str, JobCondition] = field(default_factory=dict)
 
 
-R = TypeVar("R", bound=Reason)
+R = TypeVar("R", bound=ConditionReason)
 
 
 def reason_of(kind: type[R], word: str) -> R:

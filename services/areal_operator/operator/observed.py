@@ -16,7 +16,7 @@ from typing import Any
 from areal.observe.live import Idle
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec.status import AuditStatus
 from pydantic import ValidationError
 
@@ -143,7 +143,7 @@ class NodeState:
 class LauncherReport:
     """A launcher's newest answer."""
 
-    phase: Phase
+    phase: ChildPhase
     epoch: int
     awaits_epoch: bool
     exit_code: int

@@ -40,7 +40,7 @@ class EventWriter(Protocol):
 
 
 @dataclass
-class _Series:
+class _EventSeries:
     namespace: str
     name: str
     count: int
@@ -65,7 +65,7 @@ class Recorder:
         self._times = times or EventTimes()
         self._clock = clock
         self._wall = wall
-        self._series: LRUCache[tuple[str, ...], _Series] = LRUCache(_REMEMBERED)
+        self._series: LRUCache[tuple[str, ...], _EventSeries] = LRUCache(_REMEMBERED)
         self._budgets: LRUCache[str, TokenBucket] = LRUCache(_REMEMBERED)
         self.dropped = 0
 
@@ -91,14 +91,14 @@ class Recorder:
         made = new_event(about, type=type, reason=reason, note=note, instance=self._instance, wall=self._wall())
         # Remembered before it is written: the same thing said by another worker meanwhile is a repetition.
         metadata = made["metadata"]
-        self._series[kind] = _Series(metadata["namespace"], metadata["name"], 1, now, now)
+        self._series[kind] = _EventSeries(metadata["namespace"], metadata["name"], 1, now, now)
         try:
             await self._api.create(EVENTS, made, priority=RequestPriority.EVENT)
         except ApiError:
             self._series.pop(kind, None)
             raise
 
-    async def _repeat(self, kind: tuple[str, ...], series: _Series, now: float) -> None:
+    async def _repeat(self, kind: tuple[str, ...], series: _EventSeries, now: float) -> None:
         series.count += 1
         series.last = now
         if series.count > 2 and now - series.written < self._times.refresh_s:

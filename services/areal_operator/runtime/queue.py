@@ -1,6 +1,6 @@
 """Work queue of keys: deduplicated, delayed, one worker a key, exponential back-off for keys that fail.
 
-`Schedule` decides which key is due and is pure; `Queue` runs workers on it.
+`KeySchedule` decides which key is due and is pure; `Queue` runs workers on it.
 """
 
 from __future__ import annotations

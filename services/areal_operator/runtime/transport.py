@@ -99,7 +99,7 @@ def _watched_socket(address: Any) -> socket.socket:
     return made
 
 
-class _Rest(RESTClientObject):
+class _RestOfAnswer(RESTClientObject):
     def _create_connector(self) -> aiohttp.TCPConnector:
         # No limit: every watch holds a connection for minutes, and requests are bounded by the rate limit.
         return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_watched_socket)
@@ -110,7 +110,7 @@ class HttpTransport:
 
     def __init__(self, configuration: Configuration, *, connect_s: float, refresh: asyncio.Task[None] | None) -> None:
         self._configuration = configuration
-        self._rest = _Rest(configuration)
+        self._rest = _RestOfAnswer(configuration)
         self._connect_s = connect_s
         self._refresh = refresh
 
@@ -168,7 +168,7 @@ class HttpTransport:
 
 @dataclass(frozen=True)
 class HttpStream:
-    """See `Stream`."""
+    """See `HttpStream`."""
 
     response: aiohttp.ClientResponse
 
@@ -183,7 +183,7 @@ class HttpStream:
         return self.response.headers
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `Stream`."""
+        """See `HttpStream`."""
         async for chunk in self.response.content.iter_any():
             yield chunk
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from areal.record.segment import OUTCOMES, SUFFIX, Frame, Kind, frames, read
+from areal.record.segment import OUTCOMES, SUFFIX, Frame, FrameKind, frames, read
 from areal.v1 import record_pb2 as record
 
 _VERSION = 2
@@ -269,17 +269,17 @@ class RecordIndex:
             head, place = frame.header, (file, frame.offset)
             offset = frame.end
             match head.kind:
-                case Kind.SAMPLE | Kind.EVALUATION:
+                case FrameKind.SAMPLE | FrameKind.EVALUATION:
                     figures = (head.reward, head.tokens, head.version, head.outcome)
                     evaluation = _evaluation(path, frame)
                     samples.append((_signed(head.group), head.index, *figures, evaluation, *place))
                     rows, total = counts.get((evaluation, head.outcome), (0, 0.0))
                     counts[evaluation, head.outcome] = (rows + 1, total + head.reward)
-                case Kind.STEP:
+                case FrameKind.STEP:
                     row = (head.step, head.version, head.reward, head.tokens, *place)
                     self._db.execute("INSERT INTO steps VALUES (?,?,?,?,?,?)", row)
                     self._take_groups(path, frame, file)
-                case Kind.TOKENS:
+                case FrameKind.TOKENS:
                     fence = head.index
                     row = (head.step, fence, _signed(head.group), head.version, *place)
                     self._db.execute("INSERT INTO tokens VALUES (?,?,?,?,?,?)", row)
@@ -341,7 +341,7 @@ class RecordIndex:
 
 def _evaluation(path: Path, frame: Frame) -> str:
     """The evaluation that a row belongs to; only the record itself names it."""
-    if frame.header.kind is Kind.SAMPLE:
+    if frame.header.kind is FrameKind.SAMPLE:
         return ""
     raw = read(path, frame.offset)
     return record.SampleRecord.FromString(raw).evaluation_id if raw is not None else "?"

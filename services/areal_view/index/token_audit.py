@@ -16,7 +16,7 @@ from areal.errors import ConfigError
 from areal.ledger.audit_report import surviving
 from areal.ledger.evidence import read as read_evidence
 from areal.ledger.journal import read_journal
-from areal.record.segment import HEADER_BYTES, SUFFIX, Frame, Kind, frames, read
+from areal.record.segment import HEADER_BYTES, SUFFIX, Frame, FrameKind, frames, read
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
@@ -146,13 +146,13 @@ def _take(found: _Journals, path: Path, frame: Frame) -> int | None:
     """Note a frame; how many records were dropped, when it is the last one."""
     head = frame.header
     match head.kind:
-        case Kind.GENERATION if head.step:
+        case FrameKind.GENERATION if head.step:
             found.requests[head.group, head.index].append(_TokenPlace(path, frame.offset, head.tokens))
-        case Kind.GENERATION:
+        case FrameKind.GENERATION:
             found.evaluated += head.tokens
-        case Kind.BATCH:
+        case FrameKind.BATCH:
             found.batches.append((path, frame))
-        case Kind.CLOSED:
+        case FrameKind.CLOSED:
             return head.tokens
     return None
 

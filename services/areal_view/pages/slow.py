@@ -36,7 +36,7 @@ _LATE_S = 60.0  # an evaluation that ends so long after the last step may have b
 
 
 @dataclass(frozen=True)
-class Bar:
+class LaneBar:
     """A part of a lane, in thousandths of its width."""
 
     what: str
@@ -49,7 +49,7 @@ class Lane:
     """What one role did, over the newest steps."""
 
     role: str
-    bars: Sequence[Bar]
+    bars: Sequence[LaneBar]
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ def _lanes(
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     scale = _WIDE / (ended - began or 1.0)
 
-    def bars(what: str, spans: Iterable[BusySpan]) -> Iterator[Bar]:
+    def bars(what: str, spans: Iterable[BusySpan]) -> Iterator[LaneBar]:
         for span in spans:
             low, high = max(began, span.began), min(ended, span.ended)
             if high > low:
-                yield Bar(what, round((low - began) * scale, 1), max(0.5, round((high - low) * scale, 1)))
+                yield LaneBar(what, round((low - began) * scale, 1), max(0.5, round((high - low) * scale, 1)))
 
     named = {"trainer, rank 0" if ranks else "trainer": rows, **{f"rank {rank}": own for rank, own in ranks.items()}}
     found = [

@@ -30,7 +30,7 @@ from areal.record.episode_ends import infra_share, read_ends
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
-from areal.rollout.worker.boxes import Boxes
+from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.v1 import boxes_pb2, boxes_pb2_grpc, common_pb2, generation_pb2, rollout_pb2, rollout_pb2_grpc
 from areal.workflow import Engine, Episode, GenerationRequest, RolloutWorkflow, Sequence
 from areal.workflow.tokenizer import Tokenizer
@@ -175,7 +175,7 @@ async def test_boxes_that_die_under_long_episodes_shift_nothing_that_is_trained(
     port, killed, agent = free_port(), [], Unseeded()
     address = f"127.0.0.1:{port}"
     bench = Bench(tmp_path / "recorded", tokenizer, redis, lambda: Boxed(served.address, killed))
-    bench.boxes = Boxes(served.address, BOX_TOKEN, bench.waits)
+    bench.boxes = EpisodeBoxes(served.address, BOX_TOKEN, bench.waits)
     bench.controller = Told(address)  # type: ignore[assignment]
     policy = ConsumerPolicy(batch_groups=B, group_size=N, max_steps=STEPS, checkpoint_interval=STEPS)
     trainer = Trainer(address, SyncLedger(redis.address, controller_peers.JOB), tmp_path / "fences", policy)

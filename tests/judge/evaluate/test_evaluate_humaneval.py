@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError, DataError, InfraError
 from areal.values.pass_at_k import mean_pass_at_k, pass_at_k
-from areal_judge.evaluate.asking import Answer
-from areal_judge.evaluate.attempts import ASKED, Attempt, AttemptOutcome, judge_all
+from areal_judge.evaluate.asking import ModelAnswer
+from areal_judge.evaluate.attempts import ASKED, AttemptOutcome, ProgramAttempt, judge_all
 from areal_judge.evaluate.given_answers import reference_answers, sampled_answers
 from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, Question, questions
+from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
 from areal_judge.judge.values import (
     CaseResult,
     Judgement,
@@ -37,12 +37,12 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def tasks() -> list[Question]:
+def tasks() -> list[SuiteQuestion]:
     suite = SUITES["humaneval"]
     return questions(suite, rows_of(suite, None, download=False, say=print), None)
 
 
-def read(path: Path, asked: Sequence[Question], known: Sequence[Question] | None = None) -> list[Answer]:
+def read(path: Path, asked: Sequence[SuiteQuestion], known: Sequence[SuiteQuestion] | None = None) -> list[ModelAnswer]:
     return sampled_answers(path, asked, {question.id for question in known or asked})
 
 
@@ -69,11 +69,11 @@ def test_pass_at_k_needs_k_samples_of_every_task() -> None:
     assert mean_pass_at_k([], 1) is None
 
 
-def test_all_problems_are_there(tasks: list[Question]) -> None:
+def test_all_problems_are_there(tasks: list[SuiteQuestion]) -> None:
     assert [task.id for task in tasks] == [f"HumanEval/{number}" for number in range(164)]
 
 
-def test_every_program_is_python(tasks: list[Question]) -> None:
+def test_every_program_is_python(tasks: list[SuiteQuestion]) -> None:
     programs = [answer.program for answer in reference_answers(tasks)]
     programs += [task.code + completion for task in tasks for completion in COMPLETIONS.values()]
     assert len(programs) == 164 * (1 + len(COMPLETIONS))
@@ -119,13 +119,13 @@ def sample(task: int, completion: str = "    pass\n", **more: Any) -> dict[str, 
     return {"task_id": f"HumanEval/{task}", "completion": completion, **more}
 
 
-def test_samples_are_numbered_by_task_and_follow_the_prompt(tasks: list[Question], write: Write) -> None:
+def test_samples_are_numbered_by_task_and_follow_the_prompt(tasks: list[SuiteQuestion], write: Write) -> None:
     found = read(write(sample(0), sample(1), "", sample(0, "    return 1\n", passed=True)), tasks)
     assert [(one.question, one.sample) for one in found] == [(0, 0), (1, 0), (0, 1)]
     assert found[2].program == tasks[0].code + "    return 1\n"
 
 
-def test_samples_may_be_compressed_and_beyond_the_limit(tasks: list[Question], tmp_path: Path) -> None:
+def test_samples_may_be_compressed_and_beyond_the_limit(tasks: list[SuiteQuestion], tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(json.dumps(sample(task)).encode() + b"\n" for task in range(9))))
     assert [one.question for one in read(path, tasks[:2], tasks)] == [0, 1]
@@ -149,14 +149,16 @@ def test_samples_may_be_compressed_and_beyond_the_limit(tasks: list[Question], t
         (" " * (5 << 20), "line 2: longer than"),
     ],
 )
-def test_a_broken_line_is_named_by_its_number(line: Any, message: str, tasks: list[Question], write: Write) -> None:
+def test_a_broken_line_is_named_by_its_number(
+    line: Any, message: str, tasks: list[SuiteQuestion], write: Write
+) -> None:
     with pytest.raises(DataError, match=message) as refused:
         read(write(sample(0), line), tasks)
     assert "samples.jsonl" in str(refused.value)
     assert refused.value.fix
 
 
-def test_a_file_without_samples_or_no_file_is_refused(tasks: list[Question], write: Write, tmp_path: Path) -> None:
+def test_a_file_without_samples_or_no_file_is_refused(tasks: list[SuiteQuestion], write: Write, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no samples"):
         read(write(""), tasks)
     with pytest.raises(ConfigError, match="can't read"):
@@ -181,8 +183,8 @@ class Scripted:
         return Judgement(status, score, (CaseResult(0, status, detail="returned 2"),), 1, tier=Tier.T3)
 
 
-def attempt(source: str) -> Attempt:
-    return Attempt(Submission(source), SUITE)
+def attempt(source: str) -> ProgramAttempt:
+    return ProgramAttempt(Submission(source), SUITE)
 
 
 async def test_a_judgement_without_a_score_is_asked_for_again_and_never_counts_as_wrong() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from areal.engine.served import served
 from areal.errors import ConfigError, InfraError
-from areal_judge.evaluate.suite_run import Asked, suite_command
+from areal_judge.evaluate.suite_run import SuiteOptions, suite_command
 
 pytestmark = pytest.mark.component
 
@@ -33,7 +33,7 @@ def rows(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def report(capsys: pytest.CaptureFixture[str], **asked: Any) -> Any:
     options = {"suite": "gsm8k", "instruction": "", "max_tokens": 8, "as_json": True}
-    assert suite_command(Asked(**{**options, **asked})) == 0
+    assert suite_command(SuiteOptions(**{**options, **asked})) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -87,6 +87,6 @@ def test_what_cannot_be_measured_is_said_with_what_to_type(rows, tmp_path):
         ({"model": "hf://nobody/nothing"}, "this machine doesn't have"),
     ):
         with pytest.raises(ConfigError, match=said):
-            suite_command(Asked(**{"suite": "gsm8k", "model": "x", "data": rows, **asked}))
+            suite_command(SuiteOptions(**{"suite": "gsm8k", "model": "x", "data": rows, **asked}))
     with pytest.raises(InfraError, match="does not answer"):
-        suite_command(Asked("gsm8k", "http://127.0.0.1:9", data=rows))
+        suite_command(SuiteOptions("gsm8k", "http://127.0.0.1:9", data=rows))

@@ -11,10 +11,10 @@ import pytest
 from areal.errors import ConfigError, DataError
 from areal.reward.verifiers.math import MathVerifier
 from areal.values.pass_at_k import sampled_figures
-from areal_judge.evaluate.asking import Answer
+from areal_judge.evaluate.asking import ModelAnswer
 from areal_judge.evaluate.grading import ANSWER_FIELD, grade_math
 from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, Question, questions
+from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def test_a_row_of_the_true_form_becomes_a_question(suite, row, prompt, answer):
 PUBLISHED = Path(__file__).parent / "suites"
 
 
-def published(suite: str, name: str) -> list[Question]:
+def published(suite: str, name: str) -> list[SuiteQuestion]:
     """The questions of a small file of the published form."""
     rows = rows_of(SUITES[suite], PUBLISHED / name, download=False, say=lambda words: None)
     return questions(SUITES[suite], rows, None)
@@ -75,7 +75,7 @@ def test_published_files_of_mathematics_are_graded(suite, name, right, wrong):
     asked = published(suite, name)
     assert len(asked) == len(right)
     for texts, score in ((right, 1.0), (wrong, 0.0)):
-        answers = [Answer(place, 0, text) for place, text in enumerate(texts)]
+        answers = [ModelAnswer(place, 0, text) for place, text in enumerate(texts)]
         assert [grade.score for grade in asyncio.run(grade_math(asked, answers, MathVerifier(ANSWER_FIELD)))] == [
             score
         ] * len(texts), texts
@@ -167,12 +167,12 @@ def test_a_row_with_too_few_answers_leaves_a_pass_at_k_out_and_none_says_nothing
 
 
 def test_mathematics_is_graded_and_what_the_server_refused_is_wrong():
-    asked = [Question("", "", "1080"), Question("", "", "It is $\\boxed{12}$.")]
+    asked = [SuiteQuestion("", "", "1080"), SuiteQuestion("", "", "It is $\\boxed{12}$.")]
     answers = [
-        Answer(0, 0, "It is \\boxed{1080}."),
-        Answer(0, 1, "The answer is 7."),
-        Answer(1, 0, refused="too long"),
-        Answer(1, 1, "\\boxed{12}"),
+        ModelAnswer(0, 0, "It is \\boxed{1080}."),
+        ModelAnswer(0, 1, "The answer is 7."),
+        ModelAnswer(1, 0, refused="too long"),
+        ModelAnswer(1, 1, "\\boxed{12}"),
     ]
     grades = asyncio.run(grade_math(asked, answers, MathVerifier(ANSWER_FIELD)))
     assert [grade.score for grade in grades] == [1.0, 0.0, 0.0, 1.0]

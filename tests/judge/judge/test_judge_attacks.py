@@ -21,7 +21,7 @@ from areal_judge.judge.values import (
     Suite,
 )
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Ended, Ending, Limits, Run, Script
+from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript, RunEnding
 from judge.verdict_attacks import ATTACKS, FORGED, HONEST, INPUTS, NAIVE_GRADER, answer, forging
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
@@ -93,9 +93,11 @@ async def test_an_empty_program_is_not_bound_by_the_prelude(judge: Judge, source
 
 
 async def test_the_same_tricks_win_against_a_grader_in_the_process(sandbox: Sandbox) -> None:
-    async def graded(program: str) -> Ended:
+    async def graded(program: str) -> RunEnding:
         cases = [([n, "label"], answer(n)) for n in INPUTS]
-        return await sandbox.run(Run(Script(NAIVE_GRADER.format(program=program, cases=cases)), limits=SHORT))
+        return await sandbox.run(
+            ProgramRun(PythonScript(NAIVE_GRADER.format(program=program, cases=cases)), limits=SHORT)
+        )
 
     found = await each(ATTACKS, graded)
     fooled = {

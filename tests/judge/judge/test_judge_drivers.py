@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from areal_judge.judge import codec
 from areal_judge.judge.drivers import calls, cases, results
-from areal_judge.judge.drivers.loading import NoEntryPointError, Program, run_prelude
+from areal_judge.judge.drivers.loading import NoEntryPointError, ParsedProgram, run_prelude
 
 Point = namedtuple("Point", "x y")
 
@@ -50,8 +50,8 @@ def test_other_types_are_refused_and_told_apart(value: Any, posing: bool) -> Non
     assert refusal.value.posing is posing
 
 
-def loaded(source: str, prelude: str = "") -> Program:
-    program = Program(source, run_prelude(prelude, "f"))
+def loaded(source: str, prelude: str = "") -> ParsedProgram:
+    program = ParsedProgram(source, run_prelude(prelude, "f"))
     program.run()
     return program
 
@@ -97,7 +97,7 @@ def test_test_code_falls_into_cases(test: str, count: int) -> None:
 
 @pytest.mark.parametrize("test", ["", "x = 1", "def test():\n    assert f(1)"])
 def test_test_code_that_asserts_nothing_is_broken(test: str) -> None:
-    with pytest.raises(cases.Broken):
+    with pytest.raises(cases.TestCodeFault):
         cases.Tests(test, "f")
 
 

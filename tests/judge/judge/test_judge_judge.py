@@ -27,8 +27,8 @@ from areal_judge.judge.values import (
     Suite,
 )
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.host.session import Session
-from areal_judge.sandbox.values import Ended, Limits, Run, Tier
+from areal_judge.sandbox.host.session import CellSession
+from areal_judge.sandbox.values import Limits, ProgramRun, RunEnding, Tier
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 
@@ -282,12 +282,12 @@ class Failing:
             self.losses -= 1
             raise InfraError("a worker was lost", fix="try again")
 
-    async def run(self, run: Run) -> Ended:
+    async def run(self, run: ProgramRun) -> RunEnding:
         self._lose()
         return await self._real.run(run)
 
     @asynccontextmanager
-    async def session(self, run: Run, max_frame_bytes: int = 1 << 20) -> AsyncIterator[Session]:
+    async def session(self, run: ProgramRun, max_frame_bytes: int = 1 << 20) -> AsyncIterator[CellSession]:
         if not self._after:
             self._lose()
         async with self._real.session(run, max_frame_bytes) as session:

@@ -11,10 +11,10 @@ import pytest
 from areal.errors import DataError, InfraError
 from areal_judge.judge import codec
 from areal_judge.judge.equality import same
-from areal_judge.judge.program import Answer, Call, Failure, Program, leave_s
+from areal_judge.judge.program import CallResult, CaseFailure, EncodedCall, Program, leave_s
 from areal_judge.judge.values import Checker, Status
-from areal_judge.sandbox.host.session import Session
-from areal_judge.sandbox.values import Ended, Ending, Limits
+from areal_judge.sandbox.host.session import CellSession
+from areal_judge.sandbox.values import Ending, Limits, RunEnding
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,23 +48,23 @@ class Written:
     async def receive(self, timeout_s: float) -> bytes | None:
         return self._frames.pop(0) if self._frames else None
 
-    async def finish(self, grace_s: float = 0.0) -> Ended:
-        return Ended(self._ending, exit_code=0)
+    async def finish(self, grace_s: float = 0.0) -> RunEnding:
+        return RunEnding(self._ending, exit_code=0)
 
     def kill(self) -> None:
         pass
 
 
 def program(*frames: Any) -> Program:
-    return Program(cast(Session, Written(frames)), NONCE, 1.0)
+    return Program(cast(CellSession, Written(frames)), NONCE, 1.0)
 
 
 @given(FRAMES)
 @example(([], NONCE, 1, None))
 @example(("raised", NONCE, "E", "m", 1 << 16_000, "E"))
 def test_any_frame_is_an_answer_or_the_program_s_failure(frame: Any) -> None:
-    outcome = asyncio.run(program(frame).call(Call(b"", NONCE), 1.0))
-    if isinstance(outcome, Answer):
+    outcome = asyncio.run(program(frame).call(EncodedCall(b"", NONCE), 1.0))
+    if isinstance(outcome, CallResult):
         assert frame[:2] == ("result", NONCE)
         for checker in (Checker(), Checker(unordered=True, absolute=0.1), Checker(relative=0.5, nan_equal=True)):
             same(outcome.value, [1, "x"], checker)
@@ -76,7 +76,7 @@ def test_any_frame_is_an_answer_or_the_program_s_failure(frame: Any) -> None:
 def test_any_frame_of_a_program_that_is_loaded_is_a_start_or_a_failure(frame: Any, parsed: bool) -> None:
     begun = [("prepared", NONCE), ("parsed", NONCE)] if parsed else [("prepared", NONCE)]
     outcome = asyncio.run(program(*begun, frame).load(1.0))
-    assert isinstance(outcome, Failure) or frame[:2] == ("loaded" if parsed else "parsed", NONCE)
+    assert isinstance(outcome, CaseFailure) or frame[:2] == ("loaded" if parsed else "parsed", NONCE)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_ends_before_the_program_begins_is_no_failure_of_it(
     frames: list[Any], ended: Ending, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        asyncio.run(Program(cast(Session, Written(frames, ended)), NONCE, 1.0).load(1.0))
+        asyncio.run(Program(cast(CellSession, Written(frames, ended)), NONCE, 1.0).load(1.0))
 
 
 class Staying(Written):
@@ -106,15 +106,15 @@ class Staying(Written):
         self.waited_s.append(timeout_s)
         raise TimeoutError
 
-    async def finish(self, grace_s: float = 0.0) -> Ended:
+    async def finish(self, grace_s: float = 0.0) -> RunEnding:
         self.waited_s.append(grace_s)
-        return Ended(Ending.CANCELLED)
+        return RunEnding(Ending.CANCELLED)
 
 
 @pytest.mark.parametrize(("wall_s", "within_s"), [(0.01, 0.5), (2.0, 2.0), (60.0, 5.0)])
 def test_a_program_that_stays_holds_its_slot_as_long_as_a_call_may_take(wall_s: float, within_s: float) -> None:
     session = Staying()
-    staying = Program(cast(Session, session), NONCE, leave_s(Limits(wall_s=wall_s)))
+    staying = Program(cast(CellSession, session), NONCE, leave_s(Limits(wall_s=wall_s)))
     failure = asyncio.run(staying.leave())
     assert failure is not None
     assert failure.case.status is Status.PROTOCOL_VIOLATION

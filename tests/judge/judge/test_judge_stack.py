@@ -16,7 +16,7 @@ from areal_judge.judge.dispatch.values import Execution, Ticket
 from areal_judge.judge.self_test import SelfTest
 from areal_judge.judge.stack import CodeStack, StackSettings, code_stack
 from areal_judge.judge.values import CallCase, CallSuite, Options, Status, StdioSuite, Submission
-from areal_judge.sandbox.values import Limits, Run, Script, Tier
+from areal_judge.sandbox.values import Limits, ProgramRun, PythonScript, Tier
 from support.scripted_judge import SUITE, ScriptedJudge
 
 pytestmark = pytest.mark.component
@@ -135,8 +135,8 @@ async def test_a_leaking_sandbox_is_not_ready_and_judges_nothing(stack: CodeStac
     class Leaking:
         powers = stack.sandbox.powers
 
-        async def run(self, run: Run) -> Any:
-            return await stack.sandbox.run(Run(Script("print('won: a socket')")))
+        async def run(self, run: ProgramRun) -> Any:
+            return await stack.sandbox.run(ProgramRun(PythonScript("print('won: a socket')")))
 
     stack.readiness._test = SelfTest(Leaking(), stack.dispatcher._judge)  # type: ignore[arg-type]
     assert not await stack.readiness.check()

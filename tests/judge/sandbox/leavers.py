@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from areal_judge.sandbox.values import Limits, Run, Script
+from areal_judge.sandbox.values import Limits, ProgramRun, PythonScript
 
 MARK = "left-by-another-run"
 LONG = Limits(wall_s=20, cpu_s=10)
@@ -30,13 +30,13 @@ class Leaver:
     in_kernel: bool = False  # what it leaves is memory of the kernel's: its cell may have to end
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ProgramRun:
         source = f"{CELL}MARK = {MARK!r}\n{self.source}\nprint('done', flush=True)"
-        return Run(Script(source), limits=self.limits, **self.changes)  # type: ignore[arg-type]
+        return ProgramRun(PythonScript(source), limits=self.limits, **self.changes)  # type: ignore[arg-type]
 
 
-def finder(limits: Limits = LONG) -> Run:
-    return Run(Script(CELL + _FINDER), limits=limits)
+def finder(limits: Limits = LONG) -> ProgramRun:
+    return ProgramRun(PythonScript(CELL + _FINDER), limits=limits)
 
 
 _PLACES = "for place in ('/box', '/tmp', '/dev/shm'):\n    "

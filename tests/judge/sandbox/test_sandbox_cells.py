@@ -10,12 +10,12 @@ from areal_judge.sandbox.cell import messages
 from areal_judge.sandbox.cell.cell_table import CellTable
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.occupancy import Assignment, Cell, State
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.occupancy import Assignment, Cell, CellState
 from areal_judge.sandbox.kernel.cgroups import Groups
 from areal_judge.sandbox.values import ALL_LAYERS
 
-SHAPE = Shape(False, False, 1 << 20, 64)
+SHAPE = CellShape(False, False, 1 << 20, 64)
 ORDER: dict[str, Any] = {
     "op": "run", "id": 7, "shape": SHAPE, "wall_s": 1.0, "keep": [], "keep_bytes": 0, "tell": False, "channel": False,
     "memory": 1 << 20, "tasks": 2,
@@ -48,14 +48,14 @@ def failing(cells: CellTable, *, used: bool) -> Cell:
 def test_a_run_that_a_used_cell_could_not_begin_goes_to_another() -> None:
     cells, _ = zygote()
     mine, theirs = pair()
-    ready = Cell(0, SHAPE, 1, mine, None, None, state=State.READY)
+    ready = Cell(0, SHAPE, 1, mine, None, None, state=CellState.READY)
     cells._cells[1] = ready
     cells._lines.add(mine, ready)
     cells._report(failing(cells, used=True), dict(DIED))
     theirs.settimeout(5)
     handed, _ = messages.receive(theirs)
     assert handed == messages.RUN
-    assert (cells._by_run[7], ready.state) == (ready, State.RUNNING)
+    assert (cells._by_run[7], ready.state) == (ready, CellState.RUNNING)
 
 
 def test_a_run_that_a_new_cell_could_not_begin_is_the_machines_fault() -> None:
@@ -82,7 +82,7 @@ def test_a_run_that_was_ended_while_it_waited_is_not_begun_again(reason: str) ->
 def test_the_time_of_a_run_counts_from_its_first_instruction_whenever_that_is_heard() -> None:
     cells, _ = zygote()
     entry, program = pair()
-    waiting = Cell(0, SHAPE, 1, entry, None, None, alive=False, state=State.READY, run=Assignment(dict(ORDER), []))
+    waiting = Cell(0, SHAPE, 1, entry, None, None, alive=False, state=CellState.READY, run=Assignment(dict(ORDER), []))
     cells._cells[1] = waiting
     cells._lines.add(entry, waiting)
     cells._hand_over(waiting)
@@ -96,9 +96,11 @@ def test_the_time_of_a_run_counts_from_its_first_instruction_whenever_that_is_he
 def test_a_cell_that_ended_by_itself_is_given_no_run() -> None:
     cells, service = zygote()
     entry, _ = pair()
-    cells._cells[1] = Cell(1, SHAPE, 0, None, None, None, state=State.READY)  # its end was heard, it isn't reaped yet
-    cells._cells[2] = good = Cell(2, SHAPE, 1, entry, None, None, state=State.READY)
+    cells._cells[1] = Cell(
+        1, SHAPE, 0, None, None, None, state=CellState.READY
+    )  # its end was heard, it isn't reaped yet
+    cells._cells[2] = good = Cell(2, SHAPE, 1, entry, None, None, state=CellState.READY)
     cells._lines.add(entry, good)
     cells._assign(Assignment(dict(ORDER), []))
-    assert good.state is State.RUNNING
+    assert good.state is CellState.RUNNING
     service.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from areal_judge.sandbox.host.delegation import Delegation, find, make_parent, remove_parent
-from areal_judge.sandbox.kernel.cgroups import Group, Groups
+from areal_judge.sandbox.kernel.cgroups import CellGroup, Groups
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_limits_and_usage_of_version_2(delegated: Path) -> None:
 
 
 @pytest.fixture
-def cell(delegated: Path) -> Iterator[tuple[Group, Path]]:
+def cell(delegated: Path) -> Iterator[tuple[CellGroup, Path]]:
     """A group of version 2, and its directory."""
     (parent,) = make_parent(Delegation(2, {"unified": str(delegated)}), "z1")
     groups = Groups.opened(2, [parent])
@@ -56,7 +56,7 @@ def cell(delegated: Path) -> Iterator[tuple[Group, Path]]:
     groups.close()
 
 
-def test_a_peak_that_can_be_set_back_is_each_runs_own(cell: tuple[Group, Path]) -> None:
+def test_a_peak_that_can_be_set_back_is_each_runs_own(cell: tuple[CellGroup, Path]) -> None:
     group, path = cell
     group.limit(64 << 20, 5)
     assert group.usage().memory_peak_bytes == 1234
@@ -68,7 +68,7 @@ def test_a_peak_that_can_be_set_back_is_each_runs_own(cell: tuple[Group, Path]) 
 
 
 def test_a_peak_that_can_not_be_set_back_is_known_of_the_first_run_only(
-    cell: tuple[Group, Path], monkeypatch: pytest.MonkeyPatch
+    cell: tuple[CellGroup, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, _ = cell
     opened = os.open
@@ -86,7 +86,7 @@ def test_a_peak_that_can_not_be_set_back_is_known_of_the_first_run_only(
         assert group.usage().memory_peak_bytes is None
 
 
-def test_a_kernel_without_peaks_says_none(cell: tuple[Group, Path]) -> None:
+def test_a_kernel_without_peaks_says_none(cell: tuple[CellGroup, Path]) -> None:
     group, path = cell
     (path / "memory.peak").unlink()
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_kernel_without_peaks_says_none(cell: tuple[Group, Path]) -> None:
         assert group.usage().memory_peak_bytes is None
 
 
-def test_what_was_killed_or_refused_in_one_run_is_not_said_of_the_next(cell: tuple[Group, Path]) -> None:
+def test_what_was_killed_or_refused_in_one_run_is_not_said_of_the_next(cell: tuple[CellGroup, Path]) -> None:
     group, path = cell
     (path / "memory.events").write_text("oom 0\noom_kill 0\n")
     killed_and_refused = []
@@ -108,7 +108,7 @@ def test_what_was_killed_or_refused_in_one_run_is_not_said_of_the_next(cell: tup
     assert killed_and_refused == expected
 
 
-def test_cpu_time_is_the_whole_groups_on_either_version(cell: tuple[Group, Path], tmp_path: Path) -> None:
+def test_cpu_time_is_the_whole_groups_on_either_version(cell: tuple[CellGroup, Path], tmp_path: Path) -> None:
     group, path = cell
     assert group.cpu_s() is None
     (path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n")
@@ -126,7 +126,7 @@ def test_cpu_time_is_the_whole_groups_on_either_version(cell: tuple[Group, Path]
         groups.close()
 
 
-def test_limits_are_written_when_they_differ(cell: tuple[Group, Path]) -> None:
+def test_limits_are_written_when_they_differ(cell: tuple[CellGroup, Path]) -> None:
     group, path = cell
     group.limit(64 << 20, 5)
     (path / "memory.max").write_text("as the kernel has it")
@@ -137,7 +137,7 @@ def test_limits_are_written_when_they_differ(cell: tuple[Group, Path]) -> None:
     assert (path / "memory.max").read_text().startswith(str(1 << 20))
 
 
-def test_a_group_is_laden_when_it_holds_much_more_than_at_first(cell: tuple[Group, Path]) -> None:
+def test_a_group_is_laden_when_it_holds_much_more_than_at_first(cell: tuple[CellGroup, Path]) -> None:
     group, path = cell
     ahead = (os.cpu_count() or 1) * (256 << 10)  # what the kernel takes ahead, a processor
     said = []
@@ -147,7 +147,7 @@ def test_a_group_is_laden_when_it_holds_much_more_than_at_first(cell: tuple[Grou
     assert said == [False, False, False, True, False]
 
 
-def test_a_group_that_does_not_tell_what_it_holds_is_not_laden(cell: tuple[Group, Path]) -> None:
+def test_a_group_that_does_not_tell_what_it_holds_is_not_laden(cell: tuple[CellGroup, Path]) -> None:
     group, _ = cell
     assert not group.laden()
 

@@ -12,8 +12,8 @@ import pytest
 from areal_judge.sandbox.cell.cell import _arrange_descriptors
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.place import CONTROL, ENTRY, RULES, Place
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.place import CONTROL, ENTRY, RULES, CellPlace
 from areal_judge.sandbox.host.runner import _allow_descriptors
 from areal_judge.sandbox.values import ALL_LAYERS
 
@@ -25,7 +25,7 @@ def said_by(numbers: tuple[int, int, int]) -> None:
     """In a child that will end: says on each line which it is."""
     names = [socket.socket(fileno=number) for number in numbers[:2]]
     confinement = Confinement(Means(), ALL_LAYERS, False)
-    place = Place(Shape(False, False, 1 << 20, 64), 0, Means(), ALL_LAYERS, confinement, numbers[2], ())
+    place = CellPlace(CellShape(False, False, 1 << 20, 64), 0, Means(), ALL_LAYERS, confinement, numbers[2], ())
     _arrange_descriptors(place, *names)
     os.write(CONTROL, b"control")
     os.write(ENTRY, b"entry " + os.readlink(f"/proc/self/fd/{RULES}").encode())

@@ -14,12 +14,12 @@ import pytest
 from areal.errors import ConfigError, InfraError
 from areal_judge.sandbox.host.delegation import find, sweep
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig, SandboxRefusalError
-from areal_judge.sandbox.values import Command, Ending, Limits, Run, Script, Tier
+from areal_judge.sandbox.values import Ending, ImageCommand, Limits, ProgramRun, PythonScript, Tier
 
 pytestmark = pytest.mark.component
 
 LIMITS = Limits(wall_s=30, cpu_s=10)
-FOREVER = Run(Script("import time; time.sleep(60)"), limits=Limits(wall_s=60))
+FOREVER = ProgramRun(PythonScript("import time; time.sleep(60)"), limits=Limits(wall_s=60))
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +98,7 @@ async def test_cancelling_the_task_kills_the_run(tier: Tier) -> None:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 60)
         assert sandbox.counters().running == 0
-        assert (await sandbox.run(Run(Script("print(1)")))).clean
+        assert (await sandbox.run(ProgramRun(PythonScript("print(1)")))).clean
 
 
 async def test_a_run_that_waits_for_its_turn_can_be_cancelled() -> None:
@@ -110,7 +110,7 @@ async def test_a_run_that_waits_for_its_turn_can_be_cancelled() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(task, 60)
-        assert (await sandbox.run(Run(Script("print(1)")))).clean
+        assert (await sandbox.run(ProgramRun(PythonScript("print(1)")))).clean
 
 
 @pytest.mark.parametrize("tier", [Tier.T2, Tier.T3])
@@ -123,7 +123,7 @@ async def test_a_lost_zygote_costs_its_runs_only_a_retry(tier: Tier) -> None:
         for run in runs:
             with pytest.raises(InfraError):
                 await asyncio.wait_for(run, 60)
-        assert (await asyncio.wait_for(sandbox.run(Run(Script("print(1)"), limits=LIMITS)), 60)).clean
+        assert (await asyncio.wait_for(sandbox.run(ProgramRun(PythonScript("print(1)"), limits=LIMITS)), 60)).clean
         assert not before & below(os.getpid())
         assert sandbox.counters().zygote_restarts == 1
         assert sandbox.counters().infra_errors == 2
@@ -135,17 +135,17 @@ async def test_a_cell_that_can_not_be_set_up_is_a_fault_of_the_machine() -> None
             pytest.skip("no scratch")
         files = {"x" * 200 + "/" + "y" * 300: b""}
         with pytest.raises(InfraError, match="files"):
-            await sandbox.run(Run(Script("print('never')"), files=files))
-        assert (await sandbox.run(Run(Script("print(1)")))).clean
+            await sandbox.run(ProgramRun(PythonScript("print('never')"), files=files))
+        assert (await sandbox.run(ProgramRun(PythonScript("print(1)")))).clean
 
 
 async def test_the_lower_tier_refuses_what_it_can_not_run() -> None:
     async with started(highest_tier=Tier.T2) as sandbox:
         for run in (
-            Run(Command(("true",))),
-            Run(Script("pass"), limits=Limits(processes=2)),
-            Run(Script("pass"), files={"a": b""}),
-            Run(Script("pass"), keep=("a",)),
+            ProgramRun(ImageCommand(("true",))),
+            ProgramRun(PythonScript("pass"), limits=Limits(processes=2)),
+            ProgramRun(PythonScript("pass"), files={"a": b""}),
+            ProgramRun(PythonScript("pass"), keep=("a",)),
         ):
             with pytest.raises(SandboxRefusalError, match="T2") as refused:
                 await sandbox.run(run)
@@ -173,10 +173,10 @@ async def test_a_kind_of_zygote_is_started_when_first_asked_for() -> None:
     pytest.importorskip("numpy")
     async with started() as sandbox:
         count = len(below(os.getpid()))
-        assert not (await sandbox.run(Run(Script("import sys; assert 'numpy' in sys.modules")))).clean
+        assert not (await sandbox.run(ProgramRun(PythonScript("import sys; assert 'numpy' in sys.modules")))).clean
         source = "import sys; assert 'numpy.random' in sys.modules\n"
         source += "import numpy\nprint(numpy.random.rand(), numpy.linalg.det(numpy.eye(3)))"
-        run = Run(Script(source), limits=LIMITS, numpy=True)
+        run = ProgramRun(PythonScript(source), limits=LIMITS, numpy=True)
         seen = {(await sandbox.run(run)).stdout for _ in range(3)}
         assert len(seen) == 3, "each run has its own random numbers"
         assert all(one.endswith(b" 1.0\n") for one in seen)
@@ -187,15 +187,15 @@ async def test_a_kind_of_zygote_is_started_when_first_asked_for() -> None:
 async def test_hundreds_of_runs_leave_nothing(tier: Tier) -> None:
     async with started(highest_tier=tier, zygotes=2) as sandbox:
         kinds = [
-            Run(Script("print(1)")),
-            Run(Script("while True: print('x' * 10000)"), limits=Limits(output_bytes=1000)),
-            Run(Script("import os; os.abort()"), stdin=b"x" * 100_000),
+            ProgramRun(PythonScript("print(1)")),
+            ProgramRun(PythonScript("while True: print('x' * 10000)"), limits=Limits(output_bytes=1000)),
+            ProgramRun(PythonScript("import os; os.abort()"), stdin=b"x" * 100_000),
         ]
         if sandbox.powers.scratch:
-            kinds.append(Run(Script("open('a', 'w').write('x')"), files={"d/b": b"b"}, keep=("a",)))
+            kinds.append(ProgramRun(PythonScript("open('a', 'w').write('x')"), files={"d/b": b"b"}, keep=("a",)))
             daemon = "import os, time\nfor _ in range(5):\n    if os.fork() == 0: os.setsid(); time.sleep(60)"
-            kinds.append(Run(Script(daemon), limits=Limits(processes=8)))
-            kinds.append(Run(Command(("sh", "-c", "exit 3"))))
+            kinds.append(ProgramRun(PythonScript(daemon), limits=Limits(processes=8)))
+            kinds.append(ProgramRun(ImageCommand(("sh", "-c", "exit 3"))))
 
         async def rounds(number: int) -> None:
             await asyncio.gather(*(sandbox.run(run) for _ in range(number) for run in kinds))
@@ -228,11 +228,13 @@ async def test_old_zygotes_are_replaced_without_losing_a_run(monkeypatch: pytest
     async with started() as sandbox:
         first = zygote_of()
         for _ in range(6):
-            ended = await asyncio.gather(*(sandbox.run(Run(Script("print(1)"), limits=LIMITS)) for _ in range(4)))
+            ended = await asyncio.gather(
+                *(sandbox.run(ProgramRun(PythonScript("print(1)"), limits=LIMITS)) for _ in range(4))
+            )
             assert all(one.clean for one in ended)
         async with asyncio.timeout(60):
             while first in below(os.getpid()):
-                await sandbox.run(Run(Script("pass"), limits=LIMITS))
+                await sandbox.run(ProgramRun(PythonScript("pass"), limits=LIMITS))
         assert sandbox.counters().infra_errors == 0
 
 
@@ -250,8 +252,10 @@ def test_groups_of_a_service_that_is_gone_are_removed() -> None:
 
 async def test_the_wall_limit_is_kept_while_the_services_loop_is_busy() -> None:
     async with started() as sandbox:
-        assert (await sandbox.run(Run(Script("pass")))).clean
-        task = asyncio.create_task(sandbox.run(Run(Script("import time; time.sleep(60)"), limits=Limits(wall_s=0.5))))
+        assert (await sandbox.run(ProgramRun(PythonScript("pass")))).clean
+        task = asyncio.create_task(
+            sandbox.run(ProgramRun(PythonScript("import time; time.sleep(60)"), limits=Limits(wall_s=0.5)))
+        )
         await asyncio.sleep(0.2)
         busy_until = asyncio.get_running_loop().time() + 1.5
         while asyncio.get_running_loop().time() < busy_until:

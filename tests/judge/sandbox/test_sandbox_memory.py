@@ -7,7 +7,7 @@ import resource
 
 import pytest
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
-from areal_judge.sandbox.values import Limits, Run, Script, Tier
+from areal_judge.sandbox.values import Limits, ProgramRun, PythonScript, Tier
 
 pytestmark = pytest.mark.component
 
@@ -43,9 +43,9 @@ print(found or "nothing")
 _OTHER = "open('left', 'w').write('x' * 9000) if WRITES else None\nimport time\ntime.sleep(LONG)"
 
 
-def _other(long_s: float, writes: bool) -> Run:
+def _other(long_s: float, writes: bool) -> ProgramRun:
     source = f"LONG, WRITES = {long_s}, {writes}\n{_OTHER}"
-    return Run(Script(source), limits=Limits(wall_s=7.25), keep=("secret",) if writes else ())
+    return ProgramRun(PythonScript(source), limits=Limits(wall_s=7.25), keep=("secret",) if writes else ())
 
 
 @pytest.mark.parametrize("tier", [Tier.T2, Tier.T3])
@@ -60,7 +60,7 @@ def test_no_order_or_report_of_another_run_is_in_a_programs_interpreter(tier: Ti
             await asyncio.gather(*(sandbox.run(_other(0.0, writes)) for _ in range(3)))
             neighbours = [asyncio.create_task(sandbox.run(_other(1.0, writes))) for _ in range(2)]
             await asyncio.sleep(0.2)
-            walk = Run(Script(_WALK), limits=Limits(wall_s=9.0), keep=("own",) if writes else ())
+            walk = ProgramRun(PythonScript(_WALK), limits=Limits(wall_s=9.0), keep=("own",) if writes else ())
             ended = [await sandbox.run(walk) for _ in range(4)]
             await asyncio.gather(*neighbours)
             return [one.stdout + one.stderr for one in ended]
@@ -75,7 +75,7 @@ def test_a_program_that_crashes_is_handed_to_no_handler_of_the_machine() -> None
         sandbox = Sandbox(SandboxConfig(zygotes=1, spares=1, max_runs=1, drivers=()))
         await sandbox.start()
         try:
-            return (await sandbox.run(Run(Script("import resource\nprint(resource.getrlimit(4))")))).stdout
+            return (await sandbox.run(ProgramRun(PythonScript("import resource\nprint(resource.getrlimit(4))")))).stdout
         finally:
             await sandbox.stop()
 

@@ -7,15 +7,17 @@ import signal
 
 import pytest
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Ended, Ending, Limits, Run, Script
+from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript, RunEnding
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 
 SHORT = Limits(wall_s=1.0, cpu_s=5.0)
 
 
-async def run(sandbox: Sandbox, source: str, stdin: bytes = b"", limits: Limits | None = None) -> Ended:
-    return await sandbox.run(Run(Script(source), stdin=stdin, limits=limits or Limits(wall_s=20, cpu_s=10)))
+async def run(sandbox: Sandbox, source: str, stdin: bytes = b"", limits: Limits | None = None) -> RunEnding:
+    return await sandbox.run(
+        ProgramRun(PythonScript(source), stdin=stdin, limits=limits or Limits(wall_s=20, cpu_s=10))
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ async def test_it_looks_like_a_fresh_python(sandbox: Sandbox) -> None:
     source = "import sys, os\nprint(__name__, __file__, sys.argv, sys.stdin.encoding, sys.stdout.encoding)\n"
     source += "print(any(m.split('.')[0] == 'areal' for m in sys.modules))\n"
     source += "try:\n    import areal\nexcept ImportError: print('no areal')\n"
-    ended = await sandbox.run(Run(Script(source, argv=("a", "b")), limits=Limits(wall_s=20)))
+    ended = await sandbox.run(ProgramRun(PythonScript(source, argv=("a", "b")), limits=Limits(wall_s=20)))
     assert ended.stdout == b"__main__ main.py ['main.py', 'a', 'b'] utf-8 utf-8\nFalse\nno areal\n"
 
 

@@ -14,8 +14,8 @@ import pytest
 from areal_judge.sandbox.cell import scratch
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.place import Place
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.place import CellPlace
 from areal_judge.sandbox.cell.scratch import Scratch, look, settle, shows_every_change
 from areal_judge.sandbox.kernel import calls as kernel
 from areal_judge.sandbox.kernel import mounts
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.component
 
-SHAPE = Shape(False, False, 1 << 20, 64)
+SHAPE = CellShape(False, False, 1 << 20, 64)
 PLACES = ("/box", "/tmp", "/dev/shm")
 
 
@@ -54,9 +54,9 @@ def inside(act: Callable[[], Any]) -> Any:
     return found
 
 
-def place(shows_changes: bool = True) -> Place:
+def place(shows_changes: bool = True) -> CellPlace:
     means = Means(namespaces=True, count_inodes=True, shows_changes=shows_changes)
-    return Place(SHAPE, os.getuid(), means, ALL_LAYERS, Confinement(means, ALL_LAYERS, False), None, ())
+    return CellPlace(SHAPE, os.getuid(), means, ALL_LAYERS, Confinement(means, ALL_LAYERS, False), None, ())
 
 
 def with_file(path: str) -> None:

@@ -8,14 +8,14 @@ import socket
 import pytest
 from areal.errors import ConfigError
 from areal_judge.sandbox.host.runner import Sandbox, SandboxRefusalError
-from areal_judge.sandbox.host.session import FrameError, Session
-from areal_judge.sandbox.values import Driver, Ending, Limits, Run, Script
+from areal_judge.sandbox.host.session import CellSession, FrameError
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, PythonScript
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 
 
-def driver(payload: bytes = b"", **limits: float) -> Run:
-    return Run(Driver("talking_driver", payload), limits=Limits(**{"wall_s": 20.0, "cpu_s": 10.0} | limits))  # type: ignore[arg-type]
+def driver(payload: bytes = b"", **limits: float) -> ProgramRun:
+    return ProgramRun(Driver("talking_driver", payload), limits=Limits(**{"wall_s": 20.0, "cpu_s": 10.0} | limits))  # type: ignore[arg-type]
 
 
 async def test_frames_go_back_and_forth_and_the_end_is_clean(sandbox: Sandbox) -> None:
@@ -111,13 +111,13 @@ async def test_a_driver_is_not_run_without_a_holder(sandbox: Sandbox) -> None:
 
 async def test_a_driver_that_was_never_imported_is_nothing_to_run(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError):
-        async with sandbox.session(Run(Driver("os"))):
+        async with sandbox.session(ProgramRun(Driver("os"))):
             pass
 
 
 async def test_a_script_has_no_line_to_anybody(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError):
-        async with sandbox.session(Run(Script("pass"))):
+        async with sandbox.session(ProgramRun(PythonScript("pass"))):
             pass
 
 
@@ -129,7 +129,7 @@ async def test_a_channel_that_takes_over_a_closed_ones_descriptor_is_read(sandbo
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert ours.fileno() == number
-        successor = Session(ours, asyncio.get_running_loop().create_future(), lambda reason: None, 1 << 20)
+        successor = CellSession(ours, asyncio.get_running_loop().create_future(), lambda reason: None, 1 << 20)
         receiving = asyncio.create_task(successor.receive(10))
         await asyncio.sleep(0.05)
         theirs.sendall(b"\x02\x00\x00\x00ok")

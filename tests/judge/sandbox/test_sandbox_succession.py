@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
-from areal_judge.sandbox.values import ALL_LAYERS, Ended, Ending, Layers, Limits, MemoryBound, Run, Script, Tier
+from areal_judge.sandbox.values import (
+    ALL_LAYERS,
+    Ending,
+    Layers,
+    Limits,
+    MemoryBound,
+    ProgramRun,
+    PythonScript,
+    RunEnding,
+    Tier,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox.leavers import CELL, LEAVERS, LONG, MARK, SEVERAL, Leaver, finder
@@ -30,7 +40,7 @@ STAYING = [leaver for leaver in LEAVERS if not leaver.in_kernel]
 class After:
     """A run, and which cell it was in."""
 
-    ended: Ended
+    ended: RunEnding
     cell: str
     said: str
 
@@ -50,7 +60,7 @@ class Succession:
         self._loop.run(self.sandbox.stop())
         self._loop.close()
 
-    def run(self, run: Run) -> After:
+    def run(self, run: ProgramRun) -> After:
         ended = self._loop.run(self.sandbox.run(run))
         cell, _, said = ended.stdout.decode(errors="replace").partition("\n")
         assert cell.startswith("pid:"), ended
@@ -58,7 +68,7 @@ class Succession:
         self._cells.add(cell)
         return After(ended, cell, said)
 
-    def in_one_cell(self, *runs: Run) -> list[After]:
+    def in_one_cell(self, *runs: ProgramRun) -> list[After]:
         """Runs these until each was in the cell of the one before it: a cell that nobody needs may end in between."""
         for _ in range(_TRIES):
             done = [self.run(runs[0])]
@@ -221,9 +231,11 @@ for _ in range(3):
     left, right = socket.socketpair()
     socket.send_fds(left, [b'x'], [left.fileno(), right.fileno()] + [read] * 18)
 """
-    usual = cells.run(Run(Script(CELL + send), limits=LONG)).said
+    usual = cells.run(ProgramRun(PythonScript(CELL + send), limits=LONG)).said
     for _ in range(3):
-        *_, after = cells.in_one_cell(*(Run(Script(CELL + source), limits=LONG) for source in (leave, leave, send)))
+        *_, after = cells.in_one_cell(
+            *(ProgramRun(PythonScript(CELL + source), limits=LONG) for source in (leave, leave, send))
+        )
         assert after.said == usual
 
 
@@ -240,13 +252,13 @@ print('done')
 """
     limits = dataclasses.replace(LONG, memory_bytes=128 << 20, disk_bytes=120 << 20)
     for _ in range(4):
-        assert cells.run(Run(Script(CELL + source), limits=limits)).said == "done\n"
-        assert cells.run(Run(Script(CELL + "print(len(bytearray(90 << 20)))"), limits=limits)).ended.clean
+        assert cells.run(ProgramRun(PythonScript(CELL + source), limits=limits)).said == "done\n"
+        assert cells.run(ProgramRun(PythonScript(CELL + "print(len(bytearray(90 << 20)))"), limits=limits)).ended.clean
 
 
 def test_what_was_used_is_said_of_each_run_alone(cells: Succession) -> None:
-    heavy = Run(Script(f"{CELL}x = bytearray(150 << 20)\nwhile os.times()[0] < 0.4: pass"), limits=LONG)
-    light = Run(Script(CELL + "pass"), limits=LONG)
+    heavy = ProgramRun(PythonScript(f"{CELL}x = bytearray(150 << 20)\nwhile os.times()[0] < 0.4: pass"), limits=LONG)
+    light = ProgramRun(PythonScript(CELL + "pass"), limits=LONG)
     _, burdened, last = cells.in_one_cell(light, heavy, light)
     assert burdened.ended.max_rss_bytes > 150 << 20
     after = last.ended
@@ -261,9 +273,12 @@ def test_a_peak_is_what_the_programs_of_a_run_had_together(cells: Succession) ->
     if cells.sandbox.powers.memory_bound is not MemoryBound.CGROUP:
         pytest.skip("nothing counts the memory of a cell")
     source = CELL + "x = bytearray({} << 20)"
-    usual = min(cells.run(Run(Script(source.format(0)), limits=LONG)).ended.memory_peak_bytes or 0 for _ in range(4))
+    usual = min(
+        cells.run(ProgramRun(PythonScript(source.format(0)), limits=LONG)).ended.memory_peak_bytes or 0
+        for _ in range(4)
+    )
     for taken in (40, 8, 90, 20, 60, 4):
-        peak = cells.run(Run(Script(source.format(taken)), limits=LONG)).ended.memory_peak_bytes
+        peak = cells.run(ProgramRun(PythonScript(source.format(taken)), limits=LONG)).ended.memory_peak_bytes
         assert peak is not None
         assert abs(peak - usual - (taken << 20)) < 3 << 20
 
@@ -285,8 +300,8 @@ def test_how_one_program_ended_is_nothing_to_the_next(
     cells: Succession, source: str, limits: dict[str, Any], ending: Ending
 ) -> None:
     base = SEVERAL if "fork" in source else LONG
-    bad = Run(Script(CELL + source), limits=dataclasses.replace(base, **limits))
-    failing = Run(Script(CELL + "import sys; sys.exit(3)"), limits=bad.limits)
+    bad = ProgramRun(PythonScript(CELL + source), limits=dataclasses.replace(base, **limits))
+    failing = ProgramRun(PythonScript(CELL + "import sys; sys.exit(3)"), limits=bad.limits)
     left, failed, found = (after.ended for after in cells.in_one_cell(bad, failing, finder(bad.limits)))
     assert left.ending is ending
     assert (failed.ending, failed.exit_code, failed.stderr) == (Ending.EXITED, 3, b"")
@@ -295,13 +310,13 @@ def test_how_one_program_ended_is_nothing_to_the_next(
 
 def test_random_numbers_are_new_in_each_program_of_a_cell(cells: Succession) -> None:
     source = CELL + "import random, uuid, tempfile\nprint(random.random(), uuid.uuid4(), tempfile.mktemp())"
-    said = [cells.run(Run(Script(source), limits=LONG)).said.split() for _ in range(6)]
+    said = [cells.run(ProgramRun(PythonScript(source), limits=LONG)).said.split() for _ in range(6)]
     assert [len(set(column)) for column in zip(*said, strict=True)] == [6, 6, 6]
 
 
 def test_nothing_of_kept_files_is_in_the_memory_of_the_next_program(cells: Succession) -> None:
     words = "what-a-run-had-in-a-file-that-was-kept"
-    leaver = Run(Script(f"{CELL}open('kept', 'w').write({words!r} * 9000)"), limits=LONG, keep=("kept",))
+    leaver = ProgramRun(PythonScript(f"{CELL}open('kept', 'w').write({words!r} * 9000)"), limits=LONG, keep=("kept",))
     pattern = "".join(f"[{letter}]" for letter in words)  # so that it doesn't find itself
     source = f"""
 import re
@@ -319,7 +334,7 @@ with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
                 pass
 print(found)
 """
-    same_shape = Run(Script(CELL + source), limits=LONG, keep=("kept",))
+    same_shape = ProgramRun(PythonScript(CELL + source), limits=LONG, keep=("kept",))
     left, after = cells.in_one_cell(leaver, same_shape)
     assert left.ended.files == {"kept": words.encode() * 9000}
     assert after.said == "0\n"
@@ -357,7 +372,9 @@ print('alive')
         before = bare.wardens()
         most = [number for number in range(1, 65) if number != signal.SIGTERM]
         for numbers in (most, [signal.SIGTERM.value], [*most, signal.SIGTERM.value] * 20):
-            left, after = bare.in_one_cell(Run(Script(CELL + source.format(numbers)), limits=LONG), finder())
+            left, after = bare.in_one_cell(
+                ProgramRun(PythonScript(CELL + source.format(numbers)), limits=LONG), finder()
+            )
             assert left.said == "alive\n" or (left.ended.signal == signal.SIGKILL and numbers is not most)
             assert after.ended.clean
         assert before & bare.wardens()

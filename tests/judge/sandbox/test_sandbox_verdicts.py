@@ -6,11 +6,11 @@ import dataclasses
 import signal
 
 import pytest
-from areal_judge.sandbox.host.verdicts import Seen, verdict
+from areal_judge.sandbox.host.verdicts import EndEvidence, verdict
 from areal_judge.sandbox.values import Ending, Limits
 
 LIMITS = Limits(wall_s=4, cpu_s=3, memory_bytes=100 << 20)
-FINE = Seen(
+FINE = EndEvidence(
     status=0, reason="", wall_s=0.1, cpu_s=0.1, cpu_all_s=0.1, rss_bytes=1 << 20, out_of_memory=False,
     tasks_refused=False, disk_full=False, stderr=b"",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
-from areal_judge.judge.dispatch.readiness import Finding, Readiness
+from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
 from areal_judge.server.grpc_service import SERVICE_NAME, SandboxService
 from areal_judge.server.handlers import SandboxHandlers
 from areal_judge.server.http import calls_of, create_app
@@ -57,8 +57,8 @@ class Faces:
 async def faces() -> AsyncIterator[Faces]:
     dispatcher = dispatcher_of(ScriptedJudge(), slots=2, wall=time.time)
 
-    async def self_test() -> Finding:
-        return Finding(True, "all held")
+    async def self_test() -> SelfTestFinding:
+        return SelfTestFinding(True, "all held")
 
     async def changed(ready: bool) -> None:
         pass

@@ -18,8 +18,8 @@ from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
 from areal_judge.judge.dispatch.admission import Bounds
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
-from areal_judge.judge.dispatch.readiness import Finding, Readiness
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
+from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
 from areal_judge.server.grpc_service import RETRY_AFTER, SERVICE_NAME, SandboxService
 from areal_judge.server.handlers import SandboxHandlers
 from support.scripted_judge import ScriptedJudge, dispatcher_of
@@ -35,7 +35,7 @@ EMPTY = pb.Suite(format="native", json=json.dumps({"kind": "stdio", "cases": []}
 class Served:
     stub: rpc.SandboxStub
     judge: ScriptedJudge
-    dispatcher: Dispatcher
+    dispatcher: JudgeDispatcher
     port: int
 
 
@@ -44,8 +44,8 @@ async def served() -> AsyncIterator[Served]:
     judge = ScriptedJudge()
     dispatcher = dispatcher_of(judge, slots=1, bounds=Bounds(items=3), wall=time.time)
 
-    async def self_test() -> Finding:
-        return Finding(True, "all held")
+    async def self_test() -> SelfTestFinding:
+        return SelfTestFinding(True, "all held")
 
     async def changed(ready: bool) -> None:
         await server.set_ready(ready)

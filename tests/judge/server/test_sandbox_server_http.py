@@ -14,7 +14,7 @@ import pytest
 from areal.net.http_server import HttpServer
 from areal.observe.progress import ProgressCounter
 from areal_judge.judge.dispatch.admission import Bounds
-from areal_judge.judge.dispatch.readiness import Finding, Readiness
+from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
 from areal_judge.server.handlers import SandboxHandlers
 from areal_judge.server.http import create_app
 from support.scripted_judge import ScriptedJudge, dispatcher_of
@@ -54,8 +54,8 @@ async def face() -> AsyncIterator[Face]:
     judge = ScriptedJudge()
     dispatcher = dispatcher_of(judge, slots=1, bounds=Bounds(items=2), wall=time.time)
 
-    async def self_test() -> Finding:
-        return Finding(made.passes, "1 of 1 held" if made.passes else "an attack won")
+    async def self_test() -> SelfTestFinding:
+        return SelfTestFinding(made.passes, "1 of 1 held" if made.passes else "an attack won")
 
     async def changed(ready: bool) -> None:
         pass

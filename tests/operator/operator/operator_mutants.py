@@ -11,7 +11,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import CompleteReason
 from areal_operator.kube.resources import Json
 from areal_operator.operator import budget, decide, evictions, failure_policy, observe, reconcile
-from areal_operator.operator.decide import _Run
+from areal_operator.operator.decide import _Reconcile
 from areal_operator.operator.decision import Converge, EndJob, Eviction
 from areal_operator.operator.effects import Effects
 from areal_operator.operator.fault_owner import FaultOwner
@@ -57,15 +57,15 @@ def epochs_are_written_with_the_next_figures(patch: pytest.MonkeyPatch) -> None:
 
 def a_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None:
     """A failed epoch keeps its members, so the next look finds the same failure."""
-    real = _Run._trainers_failures
+    real = _Reconcile._trainers_failures
 
-    def trainers_failures(self: _Run) -> Any:
+    def trainers_failures(self: _Reconcile) -> Any:
         members = self.state.members
         end = real(self)
         self.state = replace(self.state, members=members)
         return end
 
-    patch.setattr(_Run, "_trainers_failures", trainers_failures)
+    patch.setattr(_Reconcile, "_trainers_failures", trainers_failures)
 
 
 def a_servers_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None:
@@ -187,11 +187,11 @@ def a_dead_machine_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 def an_audit_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
     """A job is complete when its last step is trained."""
 
-    def finish(self: _Run) -> Any:
+    def finish(self: _Reconcile) -> Any:
         state = replace(self.state, outcome=JobOutcome.COMPLETE, ended_at=self.now, members=())
         return EndJob(state, reason=CompleteReason.MAX_STEPS_REACHED, message="")
 
-    patch.setattr(_Run, "_finish", finish)
+    patch.setattr(_Reconcile, "_finish", finish)
 
 
 def failures_of_others_are_counted(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from areal.plan.cluster_names import LABEL_ROLE, Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.kube.errors import ApiError
 from areal_operator.kube.resources import Json, Key
 from support.fake_cluster import FakeCluster
@@ -431,7 +431,7 @@ class Watcher:
         if trainer["spec"]["replicas"] == 0 and not self.schedule.operator.roles.cut:
             reached = [pod for pod in cluster.pods(Role.TRAINER) if cluster.answers(pod)]
             phases = [cluster.launcher(pod).phase for pod in reached if "deletionTimestamp" not in pod["metadata"]]
-            self.schedule.require(Phase.READY not in phases, "trainers lose their pods while they train")
+            self.schedule.require(ChildPhase.READY not in phases, "trainers lose their pods while they train")
 
     def _eviction(self, write: Write) -> None:
         """Nobody but the trainers falls with the trainers."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from areal.admit.cluster import resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec.load import job_from_object
 from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
@@ -74,8 +74,8 @@ def disrupted(at: float = NOW - 5) -> dict[str, PodCondition]:
     return {"DisruptionTarget": PodCondition("True", "EvictionByEvictionAPI", "evicted", at)}
 
 
-def says(phase: Phase, epoch: int = 1, code: int = 0, at: float = NOW) -> LauncherReport:
-    return LauncherReport(phase, epoch, phase is Phase.IDLE, code, "", at)
+def says(phase: ChildPhase, epoch: int = 1, code: int = 0, at: float = NOW) -> LauncherReport:
+    return LauncherReport(phase, epoch, phase is ChildPhase.IDLE, code, "", at)
 
 
 def controller(step: int = 5, at: float = NOW, stalled: str = "", hot: HotFields | None = None) -> ControllerReport:
@@ -101,7 +101,7 @@ def seen(state: JobState | None = None, **changes: Any) -> Observation:
     spec = changes.pop("spec", {})
     raw = job_object(**spec)
     raw["metadata"] |= {"uid": "job-uid", "generation": 1, "resourceVersion": "1", "creationTimestamp": ""}
-    ready = {"t0": says(Phase.READY), "t1": says(Phase.READY)}
+    ready = {"t0": says(ChildPhase.READY), "t1": says(ChildPhase.READY)}
     made = Observation(
         key=("team", "digits"), raw=raw, state=state or remembered(), admitted=admitted(**spec), refusal=None,
         pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec.status import (
     CONDITION_MESSAGE,
     REASONS,
@@ -81,14 +81,14 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ("training", seen(), ConditionType.TRAINER_READY, "RendezvousComplete", "2 pods train in epoch 1"),
     (
         "forming",
-        launchers(seen(remembered(conditions={})), t1=says(Phase.STARTING)),
+        launchers(seen(remembered(conditions={})), t1=says(ChildPhase.STARTING)),
         ConditionType.TRAINER_READY,
         "Forming",
         "1 of 2",
     ),
     (
         "again",
-        launchers(seen(), t1=says(Phase.BACKING_OFF, code=1)),
+        launchers(seen(), t1=says(ChildPhase.BACKING_OFF, code=1)),
         ConditionType.TRAINER_READY,
         "Restarting",
         "epoch 2",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.spec.status import AcceptedReason, CompleteReason, FailedReason
 from areal_operator.operator.admission import JobRefusal
 from areal_operator.operator.conditions import conditions
@@ -55,7 +55,7 @@ def finish_pod(**changes: Any) -> Pod:
 
 
 def done(base: Observation) -> Observation:
-    return launchers(base, t0=says(Phase.COMPLETE), t1=says(Phase.COMPLETE))
+    return launchers(base, t0=says(ChildPhase.COMPLETE), t1=says(ChildPhase.COMPLETE))
 
 
 REFUSED = JobRefusal(AcceptedReason.LOCAL_PATH, "model.path")
@@ -125,7 +125,7 @@ def test_a_refusal_is_looked_at_again_when_the_cure_may_be_elsewhere(reason: Acc
 
 def test_a_whole_gang_gets_an_epoch_and_is_told() -> None:
     decision = decide(
-        launchers(seen(remembered(epoch=0, members=())), t0=says(Phase.IDLE, 0), t1=says(Phase.IDLE, 0)), NOW
+        launchers(seen(remembered(epoch=0, members=())), t0=says(ChildPhase.IDLE, 0), t1=says(ChildPhase.IDLE, 0)), NOW
     )
     assert isinstance(decision, Converge)
     assert (decision.state.epoch, decision.state.members) == (1, ("t0", "t1"))
@@ -140,7 +140,7 @@ def test_a_gang_that_is_not_whole_waits() -> None:
 
 
 def test_a_child_that_died_in_a_whole_gang_starts_the_next_epoch_at_once() -> None:
-    decision = decide(launchers(seen(), t1=says(Phase.BACKING_OFF, code=1)), NOW)
+    decision = decide(launchers(seen(), t1=says(ChildPhase.BACKING_OFF, code=1)), NOW)
     assert isinstance(decision, Converge)
     assert (decision.state.epoch, decision.state.restarts, decision.state.counted) == (2, 1, 1)
     assert [pod.uid for pod in decision.tell] == ["t0", "t1"]
@@ -176,13 +176,13 @@ def test_a_server_that_is_being_deleted_has_not_failed_unless_it_was_disrupted()
 
 
 def test_trainers_that_were_drained_and_may_run_again_are_replaced() -> None:
-    decision = decide(launchers(seen(remembered(members=())), t0=says(Phase.STOPPED)), NOW)
+    decision = decide(launchers(seen(remembered(members=())), t0=says(ChildPhase.STOPPED)), NOW)
     assert isinstance(decision, Converge)
     assert [eviction.pod.uid for eviction in decision.evict] == ["t0"]
 
 
 def test_launchers_ahead_of_the_status_get_an_epoch_of_their_own_for_free() -> None:
-    decision = decide(launchers(seen(), t0=says(Phase.READY, 9), t1=says(Phase.READY, 9)), NOW)
+    decision = decide(launchers(seen(), t0=says(ChildPhase.READY, 9), t1=says(ChildPhase.READY, 9)), NOW)
     assert isinstance(decision, Converge)
     assert (decision.state.epoch, decision.state.restarts) == (10, 0)
 
@@ -301,7 +301,7 @@ def test_a_job_rests_in_three_steps() -> None:
     first = decide(seen(spec=RESTING), NOW)
     assert isinstance(first, Suspend)
     assert (first.state.rest, [p.uid for p in first.drain], first.replicas) == (Rest.SAVING, ["t0", "t1"], None)
-    saved = launchers(seen(first.state, spec=RESTING), t0=says(Phase.STOPPED), t1=says(Phase.STOPPED))
+    saved = launchers(seen(first.state, spec=RESTING), t0=says(ChildPhase.STOPPED), t1=says(ChildPhase.STOPPED))
     second = decide(saved, NOW)
     assert isinstance(second, Suspend)
     assert second.state.rest is Rest.ENDING
@@ -346,7 +346,7 @@ def test_cleaning_up_waits_for_its_time() -> None:
 
 # Whatever is seen
 
-PHASES = st.sampled_from(list(Phase))
+PHASES = st.sampled_from(list(ChildPhase))
 REPORTS = st.none() | st.builds(
     says, PHASES, epoch=st.integers(0, 4), code=st.sampled_from([0, 1, -9, 64]), at=st.sampled_from([NOW, NOW - 60])
 )

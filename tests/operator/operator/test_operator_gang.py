@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.operator.gang import gang_of
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from operator_values import NOW, disrupted, ended, fleet, launchers, remembered, says, seen, trainer
@@ -42,7 +42,7 @@ def test_pods_beyond_the_gang_are_none_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "report", [None, says(Phase.READY, at=NOW - 60), says(Phase.READY, at=NOW - 4), says(Phase.STOPPED)]
+    "report", [None, says(ChildPhase.READY, at=NOW - 60), says(ChildPhase.READY, at=NOW - 4), says(ChildPhase.STOPPED)]
 )
 def test_a_launcher_that_missed_the_last_round_or_was_drained_keeps_a_gang_from_forming(
     report: LauncherReport | None,
@@ -52,28 +52,28 @@ def test_a_launcher_that_missed_the_last_round_or_was_drained_keeps_a_gang_from_
 
 def test_the_next_epoch_is_above_all_that_anyone_has_heard_of() -> None:
     assert gang(seen()).next_epoch == 2
-    assert gang(launchers(seen(), t1=says(Phase.READY, epoch=7))).next_epoch == 8
+    assert gang(launchers(seen(), t1=says(ChildPhase.READY, epoch=7))).next_epoch == 8
 
 
 def test_a_status_from_a_backup_is_noticed() -> None:
     assert not gang(seen()).overtaken
-    assert gang(launchers(seen(), t1=says(Phase.READY, epoch=7))).overtaken
+    assert gang(launchers(seen(), t1=says(ChildPhase.READY, epoch=7))).overtaken
 
 
-@pytest.mark.parametrize("phase", [Phase.BACKING_OFF, Phase.FAILED])
-def test_the_end_of_a_child_in_this_epoch_is_an_incident(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [ChildPhase.BACKING_OFF, ChildPhase.FAILED])
+def test_the_end_of_a_child_in_this_epoch_is_an_incident(phase: ChildPhase) -> None:
     (incident,) = gang(launchers(seen(), t1=says(phase, code=-9))).incidents()
     assert (incident.pod, incident.exit_code) == ("digits-trainer-1", 137)
 
 
 def test_the_end_of_a_child_in_an_earlier_epoch_is_none() -> None:
     unproven = seen(remembered(epoch=2, conditions={}))
-    assert gang(launchers(unproven, t1=says(Phase.BACKING_OFF, 1, 1))).incidents() == []
+    assert gang(launchers(unproven, t1=says(ChildPhase.BACKING_OFF, 1, 1))).incidents() == []
 
 
 def test_nothing_is_an_incident_while_a_gang_forms() -> None:
     forming = seen(remembered(members=()), pods=(trainer(0),))
-    assert gang(launchers(forming, t0=says(Phase.BACKING_OFF, code=1))).incidents() == []
+    assert gang(launchers(forming, t0=says(ChildPhase.BACKING_OFF, code=1))).incidents() == []
 
 
 def test_a_member_that_is_gone_or_going_is_an_incident_of_a_gang_that_worked() -> None:
@@ -93,7 +93,7 @@ def test_the_same_costs_nothing_before_the_gang_has_worked() -> None:
 
 def test_a_launcher_that_forgot_its_epoch_lost_its_child() -> None:
     crashed = seen(pods=(trainer(0), trainer(1, restarts=1, ending=ended(137, reason="OOMKilled"))))
-    (incident,) = gang(launchers(crashed, t1=says(Phase.IDLE, epoch=0))).incidents()
+    (incident,) = gang(launchers(crashed, t1=says(ChildPhase.IDLE, epoch=0))).incidents()
     assert (incident.exit_code, incident.reason) == (137, "OOMKilled")
 
 
@@ -113,13 +113,13 @@ def test_a_container_that_ended_for_good_reasons_is_known_once() -> None:
 
 def test_members_are_told_until_they_confirm() -> None:
     fresh = seen(remembered(epoch=2))
-    assert [pod.uid for pod in gang(launchers(fresh, t0=says(Phase.STARTING, 2))).to_tell()] == ["t1"]
+    assert [pod.uid for pod in gang(launchers(fresh, t0=says(ChildPhase.STARTING, 2))).to_tell()] == ["t1"]
     assert [pod.uid for pod in gang(launchers(fresh, t0=None)).to_tell()] == ["t0", "t1"]
     assert gang(seen(remembered(epoch=2, members=()))).to_tell() == ()
 
 
 def test_a_run_is_complete_when_rank_zero_says_so_in_this_epoch() -> None:
-    done = says(Phase.COMPLETE)
+    done = says(ChildPhase.COMPLETE)
     assert gang(launchers(seen(), t0=done)).complete
     assert not gang(launchers(seen(), t1=done)).complete
     assert not gang(launchers(seen(remembered(epoch=2)), t0=done)).complete
@@ -128,18 +128,18 @@ def test_a_run_is_complete_when_rank_zero_says_so_in_this_epoch() -> None:
 @pytest.mark.parametrize(
     ("phase", "saves", "drained"),
     [
-        (Phase.READY, True, True),
-        (Phase.STARTING, True, True),
-        (Phase.IDLE, True, True),
-        (Phase.BACKING_OFF, True, True),
-        (Phase.DRAINING, True, False),
-        (Phase.STOPPED, False, False),
-        (Phase.COMPLETE, False, False),
-        (Phase.FAILED, False, False),
+        (ChildPhase.READY, True, True),
+        (ChildPhase.STARTING, True, True),
+        (ChildPhase.IDLE, True, True),
+        (ChildPhase.BACKING_OFF, True, True),
+        (ChildPhase.DRAINING, True, False),
+        (ChildPhase.STOPPED, False, False),
+        (ChildPhase.COMPLETE, False, False),
+        (ChildPhase.FAILED, False, False),
     ],
 )
-def test_who_is_asked_to_save_and_who_is_waited_for(phase: Phase, saves: bool, drained: bool) -> None:
-    stopped = launchers(seen(), t0=says(Phase.STOPPED), t1=says(phase))
+def test_who_is_asked_to_save_and_who_is_waited_for(phase: ChildPhase, saves: bool, drained: bool) -> None:
+    stopped = launchers(seen(), t0=says(ChildPhase.STOPPED), t1=says(phase))
     assert gang(stopped).unsaved() is saves
     assert bool(gang(stopped).to_drain()) is drained
     assert gang(launchers(stopped, t1=None)).unsaved()  # who doesn't answer may have something to save

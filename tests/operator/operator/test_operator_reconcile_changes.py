@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from areal.plan.cluster_names import Role
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal_operator.kube.resources import Json
 from operator_stage import KEY, Stage
 from support.operator_jobs import job_object
@@ -70,7 +70,7 @@ def test_a_suspension_that_is_taken_back_replaces_what_was_drained() -> None:
     stage.until_training()
     suspend(stage)
     stage.look()
-    assert {stage.cluster.launcher(pod).phase for pod in stage.pods(Role.TRAINER)} == {Phase.STOPPED}
+    assert {stage.cluster.launcher(pod).phase for pod in stage.pods(Role.TRAINER)} == {ChildPhase.STOPPED}
     suspend(stage, False)
     stage.run(lambda: stage.training.epoch == 2)
     assert stage.status["attempts"]["restarts"] == 0

@@ -13,7 +13,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.resolved import ResolvedJob
-from areal.processes.core import Phase
+from areal.processes.core import ChildPhase
 from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -96,7 +96,7 @@ async def test_a_round_asks_everybody_at_their_own_port() -> None:
     assert reports.trainer is not None
     assert (reports.trainer.step, reports.trainer.checkpoint_step, reports.trainer.checkpoint_at) == (7, 5, NOW - 20)
     launcher = reports.launchers["t0"]
-    assert (launcher.phase, launcher.epoch, launcher.awaits_epoch, launcher.at) == (Phase.IDLE, 0, True, NOW)
+    assert (launcher.phase, launcher.epoch, launcher.awaits_epoch, launcher.at) == (ChildPhase.IDLE, 0, True, NOW)
     assert set(roles.dialled) == {("c0", GRPC_PORT), ("t0", GRPC_PORT), ("t0", LAUNCHER_PORT)}
 
 
@@ -114,7 +114,7 @@ async def test_an_epoch_a_drain_and_hot_fields_reach_their_roles() -> None:
         reports = await asker.round(KEY, TARGETS, Reports())
         await asker.forget(KEY)
     assert roles.run.drains == 1
-    assert reports.launchers["t0"].phase is Phase.STOPPED
+    assert reports.launchers["t0"].phase is ChildPhase.STOPPED
     assert reports.controller is not None
     assert reports.controller.hot == HotFields(40, 2, 16)
 
@@ -202,9 +202,9 @@ async def test_a_change_is_told_once_and_a_round_without_one_is_not() -> None:
     rounds.poller.follow(KEY, TARGETS)
     await rounds.one()
     assert rounds.changed == []
-    asker.reports = Reports(launchers={"t0": says(Phase.READY)})
+    asker.reports = Reports(launchers={"t0": says(ChildPhase.READY)})
     await rounds.one()
-    asker.reports = Reports(launchers={"t0": says(Phase.READY, at=NOW + 2)})
+    asker.reports = Reports(launchers={"t0": says(ChildPhase.READY, at=NOW + 2)})
     await rounds.one()
     assert rounds.changed == [KEY]
     assert rounds.poller.latest(KEY).launchers["t0"].at == NOW + 2
@@ -268,8 +268,8 @@ async def test_pods_that_never_answer_delay_nobody_and_are_told_once_at_a_time()
 @pytest.mark.parametrize(
     ("before", "after", "matters"),
     [
-        (Reports(), Reports(launchers={"t": says(Phase.IDLE)}), True),
-        (Reports(launchers={"t": says(Phase.IDLE)}), Reports(launchers={"t": says(Phase.IDLE, at=1)}), False),
+        (Reports(), Reports(launchers={"t": says(ChildPhase.IDLE)}), True),
+        (Reports(launchers={"t": says(ChildPhase.IDLE)}), Reports(launchers={"t": says(ChildPhase.IDLE, at=1)}), False),
         (Reports(controller=controller(5)), Reports(controller=controller(6)), True),
         (Reports(controller=controller(5)), Reports(controller=controller(5, at=1)), False),
         (Reports(controller=controller()), Reports(controller=controller(stalled="no rows")), True),

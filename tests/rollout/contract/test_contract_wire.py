@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import (
-    Done,
-    Evaluated,
+    EvaluationAnswer,
     EvaluationGrant,
-    Failure,
     FailureKind,
     Grant,
-    Held,
-    Report,
+    GroupInHand,
+    SampleDone,
+    SampleFailure,
     WorkerReport,
+    WorkReport,
 )
 from areal.v1 import rollout_pb2 as rollout
 from hypothesis import given
@@ -25,13 +25,13 @@ number = st.floats(allow_nan=False)
 text = st.text(max_size=12)
 failed = st.sampled_from([kind for kind in FailureKind if kind is not FailureKind.NONE])
 
-done = st.builds(Done, group, count, number, version, version, count, count, st.booleans(), count)
-failure = st.builds(Failure, group, count, count, failed, text, text, text)
-scored = st.builds(Evaluated, text, count, number, version, version)
-unscored = st.builds(Evaluated, text, count, number, version, version, failed, text, text)
-held = st.builds(Held, group, count, st.lists(count, max_size=3).map(tuple), count, st.booleans())
+done = st.builds(SampleDone, group, count, number, version, version, count, count, st.booleans(), count)
+failure = st.builds(SampleFailure, group, count, count, failed, text, text, text)
+scored = st.builds(EvaluationAnswer, text, count, number, version, version)
+unscored = st.builds(EvaluationAnswer, text, count, number, version, version, failed, text, text)
+held = st.builds(GroupInHand, group, count, st.lists(count, max_size=3).map(tuple), count, st.booleans())
 report = st.builds(
-    Report,
+    WorkReport,
     st.lists(done, max_size=3).map(tuple),
     st.lists(failure, max_size=3).map(tuple),
     st.lists(scored | unscored, max_size=3).map(tuple),

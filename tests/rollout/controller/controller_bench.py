@@ -9,7 +9,7 @@ from typing import TypeVar
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import CloseStatus, SampleMeta
 from areal.observe.live import Idle
-from areal.rollout.contract.values import Done, Report, WorkerReport
+from areal.rollout.contract.values import SampleDone, WorkerReport, WorkReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
@@ -32,11 +32,11 @@ from areal.rollout.controller.inputs import (
     CursorJournalled,
     GroupClosed,
     Input,
-    Journalled,
     KeptOnDisk,
     LedgerScanned,
     PublishWeights,
     ServerBeat,
+    TombstoneJournalled,
     WorkerBeat,
 )
 from areal.rollout.controller.reports import PublishedWeights, ServerReport
@@ -112,7 +112,7 @@ class Bench:
         entries, self.unwritten = self.unwritten, []
         for entry in entries:
             if isinstance(entry, JournalTombstone):
-                self.core.take(Journalled(entry.group, entry.reason), self.now)
+                self.core.take(TombstoneJournalled(entry.group, entry.reason), self.now)
             else:
                 self.core.take(CursorJournalled(entry.ticket), self.now)
 
@@ -124,7 +124,7 @@ class Bench:
     def worker(
         self, name: str = "w", *, capacity: int = 100, incarnation: str = "1", **report: object
     ) -> list[Decision]:
-        return self.take(WorkerBeat(WorkerReport(name, incarnation, capacity, Report(**report))))  # type: ignore[arg-type]
+        return self.take(WorkerBeat(WorkerReport(name, incarnation, capacity, WorkReport(**report))))  # type: ignore[arg-type]
 
     def server(self, version: int, name: str = "s", **report: object) -> list[Decision]:
         values = {"ready": version >= 0, **report}
@@ -136,7 +136,7 @@ class Bench:
         for index, reward in enumerate(rewards):
             meta = SampleMeta(1, reward, version, version, eta, 1, False, 0)
             self.ledger.add_sample(group, index, b"x", meta)
-            reports.append(Done(group, index, reward, version, version, eta))
+            reports.append(SampleDone(group, index, reward, version, version, eta))
         self.worker(done=tuple(reports))
 
     def take(self, item: Input) -> list[Decision]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from areal.ledger.values import COMPLETE, SampleMeta
-from areal.rollout.contract.values import Done
+from areal.rollout.contract.values import SampleDone
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.decisions import Decision
 from areal.rollout.controller.groups import GroupPhase, PromptGroup
@@ -50,7 +50,7 @@ class Shelf:
     def closed(self, group: PromptGroup) -> PromptGroup:
         """Complete, and the ledger agreed."""
         for index in range(2):
-            self.book.sample(Done(group.index, index, float(index), 0, 0, 1))
+            self.book.sample(SampleDone(group.index, index, float(index), 0, 0, 1))
         self.book.closed(NOW, self.book.epoch, group.index, COMPLETE, ())
         self.said.clear()
         assert group.phase is GroupPhase.CLOSED

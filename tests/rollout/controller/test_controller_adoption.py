@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.ledger.values import COMPLETE
-from areal.rollout.contract.values import Done, Held
+from areal.rollout.contract.values import GroupInHand, SampleDone
 from areal.rollout.controller.decisions import AdvanceLedger, CloseGroup, JournalTombstone, ReopenGroup, Revoke
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from controller_bench import SETTINGS
@@ -17,7 +17,7 @@ from controller_shelf import NOW, Shelf, View, figures
 
 def adopted(shelf: Shelf, group: int, worker: str = "w", **held: object) -> bool:
     values = {"attempt": 3, "indices": (0, 1), "max_staleness": 4, "has_tokens": True, **held}
-    return shelf.book.adopt(NOW, worker, Held(group, **values))  # type: ignore[arg-type]
+    return shelf.book.adopt(NOW, worker, GroupInHand(group, **values))  # type: ignore[arg-type]
 
 
 def test_who_may_be_adopted() -> None:
@@ -39,7 +39,7 @@ def test_who_may_be_adopted() -> None:
 def test_what_is_adopted_keeps_its_eta_and_attempt_and_makes_what_is_missing() -> None:
     shelf = Shelf(replace(SETTINGS, max_staleness=1))
     (group,) = shelf.admitted(1)
-    shelf.book.sample(Done(0, 1, 1.0, 0, 0, 4))
+    shelf.book.sample(SampleDone(0, 1, 1.0, 0, 0, 4))
     group.not_before = NOW + 9.0
     assert adopted(shelf, 0)
     assert (group.worker, group.working, group.attempt, group.staleness_bound) == ("w", {0}, 3, 4)
@@ -146,7 +146,7 @@ def test_a_close_on_its_way_is_asked_again_only_when_the_ledger_lost_data() -> N
     shelf = Shelf()
     (group,) = shelf.admitted(1)
     for index in range(2):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     view = View(samples={0: {0: figures(), 1: figures(1.0)}})
     compared(shelf, view)
     assert shelf.said == [AdvanceLedger(0, 0)]
@@ -162,7 +162,7 @@ def test_what_an_open_group_has_is_what_the_ledger_has_after_a_loss_and_more_wit
 ) -> None:
     shelf = Shelf(replace(SETTINGS, group_size=3))
     (group,) = shelf.admitted(1)
-    shelf.book.sample(Done(0, 0, 1.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 0, 1.0, 0, 0, 1))
     shelf.held(group, working=(1, 2))
     group.not_before = HELD
     compared(shelf, View(samples={0: {1: figures()}}), lost=lost)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.ledger.values import COMPLETE
-from areal.rollout.contract.values import Done, Failure, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone, ReopenGroup, Revoke, ScanLedger
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
@@ -136,16 +136,16 @@ def test_a_sample_counts_once_and_only_of_an_open_group_and_of_its_size() -> Non
     (group,) = shelf.admitted(1)
     shelf.held(group)
     group.infra_tries = 3
-    shelf.book.sample(Done(7, 0, 1.0, 0, 0, 1))
-    shelf.book.sample(Done(0, 2, 1.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(7, 0, 1.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 2, 1.0, 0, 0, 1))
     assert (group.done, group.infra_tries) == ({}, 3)
-    shelf.book.sample(Done(0, 1, 1.0, 0, 0, 1))
-    shelf.book.sample(Done(0, 1, 0.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 1, 1.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 1, 0.0, 0, 0, 1))
     assert ({index: done.reward for index, done in group.done.items()}, group.working) == ({1: 1.0}, {0})
     assert (group.infra_tries, shelf.book.tally.ends["complete"]) == (0, 1)
-    shelf.book.sample(Done(0, 0, 0.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 0, 0.0, 0, 0, 1))
     assert shelf.said == [CloseGroup(0, 0, COMPLETE, (0, 1))], "nothing was in work any more: nothing to revoke"
-    shelf.book.sample(Done(0, 0, 5.0, 0, 0, 1))
+    shelf.book.sample(SampleDone(0, 0, 5.0, 0, 0, 1))
     assert shelf.book.tally.ends["complete"] == 2
 
 
@@ -154,7 +154,7 @@ def test_a_group_that_the_trainer_took_is_not_closed_by_a_late_sample() -> None:
     shelf.admitted(1)
     shelf.position.cursor = 1
     for index in range(2):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     assert shelf.said == []
 
 
@@ -166,7 +166,7 @@ def test_at_its_deadline_a_group_closes_with_two_whole_samples_and_ends_with_few
     shelf = Shelf(replace(SETTINGS, group_size=4, group_deadline_s=5.0))
     (group,) = shelf.admitted(1)
     for index in range(whole):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     shelf.book.spend(group, 2.0)
     shelf.book.spend(group, seconds - 2.0)
     if not ends:
@@ -179,8 +179,8 @@ def test_at_its_deadline_a_group_closes_with_two_whole_samples_and_ends_with_few
         assert (tombstone.reason, tombstone.detail) == ("deadline", f"{whole} samples in {seconds:.0f} s")
 
 
-def failed(index: int = 0, kind: FailureKind = FailureKind.INFRA) -> Failure:
-    return Failure(0, index, 1, kind, "gone")
+def failed(index: int = 0, kind: FailureKind = FailureKind.INFRA) -> SampleFailure:
+    return SampleFailure(0, index, 1, kind, "gone")
 
 
 def test_a_group_is_given_up_for_infrastructure_at_its_last_try_once_patience_is_over() -> None:
@@ -248,7 +248,7 @@ def test_an_answer_of_a_lost_epoch_changes_nothing() -> None:
     shelf = Shelf()
     (group,) = shelf.admitted(1)
     for index in range(2):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     shelf.book.lost_data()
     shelf.book.closed(NOW, 0, 0, COMPLETE, ())
     assert (group.phase, shelf.book.epoch) == (GroupPhase.CLOSING, 1)
@@ -272,7 +272,7 @@ def test_samples_that_the_ledger_misses_at_a_close_are_made_again_after_a_grace(
     shelf = Shelf(replace(SETTINGS, group_size=3, group_deadline_s=5.0, resend_grace_s=2.5))
     (group,) = shelf.admitted(1)
     for index in range(2):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     shelf.held(group, working=(2,))
     shelf.book.spend(group, 5.0)
     assert group.short
@@ -285,7 +285,7 @@ def test_a_group_that_the_ledger_closed_otherwise_is_journalled_so() -> None:
     shelf = Shelf()
     (group,) = shelf.admitted(1)
     for index in range(2):
-        shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
+        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     shelf.said.clear()
     shelf.book.closed(NOW, 0, 0, "poison", ())
     assert shelf.said == [JournalTombstone(0, "poison", "found in the ledger")]

@@ -8,7 +8,7 @@ import pytest
 from areal.errors import ConfigError
 from areal.ledger.values import SampleMeta
 from areal.observe.live import Idle, IdleCause
-from areal.rollout.contract.values import Done, Failure, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import (
     CloseGroup,
     FloorChanged,
@@ -110,7 +110,7 @@ def test_equal_rewards_are_kept_when_the_job_masks() -> None:
 
 def test_a_users_failure_ends_the_group_with_its_traceback() -> None:
     bench = started()
-    bench.worker(failures=(Failure(1, 0, 1, FailureKind.EXCEPTION, "KeyError: 'x'"),))
+    bench.worker(failures=(SampleFailure(1, 0, 1, FailureKind.EXCEPTION, "KeyError: 'x'"),))
     (tombstone,) = bench.all(JournalTombstone)
     assert (tombstone.group, tombstone.reason) == (1, "rejected")
     assert "KeyError" in tombstone.detail
@@ -119,7 +119,7 @@ def test_a_users_failure_ends_the_group_with_its_traceback() -> None:
 
 def test_an_infrastructure_failure_is_tried_again_with_the_next_attempt() -> None:
     bench = started()
-    bench.worker(failures=(Failure(0, 1, 1, FailureKind.INFRA, "connection refused"),))
+    bench.worker(failures=(SampleFailure(0, 1, 1, FailureKind.INFRA, "connection refused"),))
     assert leased(bench) == [0, 1, 2, 3]
     bench.later(0.5)
     again = bench.all(GrantLease)[-1]
@@ -132,11 +132,11 @@ def test_each_episode_is_counted_by_how_it_ended_and_those_of_a_dead_worker_as_i
     bench.done(0)
     bench.worker(
         failures=(
-            Failure(1, 0, 1, FailureKind.INFRA, "a box was lost"),
-            Failure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),
+            SampleFailure(1, 0, 1, FailureKind.INFRA, "a box was lost"),
+            SampleFailure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),
         )
     )
-    cut = Done(1, 1, 0.0, 0, 0, 1, masked=True)
+    cut = SampleDone(1, 1, 0.0, 0, 0, 1, masked=True)
     bench.worker(done=(cut, cut))
     assert bench.core.book.tally.ends == {"complete": N, "masked": 1, "infra": 1, "exception": 1}
     working = sum(len(group.working) for group in bench.core.book.live() if group.worker)
@@ -149,7 +149,7 @@ def test_each_episode_is_counted_by_how_it_ended_and_those_of_a_dead_worker_as_i
 def test_only_patience_and_many_tries_together_end_a_group_for_infrastructure() -> None:
     bench = started(replace(SETTINGS, infra_tries=3, infra_patience_s=30.0, group_deadline_s=1e6))
     for attempt in range(1, 9):
-        bench.worker(failures=(Failure(0, 1, attempt, FailureKind.INFRA, "gone"),))
+        bench.worker(failures=(SampleFailure(0, 1, attempt, FailureKind.INFRA, "gone"),))
         bench.later(8.0)
         if bench.now < 30.0:
             assert not bench.all(JournalTombstone)
@@ -158,7 +158,7 @@ def test_only_patience_and_many_tries_together_end_a_group_for_infrastructure() 
 
 def test_a_sample_that_the_ledger_lost_is_made_again() -> None:
     bench = started()
-    report = [Done(0, i, float(i), 0, 0, 1) for i in range(N)]
+    report = [SampleDone(0, i, float(i), 0, 0, 1) for i in range(N)]
     bench.ledger.add_sample(0, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))
     bench.worker(done=tuple(report))
     bench.later(3.0)
@@ -170,7 +170,7 @@ def test_a_deadline_runs_only_while_a_server_makes_tokens_and_keeps_whole_sample
     bench = started(settings)
     for index in range(2):
         bench.ledger.add_sample(0, index, b"x", SampleMeta(1, float(index), 0, 0, 1, 1, False, 0))
-    bench.worker(done=tuple(Done(0, i, float(i), 0, 0, 1) for i in range(2)))
+    bench.worker(done=tuple(SampleDone(0, i, float(i), 0, 0, 1) for i in range(2)))
     for _ in range(100):
         bench.now += 0.25
         bench.worker()
@@ -209,7 +209,7 @@ def test_a_floor_loosens_when_a_lower_group_is_tombstoned() -> None:
 def test_a_group_keeps_the_eta_of_its_first_surviving_token() -> None:
     bench = started()
     bench.ledger.add_sample(3, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))
-    bench.worker(done=(Done(3, 0, 0.0, 0, 0, 1),))
+    bench.worker(done=(SampleDone(3, 0, 0.0, 0, 0, 1),))
     bench.ask(SetHotFields(max_staleness=4))
     bench.worker(incarnation="2", held=())
     again = {grant.group: grant for grant in bench.all(GrantLease) if grant.attempt == 2}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import BugError, ConfigError, FencedError, InfraError
-from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.decisions import CallAnswer, CloseGroup, JournalTombstone, ScanLedger
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
@@ -73,13 +73,13 @@ def test_a_batch_with_a_tombstone_on_its_way_is_refused_and_one_beside_it_is_not
     bench.done(0)
     bench.done(1)
     bench.journalling = False
-    bench.worker(failures=(Failure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    bench.worker(failures=(SampleFailure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
     assert bench.core.book.unsettled() == 1
     assert bench.ask(AdvanceCursor(3, 2, 0)) is None, "waits for the journal alone"
     bench.write()
     bench.run()
     assert bench.core.book.cursor == 2
-    bench.worker(failures=(Failure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    bench.worker(failures=(SampleFailure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
     assert error_of(bench.ask(AdvanceCursor(3, 5, 1))) is InfraError
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from areal.observe.live import IdleCause
 from areal.record.run_rows import Records
-from areal.rollout.contract.values import Evaluated, FailureKind
+from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.evaluations_file import EvaluationsFile
@@ -29,7 +29,7 @@ PINNED = replace(SETTINGS, evaluation_interval=2, evaluation_rows=1, evaluation_
 
 
 def answer(bench: Bench, row: int, sample: int, score: float) -> None:
-    bench.worker(evaluated=(Evaluated("0.f1", row, score, 0, 0, sample=sample),))
+    bench.worker(evaluated=(EvaluationAnswer("0.f1", row, score, 0, 0, sample=sample),))
 
 
 def measured(wrong: bool = True) -> RecordEvaluation:
@@ -41,7 +41,7 @@ def measured(wrong: bool = True) -> RecordEvaluation:
             if score is not None:
                 answer(bench, row, sample, score)
     assert not bench.all(RecordEvaluation)
-    bench.worker(evaluated=(Evaluated("0.f1", 1, kind=FailureKind.EXCEPTION, sample=2),))
+    bench.worker(evaluated=(EvaluationAnswer("0.f1", 1, kind=FailureKind.EXCEPTION, sample=2),))
     (record,) = bench.all(RecordEvaluation)
     return record
 
@@ -78,7 +78,7 @@ def test_servers_keep_a_version_until_its_evaluation_has_ended() -> None:
         bench.ask(PublishWeights(1, weights(version)))
     assert bench.core.fleet.served == weights(3)
     assert bench.core.wanted == weights(0)
-    bench.worker(evaluated=(Evaluated("0.f1", 0, 1.0, 0, 0),))
+    bench.worker(evaluated=(EvaluationAnswer("0.f1", 0, 1.0, 0, 0),))
     assert bench.core.wanted == weights(3)
     assert bench.all(WantWeights)[-1] == WantWeights(weights(3))
     assert len(bench.all(LeaseEvaluation)) == 1  # of version 3, which no server has yet: 2 was due meanwhile

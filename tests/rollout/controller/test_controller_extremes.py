@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import time
 
-from areal.rollout.contract.values import Done, Evaluated, Failure, FailureKind, Held, Report, WorkerReport
+from areal.rollout.contract.values import (
+    EvaluationAnswer,
+    FailureKind,
+    GroupInHand,
+    SampleDone,
+    SampleFailure,
+    WorkerReport,
+    WorkReport,
+)
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
@@ -33,17 +41,17 @@ names = st.one_of(st.sampled_from(("w", "s", "")), st.text(max_size=8))
 flags = st.booleans()
 policies = st.one_of(st.builds("{}.f{}".format, some, some), names)
 
-done = st.builds(Done, some, some, floats, some, some, some, some, flags, some, flags)
-failure = st.builds(Failure, some, some, some, st.sampled_from(FailureKind), names, names, names)
-evaluated = st.builds(Evaluated, names, some, floats, some, some, st.sampled_from(FailureKind), names, names)
-held = st.builds(Held, some, some, st.lists(some, max_size=3).map(tuple), some, flags)
+done = st.builds(SampleDone, some, some, floats, some, some, some, some, flags, some, flags)
+failure = st.builds(SampleFailure, some, some, some, st.sampled_from(FailureKind), names, names, names)
+evaluated = st.builds(EvaluationAnswer, names, some, floats, some, some, st.sampled_from(FailureKind), names, names)
+held = st.builds(GroupInHand, some, some, st.lists(some, max_size=3).map(tuple), some, flags)
 
 
 def few(values: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
     return st.lists(values, max_size=3).map(tuple)
 
 
-report = st.builds(Report, few(done), few(failure), few(evaluated), few(some), st.none() | few(held))
+report = st.builds(WorkReport, few(done), few(failure), few(evaluated), few(some), st.none() | few(held))
 worker = st.builds(WorkerReport, names, names, some, report, some, some)
 server = st.builds(
     ServerReport, names, names, names, policies, some, flags, flags, flags, some, some, some, some,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import ConfigError
-from areal.rollout.contract.values import Held, Report, WorkerReport
+from areal.rollout.contract.values import GroupInHand, WorkerReport, WorkReport
 from areal.rollout.controller.core import ADMITTED_A_PASS
 from areal.rollout.controller.crew import MOST_GROUPS
 from areal.rollout.controller.decisions import GrantLease, Revoke
@@ -46,7 +46,7 @@ def test_a_worker_of_any_claimed_capacity_gets_so_many_groups_and_a_pass_admits_
     bench = Bench(HUGE)
     bench.ask(PublishWeights(1, weights(0)))
     bench.server(0)
-    bench.core.take(WorkerBeat(WorkerReport("w", "1", 2**32 - 1, Report())), 0.0)
+    bench.core.take(WorkerBeat(WorkerReport("w", "1", 2**32 - 1, WorkReport())), 0.0)
     assert bench.core.crew.workers["w"].capacity == MOST_GROUPS
     assert sum(isinstance(decision, GrantLease) for decision in bench.core.decide(0.0)) == ADMITTED_A_PASS
 
@@ -54,6 +54,6 @@ def test_a_worker_of_any_claimed_capacity_gets_so_many_groups_and_a_pass_admits_
 def test_a_worker_that_holds_a_group_of_any_number_creates_no_groups_up_to_it() -> None:
     bench = started()
     before = bench.core.book.next_admission
-    bench.worker("x", held=(Held(2**63, 1, (0,), 1, True),))
+    bench.worker("x", held=(GroupInHand(2**63, 1, (0,), 1, True),))
     assert bench.core.book.next_admission == before
     assert Revoke("x", 2**63) in bench.seen

@@ -8,7 +8,7 @@ import pytest
 from areal.errors import BugError, FencedError, InfraError, Kind
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import SampleMeta
-from areal.rollout.contract.values import Evaluated, FailureKind, Held, WorkerReport
+from areal.rollout.contract.values import EvaluationAnswer, FailureKind, GroupInHand, WorkerReport
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import (
     CallAnswer,
@@ -75,7 +75,7 @@ def test_our_own_lateness_kills_nobody() -> None:
 
 def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
     bench = started()
-    held = tuple(Held(group, 1, (0, 1), 1, True) for group in (0, 1, 2))
+    held = tuple(GroupInHand(group, 1, (0, 1), 1, True) for group in (0, 1, 2))
     bench.worker(held=held)
     again = [grant.group for grant in bench.all(GrantLease) if grant.attempt > 1]
     assert again == [3]
@@ -84,7 +84,7 @@ def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
 def test_a_restarted_controller_adopts_what_workers_hold_and_waits_for_the_rest() -> None:
     bench = Bench(rebuilt=Rebuilt(view=LedgerModel().scan(), served=weights(0)))
     bench.server(0)
-    bench.worker(held=(Held(2, 3, (1,), 1, True), Held(0, 1, (0, 1), 1, True)))
+    bench.worker(held=(GroupInHand(2, 3, (1,), 1, True), GroupInHand(0, 1, (0, 1), 1, True)))
     assert 1 not in leased(bench)
     bench.later(3.0)
     assert 1 in leased(bench)
@@ -229,7 +229,7 @@ def test_evaluation_runs_beside_the_gate_and_survives_its_worker() -> None:
     bench.worker(incarnation="2", held=())
     assert len(bench.all(LeaseEvaluation)) == 4
     for row, score in ((0, 1.0), (1, 0.0), (2, 0.5)):
-        bench.worker(incarnation="2", evaluated=(Evaluated("0.f1", row, score, 0, row),))
+        bench.worker(incarnation="2", evaluated=(EvaluationAnswer("0.f1", row, score, 0, row),))
     (record,) = bench.all(RecordEvaluation)
     assert (record.mean, record.rows, record.oldest_version, record.newest_version) == (0.5, 3, 0, 2)
     bench.ask(PublishWeights(1, weights(1)))
@@ -242,11 +242,11 @@ def test_evaluation_runs_beside_the_gate_and_survives_its_worker() -> None:
 def test_a_row_without_a_score_is_tried_again_only_for_infrastructure(wrong: bool, mean: float) -> None:
     settings = replace(SETTINGS, evaluation_interval=2, evaluation_rows=2, evaluation_failed_are_wrong=wrong)
     bench = started(settings)
-    infra = Evaluated("0.f1", 0, kind=FailureKind.INFRA)
-    bench.worker(evaluated=(infra, Evaluated("0.f1", 1, kind=FailureKind.EXCEPTION)))
+    infra = EvaluationAnswer("0.f1", 0, kind=FailureKind.INFRA)
+    bench.worker(evaluated=(infra, EvaluationAnswer("0.f1", 1, kind=FailureKind.EXCEPTION)))
     bench.later(1.0)
     assert [row.row for row in bench.all(LeaseEvaluation)] == [0, 1, 0]
-    bench.worker(evaluated=(Evaluated("0.f1", 0, 1.0, 0, 0),))
+    bench.worker(evaluated=(EvaluationAnswer("0.f1", 0, 1.0, 0, 0),))
     (record,) = bench.all(RecordEvaluation)
     assert (record.rows, record.mean, record.failed_rows) == (1, mean, 1), "a row that failed is told"
     assert bench.core.evaluations.ended_rows == 2
@@ -259,12 +259,12 @@ def test_a_trainer_that_restarts_during_an_evaluation_does_not_begin_it_again() 
     bench.ask(PublishWeights(1, first))
     bench.server(5)
     name = f"5.{'ab' * 8}"
-    bench.worker(evaluated=tuple(Evaluated("0.f1", row, 0.0, 0, 0) for row in range(3)))
-    bench.worker(evaluated=(Evaluated(name, 0, 1.0, 5, 5),))
+    bench.worker(evaluated=tuple(EvaluationAnswer("0.f1", row, 0.0, 0, 0) for row in range(3)))
+    bench.worker(evaluated=(EvaluationAnswer(name, 0, 1.0, 5, 5),))
     bench.ask(AttachTrainer(2, 0, 0))
     again = replace(weights(5, 2), content_digest=first.content_digest)
     bench.ask(PublishWeights(2, again))
-    bench.worker(evaluated=(Evaluated(name, 1, 1.0, 5, 5), Evaluated(name, 2, 1.0, 5, 5)))
+    bench.worker(evaluated=(EvaluationAnswer(name, 1, 1.0, 5, 5), EvaluationAnswer(name, 2, 1.0, 5, 5)))
     leases = [(row.evaluation_id, row.row) for row in bench.all(LeaseEvaluation) if row.floor == 5]
     assert leases == [(name, 0), (name, 1), (name, 2)]
     assert [(record.policy_id, record.rows) for record in bench.all(RecordEvaluation)] == [("0.f1", 3), ("5.f1", 3)]
@@ -287,7 +287,7 @@ def test_the_run_ends_after_the_last_evaluation_with_nothing_left_open() -> None
     assert not bench.core.done
     bench.server(1)
     assert bench.all(LeaseEvaluation)[-1] == LeaseEvaluation("w", "1.f1", 0, 1)
-    bench.worker(evaluated=(Evaluated("1.f1", 0, 1.0, 1, 1),))
+    bench.worker(evaluated=(EvaluationAnswer("1.f1", 0, 1.0, 1, 1),))
     assert bench.core.done
     assert StopWorkers() in bench.seen
     ended = {t.group for t in bench.all(JournalTombstone) if t.reason == "ended"}
@@ -324,7 +324,7 @@ def test_a_rebuilt_core_agrees_with_the_ledger_and_the_journal(states: list[str]
 def test_a_process_that_takes_a_workers_name_keeps_what_it_holds() -> None:
     bench = started()
     bench.done(0)
-    held = Held(1, 1, (0, 1), 1, False)
+    held = GroupInHand(1, 1, (0, 1), 1, False)
     orders = bench.worker(incarnation="2", held=(held,))
     assert not [order for order in orders if isinstance(order, Revoke) and order.group == 1]
     assert bench.core.book.groups[1].worker == "w"

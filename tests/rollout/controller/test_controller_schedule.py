@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.ledger.state import LedgerModel
-from areal.rollout.contract.values import Evaluated, FailureKind
+from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.evaluation import Evaluations
@@ -37,7 +37,7 @@ class Plan:
         return [(one.worker, one.row) for one in self.said if isinstance(one, LeaseEvaluation)]
 
     def ended(self, row: int, kind: FailureKind = FailureKind.NONE, *, now: float = 0.0, score: float = 1.0) -> None:
-        self.evaluations.result(now, Evaluated("0.f1", row, score, 0, 0, kind=kind))
+        self.evaluations.result(now, EvaluationAnswer("0.f1", row, score, 0, 0, kind=kind))
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_answers_count_once_of_rows_that_there_are() -> None:
     plan.measured(0)
     plan.leases()
     plan.ended(3)
-    plan.evaluations.result(0.0, Evaluated("0.f1", 0, 1.0, 0, 0, sample=1))
-    plan.evaluations.result(0.0, Evaluated("9.f1", 0, 1.0, 0, 0))
+    plan.evaluations.result(0.0, EvaluationAnswer("0.f1", 0, 1.0, 0, 0, sample=1))
+    plan.evaluations.result(0.0, EvaluationAnswer("9.f1", 0, 1.0, 0, 0))
     assert plan.evaluations.ended_rows == 0
     plan.ended(0, score=0.5)
     plan.ended(0, score=1.0)
     plan.ended(1, FailureKind.HANG)
     plan.ended(1, score=1.0)
     assert plan.evaluations.ended_rows == 2
-    plan.evaluations.result(0.0, Evaluated("0.f1", 2, 1.0, 4, 7))
+    plan.evaluations.result(0.0, EvaluationAnswer("0.f1", 2, 1.0, 4, 7))
     (record,) = [one for one in plan.said if isinstance(one, RecordEvaluation)]
     assert (record.mean, record.rows, record.failed_rows) == (0.5, 2, 1)
     assert (record.oldest_version, record.newest_version) == (0, 7)

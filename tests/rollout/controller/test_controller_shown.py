@@ -10,7 +10,7 @@ from areal.observe.live import IdleCause
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import AttachTrainer, PublishWeights
@@ -61,7 +61,7 @@ def test_figures_are_those_of_now_and_counts_grow_by_what_is_new() -> None:
     assert first['areal_tombstones_total reason="filtered"'] == 1
     assert first['areal_episode_ends_total end="complete"'] == 4
     bench.done(2)
-    bench.worker(failures=(Failure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    bench.worker(failures=(SampleFailure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
     assert shown.at(1.4) == first, "shown twice a second"
     second = shown.at(1.5)
     assert second['areal_groups_total outcome="complete"'] == 2
@@ -103,7 +103,7 @@ def test_each_cause_for_which_nothing_is_admitted_has_its_name() -> None:
     few.server(0)
     few.worker(capacity=2)
     assert cause(few) is None, "the gate has room and somebody works"
-    gone = tuple(Failure(0, index, 1, FailureKind.INFRA, "gone") for index in range(2))
+    gone = tuple(SampleFailure(0, index, 1, FailureKind.INFRA, "gone") for index in range(2))
     few.worker(capacity=2, failures=gone)
     assert cause(few) is IdleCause.NO_PLACE
     few.core.desk.finished = True

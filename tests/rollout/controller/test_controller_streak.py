@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import Kind
-from areal.ledger.values import Reason
+from areal.ledger.values import TombstoneReason
 from areal.observe.live import Idle, IdleCause
-from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.bad_rows import WINDOW, BadRows
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.idle import idle_of
@@ -24,7 +24,7 @@ WIDE = replace(SETTINGS, max_steps=1000, max_staleness=900, max_filtered_per_ste
 
 
 def fail(bench: Bench, kind: FailureKind, *groups: int) -> None:
-    bench.worker(failures=tuple(Failure(group, 0, 1, kind, TRACEBACK[11:]) for group in groups))
+    bench.worker(failures=tuple(SampleFailure(group, 0, 1, kind, TRACEBACK[11:]) for group in groups))
 
 
 def fail_all(bench: Bench, seconds: float) -> int:
@@ -83,18 +83,18 @@ def test_groups_that_the_job_turns_down_stall_at_its_limit_and_are_not_slowed_do
     assert len(leased(bench)) == 300
 
 
-@pytest.mark.parametrize("reason", [Reason.REJECTED, Reason.DEADLINE, Reason.INFRA])
-def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [TombstoneReason.REJECTED, TombstoneReason.DEADLINE, TombstoneReason.INFRA])
+def test_every_failure_counts_but_the_end_of_the_run(reason: TombstoneReason) -> None:
     streak = Streak()
     for _ in range(FAILED_TO_STALL):
-        streak.ended(0.0, GroupVerdict(Reason.ENDED))
+        streak.ended(0.0, GroupVerdict(TombstoneReason.ENDED))
     assert not streak.stall(1)
     for _ in range(FAILED_TO_STALL):
         streak.ended(0.0, GroupVerdict(reason, "why"))
     assert streak.stall(0).startswith("64 groups in a row ")
     assert streak.stall(0).endswith(": why")
-    assert streak.by_infrastructure == (reason is Reason.INFRA)
-    streak.ended(0.0, GroupVerdict(Reason.FILTERED, "same", chosen=True))
+    assert streak.by_infrastructure == (reason is TombstoneReason.INFRA)
+    streak.ended(0.0, GroupVerdict(TombstoneReason.FILTERED, "same", chosen=True))
     each = ", ".join(sorted(["1 filtered", f"64 {reason}"], key=lambda count: count.split()[1]))
     assert streak.stall(0) == f"65 groups in a row ended without training ({each}): same"
 
@@ -102,7 +102,7 @@ def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
 def test_pauses_double() -> None:
     streak, now, pauses = Streak(), 0.0, []
     for _ in range(FAILED_TO_PAUSE):
-        streak.ended(now, GroupVerdict(Reason.REJECTED))
+        streak.ended(now, GroupVerdict(TombstoneReason.REJECTED))
     for _ in range(4):
         began = now
         while not (count := streak.admissible(now, 0, 1000)):
@@ -110,7 +110,7 @@ def test_pauses_double() -> None:
         pauses.append(now - began)
         streak.admitted(count)
         for _ in range(count):
-            streak.ended(now, GroupVerdict(Reason.REJECTED))
+            streak.ended(now, GroupVerdict(TombstoneReason.REJECTED))
     assert pauses == [0.25, 0.5, 1.0, 2.0]
 
 
@@ -149,9 +149,9 @@ def test_too_large_a_share_of_bad_rows_stops_the_run_and_says_so() -> None:
 def test_what_the_job_turns_down_and_faults_of_others_are_no_bad_rows() -> None:
     rows = BadRows()
     for _ in range(300):
-        rows.ended(GroupVerdict(Reason.FILTERED, "same", chosen=True))
-        rows.ended(GroupVerdict(Reason.REJECTED, "None", chosen=True))
-        rows.ended(GroupVerdict(Reason.INFRA, "connection refused"))
+        rows.ended(GroupVerdict(TombstoneReason.FILTERED, "same", chosen=True))
+        rows.ended(GroupVerdict(TombstoneReason.REJECTED, "None", chosen=True))
+        rows.ended(GroupVerdict(TombstoneReason.INFRA, "connection refused"))
         rows.completed()
     assert not rows.excess(0.001)
 
@@ -159,7 +159,7 @@ def test_what_the_job_turns_down_and_faults_of_others_are_no_bad_rows() -> None:
 def test_rows_that_were_bad_long_ago_are_forgotten() -> None:
     rows = BadRows()
     for _ in range(WINDOW):
-        rows.ended(GroupVerdict(Reason.REJECTED, "why"))
+        rows.ended(GroupVerdict(TombstoneReason.REJECTED, "why"))
     for _ in range(WINDOW // 2):
         rows.completed()
     assert rows.excess(0.49).startswith(f"256 of the newest {WINDOW} groups (50%)")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.ledger.values import SampleMeta
-from areal.rollout.contract.values import Done, FailureKind, WorkerReport
+from areal.rollout.contract.values import FailureKind, SampleDone, WorkerReport
 from areal.rollout.controller.bad_rows import LEAST, WINDOW, BadRows
 from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
 from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
@@ -235,9 +235,9 @@ def sample(reward: float, oldest: int = 0) -> SampleMeta:
 def test_a_sample_below_its_floor_breaks_a_promise_and_one_at_it_does_not() -> None:
     tally = Tally()
     assert (tally.reward_sampled, tally.reward_mean, tally.age_mean) == (0.0, 0.0, 0.0)
-    tally.sampled(Done(0, 0, 1.0, 3, 3, 1), floor=3)
+    tally.sampled(SampleDone(0, 0, 1.0, 3, 3, 1), floor=3)
     assert tally.violations == 0
-    tally.sampled(Done(0, 1, 0.0, 2, 3, 1, masked=True), floor=3)
+    tally.sampled(SampleDone(0, 1, 0.0, 2, 3, 1, masked=True), floor=3)
     assert (tally.violations, tally.ends, tally.reward_sampled) == (1, {"complete": 1, "masked": 1}, 0.5)
     tally.failed(FailureKind.NONE)
     tally.failed(FailureKind.HANG)

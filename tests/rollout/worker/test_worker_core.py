@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
-from areal.rollout.contract.values import Done, Evaluated, EvaluationGrant, Failure, FailureKind, Grant
-from areal.rollout.worker.core import EARLY_S, Expired, Start, StartEvaluation, Stop, WorkerCore
+from areal.rollout.contract.values import (
+    EvaluationAnswer,
+    EvaluationGrant,
+    FailureKind,
+    Grant,
+    SampleDone,
+    SampleFailure,
+)
+from areal.rollout.worker.core import EARLY_S, GroupExpiry, StartEpisode, StartEvaluation, StopGroup, WorkerCore
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -22,7 +29,7 @@ def sample(group=3, index=0, oldest=0, attempt=1):
 
 
 def failure(group=3, index=0, kind=FailureKind.EXCEPTION):
-    return Failure(group, index, 1, kind, "it broke")
+    return SampleFailure(group, index, 1, kind, "it broke")
 
 
 def store(core, outcome=AddOutcome.STORED, stored=None):
@@ -36,8 +43,8 @@ def no_tokens(_group):
 
 def test_a_lease_starts_what_is_missing_and_a_second_one_only_what_is_new():
     core = WorkerCore()
-    assert core.grant(grant(missing=(0, 2))) == [Start(3, 0, 1), Start(3, 2, 1)]
-    assert core.grant(grant(missing=(0, 1, 2), attempt=2)) == [Start(3, 1, 2)]
+    assert core.grant(grant(missing=(0, 2))) == [StartEpisode(3, 0, 1), StartEpisode(3, 2, 1)]
+    assert core.grant(grant(missing=(0, 1, 2), attempt=2)) == [StartEpisode(3, 1, 2)]
 
 
 def test_a_sample_is_told_as_done_only_after_the_ledger_has_it():
@@ -57,7 +64,7 @@ def test_a_duplicate_is_told_with_the_figures_that_are_stored():
     core.made(sample())
     earlier = SampleMeta(0, 0.25, 0, 1, 2, 9, True, 5, "other")
     store(core, AddOutcome.DUPLICATE, earlier)
-    assert core.report().done[0] == Done.of(3, 0, earlier)
+    assert core.report().done[0] == SampleDone.of(3, 0, earlier)
     assert core.duplicates_total == 1
 
 
@@ -68,7 +75,7 @@ def test_a_sample_of_a_finished_group_is_dropped():
     store(core, AddOutcome.FINISHED)
     assert core.report().done == ()
     assert core.hello(no_tokens).held == ()
-    assert core.grant(grant(missing=(0,), attempt=2)) == [Start(3, 0, 2)]
+    assert core.grant(grant(missing=(0,), attempt=2)) == [StartEpisode(3, 0, 2)]
 
 
 def test_a_group_whose_sample_the_ledger_refused_is_given_back_when_it_is_idle():
@@ -99,14 +106,14 @@ def test_a_sample_that_became_too_old_is_made_again():
     core.grant(grant(missing=(0,)))
     core.made(sample(oldest=1))
     store(core)
-    assert core.grant(grant(missing=(0,), attempt=2, floor=2)) == [Start(3, 0, 2)]
+    assert core.grant(grant(missing=(0,), attempt=2, floor=2)) == [StartEpisode(3, 0, 2)]
 
 
 def test_revoking_stops_work_and_keeps_what_was_made():
     core = WorkerCore()
     core.grant(grant())
     core.made(sample(index=0))
-    assert core.revoke(3) == [Stop(3)]
+    assert core.revoke(3) == [StopGroup(3)]
     assert core.revoke(3) == []
     core.made(sample(index=1))  # ended at the same moment: nobody waits for it
     store(core)
@@ -170,14 +177,14 @@ def test_a_groups_time_runs_only_while_a_server_may_serve_it():
     core.tick(0.0, lambda floor: True)
     assert core.tick(1000.0, lambda floor: False) == []
     assert core.tick(1050.0, lambda floor: floor == 5) == []
-    assert core.tick(1101.0, lambda floor: True) == [Expired(3, (0, 1, 2), False)]
+    assert core.tick(1101.0, lambda floor: True) == [GroupExpiry(3, (0, 1, 2), False)]
 
 
 def test_late_samples_complete_a_group_that_has_two_whole_ones():
     core = WorkerCore()
     core.grant(grant(missing=(0, 1), group_size=4))
     core.tick(0.0, lambda _: True)
-    assert core.tick(100.0 - EARLY_S, lambda _: True) == [Expired(3, (0, 1), True)]
+    assert core.tick(100.0 - EARLY_S, lambda _: True) == [GroupExpiry(3, (0, 1), True)]
 
 
 def test_a_looser_floor_counts_from_now_on():
@@ -199,7 +206,7 @@ def test_draining_gives_every_group_back():
     core = WorkerCore()
     core.grant(grant(3))
     core.grant(grant(4))
-    assert core.release() == [Stop(3), Stop(4)]
+    assert core.release() == [StopGroup(3), StopGroup(4)]
     assert core.report().released == (3, 4)
     assert core.report().released == ()
 
@@ -209,7 +216,7 @@ def test_an_evaluation_row_is_run_once_and_told_again():
     row = EvaluationGrant("3.f1", 7, 3, b"{}")
     assert core.grant_evaluation(row) == [StartEvaluation(row)]
     assert core.grant_evaluation(row) == []
-    core.evaluated(Evaluated("3.f1", 7, 0.5, 3, 4))
+    core.evaluated(EvaluationAnswer("3.f1", 7, 0.5, 3, 4))
     assert len(core.report().evaluated) == 1
     assert core.grant_evaluation(row) == []
     assert len(core.report().evaluated) == 1
@@ -220,7 +227,7 @@ def test_an_evaluation_row_lost_to_infrastructure_is_run_again():
     core = WorkerCore()
     row = EvaluationGrant("3.f1", 7, 3, b"{}")
     core.grant_evaluation(row)
-    core.evaluated(Evaluated("3.f1", 7, kind=FailureKind.INFRA))
+    core.evaluated(EvaluationAnswer("3.f1", 7, kind=FailureKind.INFRA))
     assert core.grant_evaluation(row) == [StartEvaluation(row)]
 
 
@@ -240,11 +247,11 @@ class Life(RuleBasedStateMachine):
 
     def do(self, actions):
         for action in actions:
-            if isinstance(action, Start):
+            if isinstance(action, StartEpisode):
                 key = (action.group, action.index)
                 assert key not in self.running, "an episode was started twice"
                 self.running.add(key)
-            elif isinstance(action, Stop):
+            elif isinstance(action, StopGroup):
                 self.running = {key for key in self.running if key[0] != action.group}
 
     @rule(group=groups)

@@ -9,13 +9,13 @@ from typing import Any
 
 from areal.clients.generation import GenerationClient
 from areal.clients.generation.accumulate import Accumulator
-from areal.clients.generation.client import Generation
-from areal.gateway.session import Limits
+from areal.clients.generation.client import ActiveGeneration
+from areal.gateway.session import SessionLimits
 from areal.observe.waits import WaitRegistry
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
-from areal.rollout.worker.runner import EpisodeEnd, Key, Runner, _Slot
+from areal.rollout.worker.runner import EpisodeResult, EpisodeRunner, Key, _Slot
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import OwnedTask
 from areal.values.generation import GenerationRequest, Sampling
@@ -23,7 +23,7 @@ from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
 from areal.workflow.tokenizer import Tokenizer
 
-OF_AN_EPISODE = (_Slot, EpisodeRun, EpisodeEngine, Generation, Accumulator, OwnedTask)
+OF_AN_EPISODE = (_Slot, EpisodeRun, EpisodeEngine, ActiveGeneration, Accumulator, OwnedTask)
 
 
 class AsksTwice(RolloutWorkflow):
@@ -43,14 +43,14 @@ def _alive() -> dict[str, int]:
 
 
 async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokenizer) -> None:
-    ended: asyncio.Queue[EpisodeEnd] = asyncio.Queue()
+    ended: asyncio.Queue[EpisodeResult] = asyncio.Queue()
     settings = EpisodeSettings(
         seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
     )
     client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))
     released: list[str] = []
     client.release = released.append  # type: ignore[method-assign]
-    runner = Runner(
+    runner = EpisodeRunner(
         client,
         None,
         worker_tokenizer,
@@ -58,7 +58,7 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
         AsksTwice,
         lambda _key, end: ended.put_nowait(end),
         stall_s=60.0,
-        sessions=Sessions(worker_tokenizer, Limits(1, 8, 1), chat_template=None),
+        sessions=Sessions(worker_tokenizer, SessionLimits(1, 8, 1), chat_template=None),
     )
     before = _alive()
     for group in range(100):

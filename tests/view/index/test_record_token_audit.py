@@ -7,7 +7,7 @@ import orjson
 import pytest
 from areal.cli.main import app, guarded
 from areal.errors import ConfigError, ExitCode
-from areal.generation.journal import Journal
+from areal.generation.journal import SampleJournal
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.observe.metrics import RoleMetrics
 from areal.record.writer import RecordWriter
@@ -35,7 +35,7 @@ class Run:
         self.root = root
         (root / "resolved.json").write_text("{}")
         self.metrics = RoleMetrics("trainer", "job")
-        self.journal = Journal(self.writer("generation-0"), "generation-0")
+        self.journal = SampleJournal(self.writer("generation-0"), "generation-0")
         self.batches = BatchJournal(self.writer("trainer"), 1, 1.0)
         self.evidence = EvidenceLog(root / "evidence", 1)
         self.evidence.start(0, GROUPS, SIZE)

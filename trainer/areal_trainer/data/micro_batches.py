@@ -89,7 +89,7 @@ def rank_micro_batches(
 def _micro_batch(
     batch: TokenBatch, rows: Sequence[Sequence[Bundle]], predicted: NDArray[np.bool_], length: int
 ) -> MicroBatch:
-    layout = _Layout((max(1, len(rows)), length))
+    layout = _MicroBatchArrays((max(1, len(rows)), length))
     for row, members in enumerate(rows):
         start = 0
         for number, bundle in enumerate(members):
@@ -98,7 +98,7 @@ def _micro_batch(
     return layout.finish(batch)
 
 
-class _Layout:
+class _MicroBatchArrays:
     """Arrays of a micro-batch while they are filled."""
 
     def __init__(self, shape: tuple[int, int]) -> None:

@@ -25,7 +25,7 @@ from areal.weights.adapter import base_checksums
 from areal.weights.collect import collect
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.publish import WeightsRef, open_staging, seal, seal_delta
-from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, Part, write_delta, write_part
+from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, write_delta, write_part
 from areal.weights.verify import open_version
 from torch import Tensor
 
@@ -72,7 +72,7 @@ _WORTHWHILE = 0.5  # of a full version's bytes: a delta above costs late joiners
 
 
 @dataclass(frozen=True)
-class Published:
+class Publication:
     """A version that this rank has written its part of, and on rank 0 the controller knows."""
 
     policy: PolicyId
@@ -129,8 +129,8 @@ class Publisher:
         self._at = at
         self._snapshots = Snapshots()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
-        self._running: Future[Published] | None = None
-        self.latest: Published | None = None
+        self._running: Future[Publication] | None = None
+        self.latest: Publication | None = None
 
     def order(self, policy: PolicyId, *, final: bool) -> PublishOrder:
         """Begin a publication: rank 0 only, once nothing is being published."""
@@ -177,7 +177,7 @@ class Publisher:
         if self._group is not None:
             self._group.close()
 
-    def _publish(self, order: PublishOrder, canary: Canary) -> Published:
+    def _publish(self, order: PublishOrder, canary: Canary) -> Publication:
         began = time.monotonic()
         try:
             part, written = self._write(order)
@@ -198,9 +198,9 @@ class Publisher:
                     dismiss(others, [rank for rank, one in enumerate(heard) if rank and not failures([one])])
         elif others is not None:
             hand_over(others, self._snapshots.current)
-        return Published(order.policy, time.monotonic() - began, written)
+        return Publication(order.policy, time.monotonic() - began, written)
 
-    def _write(self, order: PublishOrder) -> tuple[Part | DeltaPart, int]:
+    def _write(self, order: PublishOrder) -> tuple[ShardPart | DeltaPart, int]:
         """Write this rank's part; also how many bytes."""
         current = sources(self._snapshots.current.items())
         if order.full:
@@ -256,7 +256,7 @@ class Publisher:
             self._at("before rename")
 
         if order.full:
-            parts = [Part.model_validate_json(raw) for raw in heard]
+            parts = [ShardPart.model_validate_json(raw) for raw in heard]
             if self._adapter_of is not None and not self._frozen:
                 self._frozen = base_checksums(self._adapter_of)
             return seal(*place, parts, canary, self._files, frozen=self._frozen, before_rename=before_rename)
@@ -283,7 +283,7 @@ def _names(said: bytes, *, full: bool) -> list[str]:
     """Which tensors a rank has written."""
     if not full:
         return list(DeltaPart.model_validate_json(said).changes)
-    return [name for file in Part.model_validate_json(said).files for name in file]
+    return [name for file in ShardPart.model_validate_json(said).files for name in file]
 
 
 def _volume(error: OSError | ArealError) -> ArealError:

@@ -1,5 +1,5 @@
 """The routing client of the generation servers."""
 
-from areal.clients.generation.client import Ask, Generation, GenerationClient
+from areal.clients.generation.client import ActiveGeneration, Ask, GenerationClient
 
-__all__ = ["Ask", "Generation", "GenerationClient"]
+__all__ = ["ActiveGeneration", "Ask", "GenerationClient"]

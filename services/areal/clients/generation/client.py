@@ -49,7 +49,7 @@ class Ask:
     key: common.SampleKey | None = None  # whose answer it is; None in an evaluation
 
 
-class Generation:
+class ActiveGeneration:
     """A request under way. `on_done` is called once, on the client's event loop, when `outcome` is set."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Generation:
         client: GenerationClient,
         ask: Ask,
         accumulator: Accumulator,
-        on_done: Callable[[Generation], None],
-        on_more: Callable[[Generation], None] | None = None,
+        on_done: Callable[[ActiveGeneration], None],
+        on_more: Callable[[ActiveGeneration], None] | None = None,
     ) -> None:
         self.ask = ask
         self.accumulator = accumulator
@@ -120,8 +120,8 @@ class GenerationClient:
         self._links: dict[str, AgentLink] = {}
         self._numbers = count()
         self._affinity: LRUCache[str, str] = LRUCache(AFFINITIES)
-        self._by_affinity: dict[str, set[Generation]] = {}
-        self._waiting: WaitingRequests[Generation] = WaitingRequests(waits)
+        self._by_affinity: dict[str, set[ActiveGeneration]] = {}
+        self._waiting: WaitingRequests[ActiveGeneration] = WaitingRequests(waits)
         self._routing = False  # waiting requests are looked at soon
         self._sweeper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -151,7 +151,7 @@ class GenerationClient:
         """Whether some server may take a request with this floor now."""
         return any(routing.eligible(server, floor) for server in self._servers())
 
-    def servers(self) -> list[routing.Server]:
+    def servers(self) -> list[routing.RoutedServer]:
         """The fleet as the routing rules see it."""
         return self._servers()
 
@@ -160,9 +160,9 @@ class GenerationClient:
     def open(
         self,
         ask: Ask,
-        on_done: Callable[[Generation], None],
-        on_more: Callable[[Generation], None] | None = None,
-    ) -> Generation:
+        on_done: Callable[[ActiveGeneration], None],
+        on_more: Callable[[ActiveGeneration], None] | None = None,
+    ) -> ActiveGeneration:
         """Begin a generation; `on_more` is called after each delta. Raises DataError for ids the model doesn't have."""
         ids = ask.prompt_ids
         if not len(ids):
@@ -174,7 +174,7 @@ class GenerationClient:
         accumulator = Accumulator(
             ids, ask.sampling, eos_ids=self._eos_ids, vocab_size=self._vocab_size, decode=self._decode
         )
-        generation = Generation(self, ask, accumulator, on_done, on_more)
+        generation = ActiveGeneration(self, ask, accumulator, on_done, on_more)
         if accumulator.remaining <= 0:
             generation.finish(accumulator.result("length"))
             return generation
@@ -187,7 +187,7 @@ class GenerationClient:
         """Begin a generation and wait for its end. Cancelling the caller cancels it at its server."""
         done: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
 
-        def finished(generation: Generation) -> None:
+        def finished(generation: ActiveGeneration) -> None:
             if done.done():
                 return
             if isinstance(generation.outcome, GenerationResult):
@@ -251,7 +251,7 @@ class GenerationClient:
             if not self._submit(generation):
                 return
 
-    def _submit(self, generation: Generation) -> bool:
+    def _submit(self, generation: ActiveGeneration) -> bool:
         """Send a request to a server; False when it has to wait for one."""
         ask = generation.ask
         chosen = routing.choose(self._servers(), generation.floor, self._affinity.get(ask.affinity))
@@ -266,12 +266,12 @@ class GenerationClient:
         self._links[chosen].start(self._start(generation), generation)
         return True
 
-    def _wait(self, generation: Generation) -> None:
+    def _wait(self, generation: ActiveGeneration) -> None:
         generation.server_id = generation.request_id = ""
         if generation not in self._waiting:
             self._waiting.add(generation, generation.floor)
 
-    def _start(self, generation: Generation) -> wire.GenerateStart:
+    def _start(self, generation: ActiveGeneration) -> wire.GenerateStart:
         ask, made = generation.ask, generation.accumulator
         sampling = ask.sampling
         return wire.GenerateStart(
@@ -292,14 +292,14 @@ class GenerationClient:
             key=ask.key,
         )
 
-    def _servers(self) -> list[routing.Server]:
+    def _servers(self) -> list[routing.RoutedServer]:
         return self._fleet.servers(
             {server_id: link.running for server_id, link in self._links.items() if link.connected}
         )
 
     # ---- what servers say
 
-    def _received(self, generation: Generation, delta: wire.GenerateDelta) -> None:
+    def _received(self, generation: ActiveGeneration, delta: wire.GenerateDelta) -> None:
         try:
             tokens = generation.accumulator.add(delta.token_ids, delta.logprobs, delta.spans)
         except BadDelta as error:
@@ -313,7 +313,7 @@ class GenerationClient:
         if tokens:
             generation.grown()
 
-    def _ended(self, generation: Generation, end: wire.GenerateEnd) -> None:
+    def _ended(self, generation: ActiveGeneration, end: wire.GenerateEnd) -> None:
         following = generation.accumulator.end(end.reason, end.matched)
         if following is Next.FINISHED:
             self._forget(generation)
@@ -334,14 +334,14 @@ class GenerationClient:
             self._fleet.penalise(generation.server_id, now)
         self._resubmit(generation)
 
-    def _resubmit(self, generation: Generation) -> None:
+    def _resubmit(self, generation: ActiveGeneration) -> None:
         self.resubmissions_total += 1
         self._wait(generation)
         self.route()
 
     # ---- the end of a request, of a link
 
-    def _cancel(self, generation: Generation) -> None:
+    def _cancel(self, generation: ActiveGeneration) -> None:
         if generation.outcome is not None:
             return
         if generation.server_id and (link := self._links.get(generation.server_id)):
@@ -350,7 +350,7 @@ class GenerationClient:
         self._waiting.discard(generation)
         self._forget(generation)
 
-    def _forget(self, generation: Generation) -> None:
+    def _forget(self, generation: ActiveGeneration) -> None:
         siblings = self._by_affinity.get(generation.ask.affinity)
         if siblings is not None:
             siblings.discard(generation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from areal.clients.generation.routing import Server
+from areal.clients.generation.routing import RoutedServer
 from areal.v1 import generation_pb2 as wire
 
 DOUBT_S = 1.0  # two heartbeats: a report made after the doubt has arrived by then
@@ -29,7 +29,7 @@ class Fleet:
     def __init__(self) -> None:
         self._states: dict[str, wire.ServerState] = {}
         self._others: dict[str, int] = {}  # requests of other clients at each server, when it reported
-        self._known: dict[str, Server] = {}
+        self._known: dict[str, RoutedServer] = {}
         self._doubts: dict[str, _Doubt] = {}
 
     def __contains__(self, server_id: str) -> bool:
@@ -53,7 +53,7 @@ class Fleet:
         }
         self._known = {server_id: self._server(state) for server_id, state in fresh.items()}
 
-    def servers(self, own: Mapping[str, int]) -> list[Server]:
+    def servers(self, own: Mapping[str, int]) -> list[RoutedServer]:
         """The fleet now; `own` holds this client's running requests for each server it is connected to.
 
         Asked for each request: a server that is as it was is not made again.
@@ -97,10 +97,10 @@ class Fleet:
         if (state := self._states.get(server_id)) is not None:
             self._known[server_id] = self._server(state)
 
-    def _server(self, state: wire.ServerState) -> Server:
+    def _server(self, state: wire.ServerState) -> RoutedServer:
         """What is known of a server beside this client's own requests there."""
         doubt = self._doubts.get(state.server_id, _Doubt())
-        return Server(
+        return RoutedServer(
             server_id=state.server_id,
             version=state.version,
             live=state.live,

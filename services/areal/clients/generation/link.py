@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from areal.net.backoff import Backoff
-from areal.net.kept_stream import FIRST_BACKOFF_S, KeptStream, Lost
+from areal.net.kept_stream import FIRST_BACKOFF_S, KeptStream, StreamLoss
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as wire_grpc
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
 
 
 @dataclass
-class _Outbox:
+class _StreamOutbox:
     """What waits to be sent on one stream. It ends with its stream: nothing of it may reach another."""
 
     starts: dict[str, wire.GenerateStart] = field(default_factory=dict)  # by request id
@@ -50,7 +50,7 @@ class AgentLink:
         self.last_event = time.monotonic()
         self._on_change = on_change
         self._sinks: dict[str, Sink] = {}
-        self._outbox = _Outbox()
+        self._outbox = _StreamOutbox()
         self._stream: KeptStream[wire.GenerateCall, wire.GenerateReply] = KeptStream(
             address,
             token,
@@ -105,7 +105,7 @@ class AgentLink:
         await self._stream.close()
 
     def _report(self) -> wire.GenerateCall | None:
-        box, self._outbox = self._outbox, _Outbox()
+        box, self._outbox = self._outbox, _StreamOutbox()
         if not (box.starts or box.cancels or box.floors):
             return None
         starts = list(box.starts.values())
@@ -131,8 +131,8 @@ class AgentLink:
                 del self._sinks[event.request_id]
                 sink.on_end(event.request_id, event.end)
 
-    def _lost(self, lost: Lost) -> None:
-        self._outbox = _Outbox()
+    def _lost(self, lost: StreamLoss) -> None:
+        self._outbox = _StreamOutbox()
         sinks, self._sinks = self._sinks, {}
         if sinks:
             log.warning("the stream to %s ended with %d requests: %s", self.server_id, len(sinks), lost.why)

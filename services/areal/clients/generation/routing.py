@@ -17,7 +17,7 @@ OVERLOAD_SLACK = 16  # a group's own samples must not push each other away from 
 
 
 @dataclass(frozen=True)
-class Server:
+class RoutedServer:
     """What a client knows of one server."""
 
     server_id: str
@@ -30,18 +30,18 @@ class Server:
     refused_floor: int | None = None  # it refused this floor since its last reported state, so it is older than it says
 
 
-def routable(server: Server) -> bool:
+def routable(server: RoutedServer) -> bool:
     """Whether any request may go there."""
     return server.live and server.ready and not server.draining and server.connected and server.version >= 0
 
 
-def eligible(server: Server, floor: int) -> bool:
+def eligible(server: RoutedServer, floor: int) -> bool:
     """Whether a request with this floor may go there."""
     too_old = server.refused_floor is not None and floor >= server.refused_floor
     return routable(server) and server.version >= floor and not too_old
 
 
-def choose(servers: Iterable[Server], floor: int, preferred: str | None = None) -> str | None:
+def choose(servers: Iterable[RoutedServer], floor: int, preferred: str | None = None) -> str | None:
     """The server for a request, or None when none is eligible now. `preferred` is the group's server so far."""
     candidates = [server for server in servers if eligible(server, floor)]
     if not candidates:

@@ -9,25 +9,25 @@ import orjson
 import xxhash
 
 from areal.gateway.admission import admit, overridden
-from areal.gateway.dialects.dialect import Asked, Delta, Reply, read_object
-from areal.gateway.faults import Refused
+from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall, parse_messages
 from areal.gateway.reading import Part, Reasoning
-from areal.gateway.session import Call, Question
+from areal.gateway.session import SessionCall, SessionRequest
 from areal.gateway.tools import parse_tools
 
 _STOPS = 4  # as OpenAI allows
 DONE = b"data: [DONE]\n\n"
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     admit(fields)
     limit = next(
         (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
     )
-    question = Question(
+    question = SessionRequest(
         messages=parse_messages(fields.get("messages")),
         digest=digest(fields),
         max_tokens=positive(limit, "max_tokens"),
@@ -38,7 +38,7 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
         choices=positive(fields.get("n"), "n") or 1,
         overridden=overridden(fields, sampling),
     )
-    return Asked(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"))
 
 
 def digest(fields: Mapping[str, Any]) -> int:
@@ -49,14 +49,14 @@ def digest(fields: Mapping[str, Any]) -> int:
 def positive(value: Any, field: str) -> int | None:
     """A positive number, or none given."""
     if value is not None and (not isinstance(value, int) or value < 1):
-        raise Refused(f"{field} is {value!r}, not a positive number", field=field)
+        raise CallRefusal(f"{field} is {value!r}, not a positive number", field=field)
     return value
 
 
 def whole_number(value: Any, field: str) -> int | None:
     """A whole number, or none given."""
     if value is not None and not isinstance(value, int):
-        raise Refused(f"{field} is {value!r}, not a whole number", field=field)
+        raise CallRefusal(f"{field} is {value!r}, not a whole number", field=field)
     return value
 
 
@@ -64,7 +64,7 @@ def flag(fields: Mapping[str, Any], field: str) -> bool:
     """Whether a field says yes."""
     value = fields.get(field)
     if value is not None and not isinstance(value, bool):
-        raise Refused(f"{field} is {value!r}, neither true nor false", field=field)
+        raise CallRefusal(f"{field} is {value!r}, neither true nor false", field=field)
     return bool(value)
 
 
@@ -72,11 +72,11 @@ def stops(given: Any, field: str) -> tuple[str, ...]:
     """A text or up to four."""
     texts = [given] if isinstance(given, str) else given or []
     if not isinstance(texts, list) or len(texts) > _STOPS or not all(isinstance(text, str) and text for text in texts):
-        raise Refused(f"{field} is {given!r}; give a text or up to {_STOPS}", field=field)
+        raise CallRefusal(f"{field} is {given!r}; give a text or up to {_STOPS}", field=field)
     return tuple(texts)
 
 
-def whole(reply: Reply) -> dict[str, Any]:
+def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     body = _head(reply, "chat.completion") | {
         "choices": [_choice(reply, index) for index in range(len(reply.calls))],
@@ -87,12 +87,12 @@ def whole(reply: Reply) -> dict[str, Any]:
     return body
 
 
-def error(refused: Refused) -> dict[str, Any]:
+def error(refused: CallRefusal) -> dict[str, Any]:
     """See `Dialect.error`."""
     return refused.body
 
 
-def events(reply: Reply) -> ChatEvents:
+def events(reply: DialectReply) -> ChatEvents:
     """See `Dialect.events`."""
     return ChatEvents(reply)
 
@@ -100,7 +100,7 @@ def events(reply: Reply) -> ChatEvents:
 class ChatEvents:
     """Chunks of a chat completion. See `Events`."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: DialectReply) -> None:
         self._reply = reply
         self._head = _head(reply, "chat.completion.chunk")
         options = reply.fields.get("stream_options")
@@ -149,7 +149,7 @@ class ChatEvents:
             yield _event(self._head | {"choices": [], "usage": usage(self._reply)})
         yield DONE
 
-    def fault(self, error: Refused) -> Iterator[bytes]:
+    def fault(self, error: CallRefusal) -> Iterator[bytes]:
         """As OpenAI's API tells an error in a stream."""
         yield _event(error.body)
 
@@ -162,12 +162,12 @@ def _event(content: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-def _head(reply: Reply, kind: str) -> dict[str, Any]:
+def _head(reply: DialectReply, kind: str) -> dict[str, Any]:
     name = f"chatcmpl-{reply.session}-{reply.calls[0].number}"
     return {"id": name, "object": kind, "created": reply.created, "model": reply.model}
 
 
-def _choice(reply: Reply, index: int) -> dict[str, Any]:
+def _choice(reply: DialectReply, index: int) -> dict[str, Any]:
     call = reply.calls[index]
     assert call.answer is not None
     choice: dict[str, Any] = {
@@ -183,7 +183,7 @@ def _choice(reply: Reply, index: int) -> dict[str, Any]:
     return choice
 
 
-def finish_reason(reply: Reply, index: int) -> str:
+def finish_reason(reply: DialectReply, index: int) -> str:
     """Why a choice ended, in OpenAI's words."""
     call = reply.calls[index]
     assert call.result is not None
@@ -209,11 +209,11 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _flag(call: Call) -> dict[str, Any]:
+def _flag(call: SessionCall) -> dict[str, Any]:
     return {"areal": {"unparsed_tool_call": True}} if call.unparsed else {}
 
 
-def logprobs_of(reply: Reply, ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
+def logprobs_of(reply: DialectReply, ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
     """Log-probabilities of sampled tokens."""
     content: list[dict[str, Any]] = [
         {"token": reply.text_of(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
@@ -222,7 +222,7 @@ def logprobs_of(reply: Reply, ids: Sequence[int], logprobs: Sequence[float]) -> 
     return {"content": content, "refusal": None}
 
 
-def usage(reply: Reply) -> dict[str, int]:
+def usage(reply: DialectReply) -> dict[str, int]:
     """Tokens of prompt and answers."""
     prompt, answer = reply.prompt_tokens, reply.answer_tokens
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}

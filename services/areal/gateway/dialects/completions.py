@@ -10,11 +10,11 @@ import orjson
 from areal.gateway.admission import FIELDS as CHAT_FIELDS
 from areal.gateway.admission import Field, Treatment, admit, overridden, read_fields
 from areal.gateway.dialects.chat import DONE, digest, finish_reason, flag, positive, stops, usage, whole_number
-from areal.gateway.dialects.dialect import Asked, Delta, Reply, read_object
+from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.inference import read_ids
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import Text
-from areal.gateway.session import Question
+from areal.gateway.session import SessionRequest
 
 _OF_CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens", "logprobs", "parallel_tool_calls")
 FIELDS: Mapping[str, Field] = {
@@ -26,7 +26,7 @@ FIELDS: Mapping[str, Field] = {
 }
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     admit(fields, FIELDS)
@@ -34,8 +34,8 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if not (isinstance(prompt, str) and prompt) and not isinstance(prompt, list):
-        raise Refused("prompt has to be one text or one list of token ids", field="prompt")
-    question = Question(
+        raise CallRefusal("prompt has to be one text or one list of token ids", field="prompt")
+    question = SessionRequest(
         messages=(),
         text=prompt if isinstance(prompt, str) else "",
         ids=() if isinstance(prompt, str) else read_ids(prompt, "prompt"),
@@ -46,15 +46,15 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
         seed=whole_number(fields.get("seed"), "seed"),
         overridden=overridden(fields, sampling),
     )
-    return Asked(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"))
 
 
-def error(refused: Refused) -> dict[str, Any]:
+def error(refused: CallRefusal) -> dict[str, Any]:
     """See `Dialect.error`."""
     return refused.body
 
 
-def whole(reply: Reply) -> dict[str, Any]:
+def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     choices = []
     for index, call in enumerate(reply.calls):
@@ -67,7 +67,7 @@ def whole(reply: Reply) -> dict[str, Any]:
     return body
 
 
-def events(reply: Reply) -> CompletionEvents:
+def events(reply: DialectReply) -> CompletionEvents:
     """See `Dialect.events`."""
     return CompletionEvents(reply)
 
@@ -75,7 +75,7 @@ def events(reply: Reply) -> CompletionEvents:
 class CompletionEvents:
     """Chunks of a completion. See `Events`."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: DialectReply) -> None:
         self._reply = reply
 
     def begin(self) -> Iterator[bytes]:
@@ -98,7 +98,7 @@ class CompletionEvents:
             yield _event(_head(self._reply) | {"choices": [], "usage": usage(self._reply)})
         yield DONE
 
-    def fault(self, error: Refused) -> Iterator[bytes]:
+    def fault(self, error: CallRefusal) -> Iterator[bytes]:
         """As OpenAI's API tells an error in a stream."""
         yield _event(error.body)
 
@@ -106,7 +106,7 @@ class CompletionEvents:
         return _event(_head(self._reply) | {"choices": [choice]})
 
 
-def _choice(reply: Reply, index: int, delta: Delta) -> dict[str, Any]:
+def _choice(reply: DialectReply, index: int, delta: Delta) -> dict[str, Any]:
     text = "".join(part.text for part in delta.parts if isinstance(part, Text))
     choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
     if reply.fields.get("logprobs") is not None:
@@ -122,6 +122,6 @@ def _event(content: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-def _head(reply: Reply) -> dict[str, Any]:
+def _head(reply: DialectReply) -> dict[str, Any]:
     name = f"cmpl-{reply.session}-{reply.calls[0].number}"
     return {"id": name, "object": "text_completion", "created": reply.created, "model": reply.model}

@@ -8,26 +8,26 @@ from typing import Any, Protocol
 
 import orjson
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import Part
-from areal.gateway.session import Call, Question
+from areal.gateway.session import SessionCall, SessionRequest
 
 
 @dataclass(frozen=True)
-class Asked:
+class DialectRequest:
     """A request, read. `fields` are those of its body."""
 
-    question: Question
+    question: SessionRequest
     fields: Mapping[str, Any]
     stream: bool = False
 
 
 @dataclass(frozen=True)
-class Reply:
+class DialectReply:
     """What answers a request: one call for each choice."""
 
     session: str
-    calls: tuple[Call, ...]
+    calls: tuple[SessionCall, ...]
     fields: Mapping[str, Any]
     created: int  # seconds since the epoch
     text_of: Callable[[int], str]
@@ -68,23 +68,23 @@ class Events(Protocol):
 
     def end(self) -> Iterator[bytes]: ...
 
-    def fault(self, error: Refused) -> Iterator[bytes]:
+    def fault(self, error: CallRefusal) -> Iterator[bytes]:
         """The stream can't go on."""
 
 
 class Dialect(Protocol):
     """One API."""
 
-    def parse(self, body: bytes, sampling: Mapping[str, float]) -> Asked:
+    def parse(self, body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
         """The question of a request, where the job samples like this. Raises Refused."""
 
-    def whole(self, reply: Reply) -> dict[str, Any]:
+    def whole(self, reply: DialectReply) -> dict[str, Any]:
         """The body that answers by calls that are done."""
 
-    def events(self, reply: Reply) -> Events:
+    def events(self, reply: DialectReply) -> Events:
         """The events that answer by calls under way."""
 
-    def error(self, error: Refused) -> dict[str, Any]:
+    def error(self, error: CallRefusal) -> dict[str, Any]:
         """The body of a refusal."""
 
 
@@ -93,7 +93,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not JSON: {error}") from None
+        raise CallRefusal(f"the body is not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise Refused("the body is no JSON object")
+        raise CallRefusal("the body is no JSON object")
     return fields

@@ -7,9 +7,9 @@ from typing import Any
 
 from areal.gateway.admission import IGNORED, Field, admit, overridden, read_fields
 from areal.gateway.dialects.chat import ChatEvents, digest, events, finish_reason, positive, stops, usage, whole_number
-from areal.gateway.dialects.dialect import Asked, Reply, read_object
-from areal.gateway.faults import Refused
-from areal.gateway.session import Question
+from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
+from areal.gateway.faults import CallRefusal
+from areal.gateway.session import SessionRequest
 from areal.values.generation import as_ids
 
 __all__ = ["ChatEvents", "error", "events", "parse", "read_ids", "whole"]
@@ -21,16 +21,16 @@ FIELDS: Mapping[str, Field] = {
 _LARGEST = 2**31 - 1
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     admit({name: value for name, value in fields.items() if name != "stream" or value}, FIELDS)
     wanted = fields.get("sampling_params") or {}
     if not isinstance(wanted, Mapping):
-        raise Refused("sampling_params is no object", field="sampling_params")
+        raise CallRefusal("sampling_params is no object", field="sampling_params")
     admit({name: value for name, value in wanted.items() if name not in _OF_IDS})
     ends = wanted.get("stop_token_ids") or []
-    question = Question(
+    question = SessionRequest(
         messages=(),
         ids=read_ids(fields.get("token_ids"), "token_ids"),
         digest=digest(fields),
@@ -41,7 +41,7 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
         seed=whole_number(wanted.get("seed"), "seed"),
         overridden=overridden(wanted, sampling),
     )
-    return Asked(question, fields)
+    return DialectRequest(question, fields)
 
 
 _OF_IDS = ("stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "logprobs")
@@ -54,16 +54,16 @@ def read_ids(given: Any, field: str) -> tuple[int, ...]:
         or not given
         or not all(isinstance(token, int) and 0 <= token <= _LARGEST for token in given)
     ):
-        raise Refused(f"{field} is no list of token ids", field=field)
+        raise CallRefusal(f"{field} is no list of token ids", field=field)
     return tuple(as_ids(given).tolist())
 
 
-def error(refused: Refused) -> dict[str, Any]:
+def error(refused: CallRefusal) -> dict[str, Any]:
     """See `Dialect.error`."""
     return refused.body
 
 
-def whole(reply: Reply) -> dict[str, Any]:
+def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`. Tokens are named by their ids."""
     choices = []
     for index, call in enumerate(reply.calls):

@@ -10,11 +10,11 @@ import orjson
 
 from areal.gateway.admission import IGNORED, SAMPLED, Field, Treatment, admit, overridden, read_fields
 from areal.gateway.dialects.chat import digest, flag, positive, stops
-from areal.gateway.dialects.dialect import Asked, Delta, Reply, read_object
-from areal.gateway.faults import Refused
+from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.reading import Part, Reasoning
-from areal.gateway.session import Call, Question
+from areal.gateway.session import SessionCall, SessionRequest
 from areal.gateway.tools import parse_tools
 
 FIELDS: Mapping[str, Field] = {
@@ -26,20 +26,20 @@ FIELDS: Mapping[str, Field] = {
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     admit(fields, FIELDS)
     choice = fields.get("tool_choice") or {"type": "auto"}
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
     if kind not in ("auto", "none") or choice.get("disable_parallel_tool_use"):
-        raise Refused(
+        raise CallRefusal(
             "tool_choice may be auto or none: all else changes the distribution of tokens, which the loss takes to be "
             "the policy's",
             code="unsupported_field",
             field="tool_choice",
         )
-    question = Question(
+    question = SessionRequest(
         messages=_messages(fields),
         digest=digest(fields),
         tools=parse_tools([_tool(entry, number) for number, entry in enumerate(fields.get("tools") or [])]),
@@ -48,7 +48,7 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
         stop=stops(fields.get("stop_sequences"), "stop_sequences"),
         overridden=overridden(fields, sampling),
     )
-    return Asked(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"))
 
 
 def counted(tokens: int) -> dict[str, Any]:
@@ -59,17 +59,17 @@ def counted(tokens: int) -> dict[str, Any]:
 def _messages(fields: Mapping[str, Any]) -> tuple[Message, ...]:
     given = fields.get("messages")
     if not isinstance(given, list) or not given:
-        raise Refused("messages has to be a list with at least one message", field="messages")
+        raise CallRefusal("messages has to be a list with at least one message", field="messages")
     made = [Message("system", _text(fields["system"], "system"))] if fields.get("system") else []
     for number, entry in enumerate(given):
         place = f"messages[{number}]"
         role = entry.get("role") if isinstance(entry, Mapping) else None
         if role not in ("user", "assistant", "system"):
-            raise Refused(f"{place}.role is {role!r}; known are user and assistant", field=f"{place}.role")
+            raise CallRefusal(f"{place}.role is {role!r}; known are user and assistant", field=f"{place}.role")
         content = entry.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
-            raise Refused(f"{place}.content is no text and no list", field=f"{place}.content")
+            raise CallRefusal(f"{place}.content is no text and no list", field=f"{place}.content")
         made += _assistant(blocks, place) if role == "assistant" else _user(role, blocks, place)
     return tuple(made)
 
@@ -87,7 +87,7 @@ def _assistant(blocks: list[Any], place: str) -> list[Message]:
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
         elif kind != "redacted_thinking":
-            raise Refused(f"{here} is {kind!r}, which an assistant can't say here", field=here)
+            raise CallRefusal(f"{here} is {kind!r}, which an assistant can't say here", field=here)
     return [Message("assistant", "".join(texts), tuple(calls), reasoning="".join(thoughts) if thoughts else None)]
 
 
@@ -113,7 +113,7 @@ def _text(content: Any, place: str) -> str:
     for block in content if isinstance(content, list) else [content]:
         kind = block.get("type") if isinstance(block, Mapping) else type(block).__name__
         if kind != "text" or not isinstance(block.get("text"), str):
-            raise Refused(f"{place} holds {kind!r}; this model reads text only", field=place)
+            raise CallRefusal(f"{place} holds {kind!r}; this model reads text only", field=place)
         texts.append(block["text"])
     return "".join(texts)
 
@@ -121,21 +121,21 @@ def _text(content: Any, place: str) -> str:
 def _tool(entry: Any, number: int) -> dict[str, Any]:
     place = f"tools[{number}]"
     if not isinstance(entry, Mapping) or entry.get("type") not in (None, "custom"):
-        raise Refused(f"{place} is no tool of the client's own; others are not known here", field=place)
+        raise CallRefusal(f"{place} is no tool of the client's own; others are not known here", field=place)
     function = {"name": entry.get("name"), "parameters": entry.get("input_schema") or {}}
     if entry.get("description"):
         function["description"] = entry["description"]
     return {"type": "function", "function": function}
 
 
-def error(refused: Refused) -> dict[str, Any]:
+def error(refused: CallRefusal) -> dict[str, Any]:
     """See `Dialect.error`."""
     kind = _KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
     told = {"type": kind, "message": refused.message, "param": refused.field, "code": refused.code}
     return {"type": "error", "error": told}
 
 
-def whole(reply: Reply) -> dict[str, Any]:
+def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     answer = reply.calls[0].answer
     assert answer is not None
@@ -148,7 +148,7 @@ def whole(reply: Reply) -> dict[str, Any]:
     return _head(reply) | {"content": content, **_ending(reply.calls[0]), "usage": _usage(reply)}
 
 
-def events(reply: Reply) -> MessageEvents:
+def events(reply: DialectReply) -> MessageEvents:
     """See `Dialect.events`."""
     return MessageEvents(reply)
 
@@ -156,7 +156,7 @@ def events(reply: Reply) -> MessageEvents:
 class MessageEvents:
     """Events of a message, in Anthropic's order. See `Events`."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: DialectReply) -> None:
         self._reply = reply
         self._blocks = 0
         self._open = ""  # kind of the block that is being told
@@ -198,7 +198,7 @@ class MessageEvents:
         """The end mark."""
         yield _event("message_stop", {})
 
-    def fault(self, error_: Refused) -> Iterator[bytes]:
+    def fault(self, error_: CallRefusal) -> Iterator[bytes]:
         """As Anthropic's API tells an error in a stream."""
         yield b"event: error\ndata: " + orjson.dumps(error(error_)) + b"\n\n"
 
@@ -220,12 +220,12 @@ def _event(kind: str, fields: Mapping[str, Any]) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **fields}) + b"\n\n"
 
 
-def _head(reply: Reply) -> dict[str, Any]:
+def _head(reply: DialectReply) -> dict[str, Any]:
     name = f"msg_{reply.session}_{reply.calls[0].number}"
     return {"id": name, "type": "message", "role": "assistant", "model": reply.model}
 
 
-def _ending(call: Call) -> dict[str, Any]:
+def _ending(call: SessionCall) -> dict[str, Any]:
     assert call.result is not None
     assert call.answer is not None
     if call.result.finish_reason == "length":
@@ -241,5 +241,5 @@ def _use(call: ToolCall, given: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
-def _usage(reply: Reply) -> dict[str, int]:
+def _usage(reply: DialectReply) -> dict[str, int]:
     return {"input_tokens": reply.prompt_tokens, "output_tokens": reply.answer_tokens}

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from areal.gateway.dialects.dialect import Delta, Reply
+from areal.gateway.dialects.dialect import Delta, DialectReply
 from areal.gateway.dialects.response_items import ended_early, item_of, text_part
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import ToolCall
 from areal.gateway.reading import Part, Reasoning, Text
 
@@ -18,7 +18,7 @@ from areal.gateway.reading import Part, Reasoning, Text
 class ResponseEvents:
     """See `Events`. Text and reasoning come in deltas, a call whole."""
 
-    def __init__(self, reply: Reply, head: Mapping[str, Any], whole: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, reply: DialectReply, head: Mapping[str, Any], whole: Callable[[], dict[str, Any]]) -> None:
         self._reply = reply
         self._head = head
         self._whole = whole
@@ -57,7 +57,7 @@ class ResponseEvents:
         kind = "response.incomplete" if ended_early(self._reply) else "response.completed"
         yield self._event(kind, {"response": self._whole()})
 
-    def fault(self, error: Refused) -> Iterator[bytes]:
+    def fault(self, error: CallRefusal) -> Iterator[bytes]:
         """As OpenAI's API tells an error in a stream."""
         yield self._event("error", {"code": error.code, "message": error.message, "param": error.field})
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from areal.gateway.dialects.dialect import Reply
+from areal.gateway.dialects.dialect import DialectReply
 from areal.gateway.messages import ToolCall
 from areal.gateway.reading import Part, Reasoning, Text
 
 
-def items_of(reply: Reply) -> list[Part]:
+def items_of(reply: DialectReply) -> list[Part]:
     """The parts of a whole answer, one for each item."""
     answer = reply.calls[0].answer
     assert answer is not None
@@ -19,7 +19,7 @@ def items_of(reply: Reply) -> list[Part]:
     return [*parts, *answer.tool_calls]
 
 
-def item_of(reply: Reply, number: int, part: Part, status: str = "completed") -> dict[str, Any]:
+def item_of(reply: DialectReply, number: int, part: Part, status: str = "completed") -> dict[str, Any]:
     """One item; `number` is its place among the items."""
     name = f"{reply.session}_{reply.calls[0].number}_{number}"
     if isinstance(part, ToolCall):
@@ -37,7 +37,7 @@ def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def ended_early(reply: Reply) -> bool:
+def ended_early(reply: DialectReply) -> bool:
     """Whether the budget ended the answer."""
     result = reply.calls[0].result
     return result is not None and result.finish_reason == "length"

@@ -7,12 +7,12 @@ from typing import Any
 
 from areal.gateway.admission import IGNORED, SAMPLED, Field, Treatment, admit, overridden, read_fields
 from areal.gateway.dialects.chat import digest, flag, positive
-from areal.gateway.dialects.dialect import Asked, Reply, read_object
+from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.response_events import ResponseEvents
 from areal.gateway.dialects.response_items import ended_early, item_of, items_of
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall
-from areal.gateway.session import Question
+from areal.gateway.session import SessionRequest
 from areal.gateway.tools import parse_tools
 
 _SHAPES = "it changes the distribution of tokens, which the loss takes to be the policy's"
@@ -32,18 +32,18 @@ FIELDS: Mapping[str, Field] = {
 _TEXTS = ("input_text", "output_text", "text")
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     admit(fields, FIELDS)
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
-        raise Refused("input has to be a text or a list with at least one item", field="input")
+        raise CallRefusal("input has to be a text or a list with at least one item", field="input")
     messages = _messages(items)
     if fields.get("instructions"):
         messages.insert(0, Message("system", str(fields["instructions"])))
-    question = Question(
+    question = SessionRequest(
         messages=tuple(messages),
         digest=digest(fields),
         follows=_followed(fields.get("previous_response_id")),
@@ -52,7 +52,7 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
         max_tokens=positive(fields.get("max_output_tokens"), "max_output_tokens"),
         overridden=overridden(fields, sampling),
     )
-    return Asked(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"))
 
 
 def _followed(name: Any) -> int | None:
@@ -60,7 +60,7 @@ def _followed(name: Any) -> int | None:
         return None
     number = str(name).rpartition("_")[2]
     if not number.isdigit():
-        raise Refused(f"{name!r} is no response of this session", field="previous_response_id")
+        raise CallRefusal(f"{name!r} is no response of this session", field="previous_response_id")
     return int(number)
 
 
@@ -71,7 +71,7 @@ def _messages(items: list[Any]) -> list[Message]:
     for number, item in enumerate(items):
         place = f"input[{number}]"
         if not isinstance(item, Mapping):
-            raise Refused(f"{place} is no object", field=place)
+            raise CallRefusal(f"{place} is no object", field=place)
         kind = item.get("type") or "message"
         if kind == "reasoning":
             thought = _text(item.get("content"), f"{place}.content", ("reasoning_text",)) or None
@@ -89,10 +89,10 @@ def _messages(items: list[Any]) -> list[Message]:
         elif kind == "message":
             role = "system" if item.get("role") == "developer" else str(item.get("role"))
             if role not in ("system", "user", "assistant"):
-                raise Refused(f"{place}.role is {item.get('role')!r}", field=f"{place}.role")
+                raise CallRefusal(f"{place}.role is {item.get('role')!r}", field=f"{place}.role")
             said = _text(item.get("content"), f"{place}.content")
         else:
-            raise Refused(f"{place} is {kind!r}, which is not known here", field=place)
+            raise CallRefusal(f"{place} is {kind!r}, which is not known here", field=place)
         calls = (call,) if call is not None else ()
         last = made[-1] if made else None
         if role == "assistant" and last is not None and last.role == "assistant" and thought is None:
@@ -110,7 +110,7 @@ def _text(content: Any, place: str, kinds: tuple[str, ...] = _TEXTS) -> str:
     for number, part in enumerate(content if isinstance(content, list) else [content]):
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind not in kinds or not isinstance(part.get("text"), str):
-            raise Refused(f"{place}[{number}] is {kind!r}; this model reads text only", field=f"{place}[{number}]")
+            raise CallRefusal(f"{place}[{number}] is {kind!r}; this model reads text only", field=f"{place}[{number}]")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -118,19 +118,19 @@ def _text(content: Any, place: str, kinds: tuple[str, ...] = _TEXTS) -> str:
 def _tool(entry: Any, number: int) -> dict[str, Any]:
     place = f"tools[{number}]"
     if not isinstance(entry, Mapping) or entry.get("type") != "function":
-        raise Refused(f"{place} is no function; other tools are not known here", field=place)
+        raise CallRefusal(f"{place} is no function; other tools are not known here", field=place)
     function = {"name": entry.get("name"), "parameters": entry.get("parameters") or {}}
     if entry.get("description"):
         function["description"] = entry["description"]
     return {"type": "function", "function": function}
 
 
-def error(refused: Refused) -> dict[str, Any]:
+def error(refused: CallRefusal) -> dict[str, Any]:
     """See `Dialect.error`."""
     return refused.body
 
 
-def whole(reply: Reply) -> dict[str, Any]:
+def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     early = ended_early(reply)
     told = {
@@ -148,7 +148,7 @@ def whole(reply: Reply) -> dict[str, Any]:
     return head(reply) | told
 
 
-def head(reply: Reply) -> dict[str, Any]:
+def head(reply: DialectReply) -> dict[str, Any]:
     """A response that has just begun."""
     fields = reply.fields
     return {
@@ -175,6 +175,6 @@ def head(reply: Reply) -> dict[str, Any]:
     }
 
 
-def events(reply: Reply) -> ResponseEvents:
+def events(reply: DialectReply) -> ResponseEvents:
     """See `Dialect.events`."""
     return ResponseEvents(reply, head(reply), lambda: whole(reply))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.values.generation import Ids, as_ids
 from areal.workflow.tokenizer import Tokenizer
 
@@ -24,16 +24,16 @@ _PRIVATE = range(0xE000, 0xF8FF, 2)  # private-use characters, two for a pair of
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedChat:
     """A rendered chat, and the stretches of it [start, end) that are data."""
 
     text: str
     data: tuple[tuple[int, int], ...]
 
-    def after(self, start: int) -> Rendered:
+    def after(self, start: int) -> RenderedChat:
         """What follows character `start`."""
         moved = tuple((max(0, low - start), high - start) for low, high in self.data if high > start)
-        return Rendered(self.text[start:], moved)
+        return RenderedChat(self.text[start:], moved)
 
 
 def render(
@@ -41,7 +41,7 @@ def render(
     tools: Sequence[Mapping[str, Any]],
     template: Render,
     control: re.Pattern[str] | None = None,
-) -> Rendered:
+) -> RenderedChat:
     """Render messages and tools and find where their data stands. Raises Refused where the template alters a text.
 
     Of tools only the texts are marked that `control` finds something in: templates compare the others.
@@ -71,12 +71,12 @@ def render(
             length += len(piece)
     text = "".join(plain)
     if text != template(messages, tools):
-        raise Refused(
+        raise CallRefusal(
             "the chat template rewrites the text of a message or tool, so it can't be told from control tokens",
             code="template_alters_content",
             field="messages",
         )
-    return Rendered(text, tuple(data))
+    return RenderedChat(text, tuple(data))
 
 
 class ContentEncoder:
@@ -88,7 +88,7 @@ class ContentEncoder:
         texts = sorted(tokenizer.added_texts, key=len, reverse=True)
         self.control = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
 
-    def encode(self, rendered: Rendered) -> Ids:
+    def encode(self, rendered: RenderedChat) -> Ids:
         """Token ids `[tokens]`: as the tokenizer encodes the text, but for control strings that touch data."""
         pieces: list[Ids] = []
         done = 0
@@ -99,7 +99,7 @@ class ContentEncoder:
         pieces.append(self._tokenizer.encode(rendered.text[done:], special=False))
         return as_ids(np.concatenate(pieces))
 
-    def _injected(self, rendered: Rendered) -> Iterator[tuple[int, int]]:
+    def _injected(self, rendered: RenderedChat) -> Iterator[tuple[int, int]]:
         """Control strings that lie in data, or reach into it.
 
         A string that reaches in is broken where the data begins or ends; looking goes on right there, for what the
@@ -139,4 +139,4 @@ def _marks(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     for code in _PRIVATE:
         if chr(code) not in said and chr(code + 1) not in said:
             return chr(code), chr(code + 1)
-    raise Refused("the messages use every private-use character", field="messages")
+    raise CallRefusal("the messages use every private-use character", field="messages")

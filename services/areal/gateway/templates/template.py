@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal.errors import DataError
-from areal.gateway.faults import Refused
+from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall
-from areal.gateway.templates.content import ContentEncoder, Rendered, render
+from areal.gateway.templates.content import ContentEncoder, RenderedChat, render
 from areal.gateway.tools import Form, digest_of, form_of
 from areal.values.generation import Ids
 from areal.workflow.tokenizer import Tokenizer
@@ -75,7 +75,7 @@ class Template:
         template can't be continued exactly.
         """
         if unproved := self.unproved or self._without_proof(messages, tools):
-            raise Refused(
+            raise CallRefusal(
                 f"this model's chat template can't be continued exactly: {unproved}. Only the first call of an "
                 "episode can be trained",
                 code="unproved_template",
@@ -87,7 +87,7 @@ class Template:
             tail = tail.after(len(sampled))
         return self._encoder.encode(tail)
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Rendered:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> RenderedChat:
         shown = [message.as_template() for message in messages]
         try:
             return render(
@@ -97,21 +97,21 @@ class Template:
                 self._encoder.control,
             )
         except DataError as error:
-            raise Refused(error.message, code="template_refused", field="messages") from error
+            raise CallRefusal(error.message, code="template_refused", field="messages") from error
 
-    def _tail(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Rendered:
+    def _tail(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> RenderedChat:
         """What the template says after an answer that is followed by these messages."""
         whole = self._render([Message("user", "q"), Message("assistant", _ANSWER), *messages], tools)
         _, answer, tail = whole.text.partition(_ANSWER)
         if not answer:
-            raise Refused("it leaves out what an assistant said", code="template_refused", field="messages")
+            raise CallRefusal("it leaves out what an assistant said", code="template_refused", field="messages")
         return whole.after(len(whole.text) - len(tail))
 
     def _prove(self) -> str:
         """Why a conversation can't be continued exactly; empty when every trial could."""
         try:
             return self._try()
-        except Refused as error:
+        except CallRefusal as error:
             return error.message
 
     def _without_proof(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
@@ -122,7 +122,7 @@ class Template:
         if digest not in self._unproved_tools:
             try:
                 self._unproved_tools[digest] = self._try_tools(tools)
-            except Refused as error:
+            except CallRefusal as error:
                 self._unproved_tools[digest] = error.message
         return self._unproved_tools[digest]
 

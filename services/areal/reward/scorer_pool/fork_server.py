@@ -149,7 +149,7 @@ class ForkServer:
             async with asyncio.timeout(timeout_s):
                 forker = await self._ready()
                 fork = await forker.fork(self._command, [theirs.fileno(), descriptor])
-                area = shared.Current(descriptor)
+                area = shared.ProgressArea(descriptor)
         except TimeoutError:
             ours.close()
             raise InfraError(f"no {self._command.name} scorer was forked within {timeout_s:g} s") from None

@@ -26,7 +26,7 @@ from areal.errors import ArealError
 from areal.processes.keeper import die_with
 from areal.reward.scorer_pool import frames
 from areal.reward.scorer_pool.process_main import Judge, limit_memory, make_judge, serve
-from areal.reward.scorer_pool.progress import Current
+from areal.reward.scorer_pool.progress import ProgressArea
 
 PACKET_BYTES = 4096
 _JUDGE = "areal_judge.api"  # has the confinement; named, because this package works without it
@@ -40,7 +40,7 @@ def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list
         os.setsid()
         die_with(parent)
         link = socket.socket(fileno=descriptors[0])
-        current = Current(descriptors[1])
+        current = ProgressArea(descriptors[1])
         if asked["memory_bytes"]:
             limit_memory(asked["memory_bytes"])
         lacking = importlib.import_module(_JUDGE).confine() if asked["confined"] else ()
@@ -55,7 +55,7 @@ def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list
         os._exit(code)
 
 
-class _Forker:
+class _ForkerProcess:
     def __init__(self, link: socket.socket, judge: Judge) -> None:
         self._link = link
         self._judge = judge
@@ -130,7 +130,7 @@ def main() -> int:
     gc.freeze()  # a collection in a fork would copy every page
     link.sendall(orjson.dumps({"ready": True}))
     with contextlib.suppress(BrokenPipeError):  # the service may close its end while it is told something
-        _Forker(link, judge).run()
+        _ForkerProcess(link, judge).run()
     return 0
 
 

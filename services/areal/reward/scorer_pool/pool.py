@@ -49,7 +49,7 @@ class PoolSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ScorerAnswer:
     """What the judge returned."""
 
     value: Any
@@ -64,7 +64,7 @@ class DeadlineHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Crashed:
+class ScorerCrash:
     """The item ended its process, twice; `killed`: from outside, each time in a fresh process of its own."""
 
     how: str
@@ -72,13 +72,13 @@ class Crashed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
+class ScorerUnavailable:
     """No process could judge the item; nothing is known about it."""
 
     reason: str
 
 
-Outcome = Answered | DeadlineHit | Crashed | Unserved
+Outcome = ScorerAnswer | DeadlineHit | ScorerCrash | ScorerUnavailable
 
 
 @dataclass(eq=False, slots=True)
@@ -144,7 +144,7 @@ class KillablePool:
         self._spares.clear()
         await self._starter.stop()
         for task in self._queue:
-            task.resolve(Unserved("the reward service is stopping"))
+            task.resolve(ScorerUnavailable("the reward service is stopping"))
         self._queue.clear()
 
     async def run(self, payloads: Sequence[Any], deadlines_s: Sequence[float], wait_s: float) -> list[Outcome]:
@@ -177,7 +177,7 @@ class KillablePool:
             if task in self._queue:
                 self._queue.remove(task)
                 reason = f"no {self._command.name} scorer was free for {task.wait_s:g} s"
-                task.resolve(Unserved(f"{reason}; {self._last_failure}" if self._last_failure else reason))
+                task.resolve(ScorerUnavailable(f"{reason}; {self._last_failure}" if self._last_failure else reason))
 
     def _grow(self) -> None:
         """Adds a process while items wait and there may be more; looks again later as long as any wait."""
@@ -253,7 +253,7 @@ class KillablePool:
                     survived = await self._judge(child, chunk)
                 except BaseException:
                     for task in chunk:
-                        task.resolve(Unserved("the reward service is stopping"))
+                        task.resolve(ScorerUnavailable("the reward service is stopping"))
                     raise
                 if survived and self._worn(child):
                     await child.kill()
@@ -315,7 +315,7 @@ class KillablePool:
             if not isinstance(message, list) or len(message) > len(chunk) - done:
                 raise BugError(f"a {self._command.name} scorer sent {message!r:.80} for {len(chunk) - done} items")
             for value, wall_s in message:
-                chunk[done].resolve(Answered(value, wall_s))
+                chunk[done].resolve(ScorerAnswer(value, wall_s))
                 self._took(wall_s)
                 done += 1
         return True
@@ -344,7 +344,7 @@ class KillablePool:
         else:
             guilty.deaths += 1
         if guilty.deaths > 1 or guilty.kills > 1:
-            guilty.resolve(Crashed(how, killed))
+            guilty.resolve(ScorerCrash(how, killed))
             left = [task for task in left if task is not guilty]
         self._again(left)
 
@@ -352,7 +352,7 @@ class KillablePool:
         for task in left:
             task.losses += 1
             if task.losses > 1:
-                task.resolve(Unserved(why))
+                task.resolve(ScorerUnavailable(why))
         self._again([task for task in left if task.losses <= 1])
 
     def _again(self, tasks: list[_Task]) -> None:

@@ -67,7 +67,7 @@ class Starter(Protocol):
         """Ends what it keeps for that."""
 
 
-class _Link(asyncio.Protocol):
+class _ScorerLink(asyncio.Protocol):
     def __init__(self) -> None:
         self.messages: asyncio.Queue[Any] = asyncio.Queue()  # None: the child closed its end
         self.transport: asyncio.Transport | None = None
@@ -92,7 +92,7 @@ class _Link(asyncio.Protocol):
 class Child:
     """A running child. A `Starter` makes them."""
 
-    def __init__(self, process: Process, link: _Link, area: shared.Current) -> None:
+    def __init__(self, process: Process, link: _ScorerLink, area: shared.ProgressArea) -> None:
         self._process = process
         self._link = link
         self._area = area
@@ -181,7 +181,7 @@ class Spawner:
             process = Family.start(
                 Command(command.name, argv, env, descriptors=(theirs.fileno(), descriptor)), output=2
             )
-            area = shared.Current(descriptor)
+            area = shared.ProgressArea(descriptor)
         finally:
             theirs.close()
             os.close(descriptor)
@@ -192,11 +192,11 @@ class Spawner:
 
 
 async def join(
-    command: ScorerCommand, process: Process, ours: socket.socket, area: shared.Current, timeout_s: float
+    command: ScorerCommand, process: Process, ours: socket.socket, area: shared.ProgressArea, timeout_s: float
 ) -> Child:
     """The child at the other end of `ours`, once it says that it is ready. Raises as `Starter` says."""
     ours.setblocking(False)
-    _, link = await asyncio.get_running_loop().create_connection(_Link, sock=ours)
+    _, link = await asyncio.get_running_loop().create_connection(_ScorerLink, sock=ours)
     child = Child(process, link, area)
     try:
         hello = await child.receive(timeout_s)

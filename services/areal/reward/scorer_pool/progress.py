@@ -22,7 +22,7 @@ def create() -> int:
     return descriptor
 
 
-class Current:
+class ProgressArea:
     """One end of the area."""
 
     def __init__(self, descriptor: int) -> None:

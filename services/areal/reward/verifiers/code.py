@@ -60,7 +60,7 @@ _FORKS = 32  # processes of a run that may fork
 _DETAIL_CHARS = 500  # kept with every sample
 
 
-class Judging(Protocol):
+class VerifierJudging(Protocol):
     """What a dispatcher does for a verifier."""
 
     async def judge(
@@ -100,7 +100,9 @@ class CodeVerifier:
 
     name = "code"
 
-    def __init__(self, dispatcher: Judging, settings: CodeSettings, *, slots: int, kept_suites: int = _SUITES) -> None:
+    def __init__(
+        self, dispatcher: VerifierJudging, settings: CodeSettings, *, slots: int, kept_suites: int = _SUITES
+    ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
         self._slots = slots

@@ -13,7 +13,7 @@ from areal.errors import DataError
 from areal.observe.pod_limits import pod_memory_bytes
 from areal.observe.waits import WaitRegistry
 from areal.reward.rows import row_of_item
-from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifier import data_fault, fault_result
 from areal.v1 import common_pb2 as common
@@ -84,11 +84,11 @@ class CustomVerifier:
 
     def _result(self, outcome: Outcome) -> pb.ScoreResult:
         match outcome:
-            case Answered(["score", score], wall_s):
+            case ScorerAnswer(["score", score], wall_s):
                 return pb.ScoreResult(score=score, wall_s=wall_s)
-            case Answered(["fault", message, fix, trace], wall_s):
+            case ScorerAnswer(["fault", message, fix, trace], wall_s):
                 return fault_result(common.FAULT_KIND_DATA, message, fix=fix, traceback=trace, wall_s=wall_s)
-            case Answered(value):
+            case ScorerAnswer(value):
                 return fault_result(common.FAULT_KIND_BUG, f"a scorer answered {value!r:.80}")
             case DeadlineHit(deadline_s):
                 return fault_result(
@@ -97,7 +97,7 @@ class CustomVerifier:
                     fix="make it faster or raise reward.deadlineSeconds",
                     wall_s=deadline_s,
                 )
-            case Crashed(how, killed=True):
+            case ScorerCrash(how, killed=True):
                 limit_gib = pod_memory_bytes() / (1 << 30)
                 signal_name = how.removeprefix("signal ")
                 return fault_result(
@@ -106,7 +106,7 @@ class CustomVerifier:
                     f"All of the reward service has {limit_gib:.1f} GiB",
                     fix="use less memory for this sample, or give the reward role more",
                 )
-            case Crashed(how):
+            case ScorerCrash(how):
                 return fault_result(
                     common.FAULT_KIND_DATA,
                     f"the reward in {self._recipe} ended its process twice on this sample ({how})",

@@ -24,14 +24,14 @@ _WRAPPINGS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "
 
 
 @dataclass(frozen=True)
-class Extracted:
+class FinalAnswer:
     """A final answer; `marked` says that the completion marked it as one (a box, an anchor, a tag)."""
 
     text: str
     marked: bool
 
 
-def extract(completion: str) -> Extracted | None:
+def extract(completion: str) -> FinalAnswer | None:
     """The final answer of a completion; None when there is none."""
     tail = _after_reasoning(completion)[-TAIL_CHARS:].strip()
     found = last_boxed(tail)
@@ -43,12 +43,12 @@ def extract(completion: str) -> Extracted | None:
         found = _SENTENCE_END.split(anchored[-1], 1)[0]
     if found is not None:
         text = _bare(found)
-        return Extracted(text, marked=True) if text else None
+        return FinalAnswer(text, marked=True) if text else None
     last = tail.rpartition("\n")[2].strip()
     if last and not _WORD.search(last):  # nothing but mathematics: all of it is the answer, not its last number
         last = _bare(last)
-        return Extracted(last, marked=True) if last else None
-    return Extracted(last, marked=False) if last else None
+        return FinalAnswer(last, marked=True) if last else None
+    return FinalAnswer(last, marked=False) if last else None
 
 
 def _after_reasoning(completion: str) -> str:

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
 from areal.reward.rows import gold_of_row, row_of_item
-from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifier import data_fault, fault_result
 from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
@@ -153,15 +153,15 @@ class MathVerifier:
 
 def _graded(outcome: Outcome) -> Graded | pb.ScoreResult:
     match outcome:
-        case Answered(["ERROR", detail]):
+        case ScorerAnswer(["ERROR", detail]):
             return fault_result(common.FAULT_KIND_BUG, f"math-verify failed: {detail}")
-        case Answered([str(status), str(detail)]):
+        case ScorerAnswer([str(status), str(detail)]):
             return status, detail
-        case Answered(value):
+        case ScorerAnswer(value):
             return fault_result(common.FAULT_KIND_BUG, f"a scorer answered {value!r:.80}")
         case DeadlineHit(deadline_s):
             return "TIMEOUT", f"more than {deadline_s:g} s"
-        case Crashed(how):
+        case ScorerCrash(how):
             return "TOO_COMPLEX", f"ended its process twice ({how})"
         case _:
             return fault_result(common.FAULT_KIND_INFRA, outcome.reason, fix="it is tried again")

@@ -15,7 +15,7 @@ import orjson
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
 from areal.reward.rows import row_of_item
-from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifier import data_fault, fault_result
 from areal.spec.serving import ModelReward
@@ -80,14 +80,14 @@ class ModelVerifier:
 def results_of(outcome: Outcome, count: int) -> list[pb.ScoreResult]:
     """The results of a batch of `count` answers."""
     match outcome:
-        case Answered(list() as found, wall_s) if len(found) == count:
+        case ScorerAnswer(list() as found, wall_s) if len(found) == count:
             return [_result(one, wall_s / count) for one in found]
-        case Answered(value):
+        case ScorerAnswer(value):
             return [fault_result(common.FAULT_KIND_BUG, f"a scorer answered {value!r:.80}")] * count
         case DeadlineHit(deadline_s):
             said = f"the reward model scored {count} answers in no {deadline_s:g} s and was killed"
             fix = "raise reward.deadlineSeconds, or lower reward.model.maxTokens"
-        case Crashed(how):
+        case ScorerCrash(how):
             said = f"the reward model's process ended twice on {count} answers ({how}): out of memory?"
             fix = "give the reward role more memory, or lower reward.model.maxTokens"
         case _:

@@ -22,7 +22,7 @@ class FailureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SampleDone:
     """Sample (group, index) is in the ledger with these figures, maybe an earlier attempt's."""
 
     group: int
@@ -37,7 +37,7 @@ class Done:
     masked: bool = False
 
     @classmethod
-    def of(cls, group: int, index: int, meta: SampleMeta) -> Done:
+    def of(cls, group: int, index: int, meta: SampleMeta) -> SampleDone:
         """The figures of a stored sample."""
         return cls(
             group=group,
@@ -54,7 +54,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SampleFailure:
     """Sample (group, index) could not be made."""
 
     group: int
@@ -72,7 +72,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationAnswer:
     """The end of one answer to an evaluation row; a score when `kind` is NONE."""
 
     evaluation_id: str
@@ -92,7 +92,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class GroupInHand:
     """A group that a worker works on when it opens a stream."""
 
     group: int
@@ -103,14 +103,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkReport:
     """What is new since the last message. `held` is None except in the first message of a stream."""
 
-    done: tuple[Done, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    evaluated: tuple[Evaluated, ...] = ()
+    done: tuple[SampleDone, ...] = ()
+    failures: tuple[SampleFailure, ...] = ()
+    evaluated: tuple[EvaluationAnswer, ...] = ()
     released: tuple[int, ...] = ()
-    held: tuple[Held, ...] | None = None
+    held: tuple[GroupInHand, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class WorkerReport:
     worker_id: str
     incarnation: str
     capacity: int
-    news: Report = Report()
+    news: WorkReport = WorkReport()
     progress: int = 0
     tokens_total: int = 0
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from areal.net.operations import beat, wait_to_wire
 from areal.observe.waits import Wait
 from areal.rollout.contract.values import (
-    Done,
-    Evaluated,
+    EvaluationAnswer,
     EvaluationGrant,
-    Failure,
     FailureKind,
     Grant,
-    Held,
-    Report,
+    GroupInHand,
+    SampleDone,
+    SampleFailure,
     WorkerReport,
+    WorkReport,
 )
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
@@ -59,7 +59,7 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
         worker_id=message.worker_id,
         incarnation=message.beat.incarnation,
         capacity=message.capacity_groups,
-        news=Report(
+        news=WorkReport(
             done=tuple(map(_done, message.done)),
             failures=tuple(map(_failure, message.failures)),
             evaluated=tuple(map(_evaluated, message.evaluated)),
@@ -71,7 +71,7 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
     )
 
 
-def _done_to_wire(item: Done) -> rollout.SampleDone:
+def _done_to_wire(item: SampleDone) -> rollout.SampleDone:
     return rollout.SampleDone(
         key=common.SampleKey(group=item.group, index=item.index, attempt=item.attempt),
         reward=item.reward,
@@ -84,8 +84,8 @@ def _done_to_wire(item: Done) -> rollout.SampleDone:
     )
 
 
-def _done(item: rollout.SampleDone) -> Done:
-    return Done(
+def _done(item: rollout.SampleDone) -> SampleDone:
+    return SampleDone(
         group=item.key.group,
         index=item.key.index,
         reward=item.reward,
@@ -99,7 +99,7 @@ def _done(item: rollout.SampleDone) -> Done:
     )
 
 
-def _failure_to_wire(item: Failure) -> rollout.GroupFailure:
+def _failure_to_wire(item: SampleFailure) -> rollout.GroupFailure:
     return rollout.GroupFailure(
         group=item.group,
         index=item.index,
@@ -109,15 +109,15 @@ def _failure_to_wire(item: Failure) -> rollout.GroupFailure:
     )
 
 
-def _failure(item: rollout.GroupFailure) -> Failure:
+def _failure(item: rollout.GroupFailure) -> SampleFailure:
     kind = _FROM_WIRE.get(item.kind, FailureKind.INFRA)
     fault = item.fault
-    return Failure(
+    return SampleFailure(
         item.group, item.index, item.attempt, kind or FailureKind.INFRA, fault.message, fault.fix, fault.traceback
     )
 
 
-def _evaluated_to_wire(item: Evaluated) -> rollout.EvalDone:
+def _evaluated_to_wire(item: EvaluationAnswer) -> rollout.EvalDone:
     failed = item.kind is not FailureKind.NONE
     return rollout.EvalDone(
         evaluation_id=item.evaluation_id,
@@ -131,8 +131,8 @@ def _evaluated_to_wire(item: Evaluated) -> rollout.EvalDone:
     )
 
 
-def _evaluated(item: rollout.EvalDone) -> Evaluated:
-    return Evaluated(
+def _evaluated(item: rollout.EvalDone) -> EvaluationAnswer:
+    return EvaluationAnswer(
         evaluation_id=item.evaluation_id,
         row=item.row,
         score=item.score,
@@ -145,7 +145,7 @@ def _evaluated(item: rollout.EvalDone) -> Evaluated:
     )
 
 
-def _held_to_wire(item: Held) -> rollout.HeldGroup:
+def _held_to_wire(item: GroupInHand) -> rollout.HeldGroup:
     return rollout.HeldGroup(
         group=item.group,
         attempt=item.attempt,
@@ -155,8 +155,8 @@ def _held_to_wire(item: Held) -> rollout.HeldGroup:
     )
 
 
-def _held(item: rollout.HeldGroup) -> Held:
-    return Held(item.group, item.attempt, tuple(item.indices), item.max_staleness, item.has_tokens)
+def _held(item: rollout.HeldGroup) -> GroupInHand:
+    return GroupInHand(item.group, item.attempt, tuple(item.indices), item.max_staleness, item.has_tokens)
 
 
 def _fault(kind: FailureKind, text: str, fix: str, traceback: str) -> common.Fault:

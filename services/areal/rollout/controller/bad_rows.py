@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from areal.ledger.values import Reason
+from areal.ledger.values import TombstoneReason
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.streak import headline
 
@@ -31,7 +31,7 @@ class BadRows:
 
     def ended(self, verdict: GroupVerdict) -> None:
         """A group ended untrained."""
-        if verdict.reason == Reason.REJECTED and not verdict.chosen:
+        if verdict.reason == TombstoneReason.REJECTED and not verdict.chosen:
             self._newest = headline(verdict.detail)
             self._count(failed=True)
 

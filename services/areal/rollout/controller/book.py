@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from areal.ledger.gate import floor as floor_of
-from areal.ledger.values import Reason
-from areal.rollout.contract.values import Done, Failure, FailureKind, Held
+from areal.ledger.values import TombstoneReason
+from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
 from areal.rollout.controller.bad_rows import BadRows
 from areal.rollout.controller.decisions import (
     COMPLETE,
@@ -133,7 +133,7 @@ class Book:
 
     # ---- samples
 
-    def sample(self, report: Done) -> None:
+    def sample(self, report: SampleDone) -> None:
         """A sample is in the ledger. From whom does not matter: the ledger stores each once."""
         group = self.groups.get(report.group)
         if group is None or group.phase is not GroupPhase.OPEN or report.index >= self.settings.group_size:
@@ -153,7 +153,7 @@ class Book:
 
     def _close_whole(self, group: PromptGroup) -> None:
         if self.settings.filter_zero_variance and group.same_rewards():
-            self.end(group, GroupVerdict(Reason.FILTERED, "all samples earned the same reward", chosen=True))
+            self.end(group, GroupVerdict(TombstoneReason.FILTERED, "all samples earned the same reward", chosen=True))
             return
         self._drop_lease(group)
         group.phase = GroupPhase.CLOSING
@@ -163,7 +163,7 @@ class Book:
     def _close_complete(self, group: PromptGroup) -> CloseGroup:
         return CloseGroup(self.epoch, group.index, COMPLETE, tuple(sorted(group.done)), group.short)
 
-    def failure(self, now: float, worker: str, report: Failure) -> None:
+    def failure(self, now: float, worker: str, report: SampleFailure) -> None:
         """A sample could not be made: the user's fault ends the group, the world's is tried again."""
         group = self.groups.get(report.group)
         if group is None or group.phase is not GroupPhase.OPEN or group.worker not in ("", worker):
@@ -171,7 +171,7 @@ class Book:
         self.tally.failed(report.kind)
         if report.kind is not FailureKind.INFRA:
             chosen = report.kind is FailureKind.REJECTED
-            self.end(group, GroupVerdict(Reason.REJECTED, f"{report.kind}: {report.detail}", chosen))
+            self.end(group, GroupVerdict(TombstoneReason.REJECTED, f"{report.kind}: {report.detail}", chosen))
             return
         group.working.discard(report.index)
         if not group.working:
@@ -184,7 +184,7 @@ class Book:
         log.warning("group %d sample %d: try %d failed: %s", group.index, report.index, report.attempt, report.detail)
         patience_over = now - group.infra_since >= self.settings.infra_patience_s
         if group.infra_tries >= self.settings.infra_tries and patience_over:
-            self.end(group, GroupVerdict(Reason.INFRA, report.detail))
+            self.end(group, GroupVerdict(TombstoneReason.INFRA, report.detail))
 
     def spend(self, group: PromptGroup, seconds: float) -> None:
         """An eligible server made progress for this long. At its deadline a group closes with what is whole."""
@@ -195,7 +195,9 @@ class Book:
             group.short = True
             self._close_whole(group)
         else:
-            self.end(group, GroupVerdict(Reason.DEADLINE, f"{len(group.done)} samples in {group.spent_s:.0f} s"))
+            self.end(
+                group, GroupVerdict(TombstoneReason.DEADLINE, f"{len(group.done)} samples in {group.spent_s:.0f} s")
+            )
 
     # ---- endings
 
@@ -301,7 +303,7 @@ class Book:
             self.groups[index].not_before = HELD
         return len(lost)
 
-    def adopt(self, now: float, worker: str, held: Held) -> bool:
+    def adopt(self, now: float, worker: str, held: GroupInHand) -> bool:
         """A worker says that it works on a group. False when it should stop."""
         unknown = max(0, held.group + 1 - self.next_admission)
         claimed = self._claimed + unknown

@@ -1,4 +1,4 @@
-"""Carries out what the controller's core decides, in the order that its promises need. Pure: `Ports` do the work.
+"""Carries out what the controller's core decides, in the order that its promises need. Pure: `CarrierPorts` do it.
 
 Owns the order of effects: an entry is in the journal before the ledger, or a caller, hears of it; what is kept is on
 disk before the core, servers or a caller hear of it; operations for a ledger that lost data are dropped with its epoch.
@@ -44,10 +44,10 @@ from areal.rollout.controller.inputs import (
     CursorJournalled,
     GroupClosed,
     Input,
-    Journalled,
     KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
+    TombstoneJournalled,
 )
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
@@ -148,7 +148,7 @@ class Carrier:
         for entry in written:
             match entry:
                 case JournalTombstone(group, reason):
-                    self.post(Journalled(group, reason))
+                    self.post(TombstoneJournalled(group, reason))
                 case JournalCursor(ticket):
                     self.post(CursorJournalled(ticket))
                 case CloseGroup(epoch):

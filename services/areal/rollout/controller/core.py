@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from areal.errors import ConfigError, Kind
-from areal.ledger.values import Reason
+from areal.ledger.values import TombstoneReason
 from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
@@ -35,7 +35,6 @@ from areal.rollout.controller.inputs import (
     CursorJournalled,
     GroupClosed,
     Input,
-    Journalled,
     KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
@@ -43,6 +42,7 @@ from areal.rollout.controller.inputs import (
     PublishWeights,
     ServerBeat,
     SetHotFields,
+    TombstoneJournalled,
     TrainerBeat,
     WorkerBeat,
 )
@@ -155,7 +155,7 @@ class Controller:
             case KeptOnDisk():
                 self._kept()
                 self._next_calls()
-            case Journalled(group, reason):
+            case TombstoneJournalled(group, reason):
                 self.book.journalled(now, group, reason)
             case CursorJournalled(ticket):
                 self.desk.cursor_journalled(ticket)
@@ -303,7 +303,7 @@ class Controller:
         """Everything to be carried out, in this order, since the last call."""
         limit = self.max_steps * self.settings.batch_groups
         if self.book.open and self.book.ranks.rank(max(self.book.open)) >= limit:
-            self.book.end_beyond(limit, GroupVerdict(Reason.ENDED, "beyond maxSteps"), complete=False)
+            self.book.end_beyond(limit, GroupVerdict(TombstoneReason.ENDED, "beyond maxSteps"), complete=False)
         if self.book.ranks_changed:
             self.book.ranks_changed = False
             loosen(self.book, self._out.append)
@@ -331,7 +331,7 @@ class Controller:
         served = self.fleet.served
         if self.done or not self.desk.finished or served is None or served.version < self.desk.step:
             return
-        self.book.end_beyond(0, GroupVerdict(Reason.ENDED, "the run is over"), complete=True)
+        self.book.end_beyond(0, GroupVerdict(TombstoneReason.ENDED, "the run is over"), complete=True)
         measured = self.evaluations.final(served)
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True

@@ -54,7 +54,7 @@ class FloorChanged:
 
 @dataclass(frozen=True, slots=True)
 class JournalTombstone:
-    """Write and fsync before any credit is given; answered by `Journalled`."""
+    """Write and fsync before any credit is given; answered by `TombstoneJournalled`."""
 
     group: int
     reason: str

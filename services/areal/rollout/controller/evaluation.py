@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from areal.rollout.contract.values import Evaluated, FailureKind
+from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import PublishedWeights
@@ -183,7 +183,7 @@ class Evaluations:
                 self._emit(LeaseEvaluation(worker, run.name, unit[0], run.version, unit[1]))
             run.pending.extend(later)
 
-    def result(self, now: float, report: Evaluated) -> None:
+    def result(self, now: float, report: EvaluationAnswer) -> None:
         """An answer came back. The first of a kind counts."""
         run = next((run for run in self.runs if run.name == report.evaluation_id), None)
         unit = (report.row, report.sample)

@@ -92,7 +92,7 @@ class SetHotFields:
 
 
 @dataclass(frozen=True, slots=True)
-class Journalled:
+class TombstoneJournalled:
     """A tombstone is on disk."""
 
     group: int
@@ -141,7 +141,7 @@ Input: TypeAlias = (
     | ServerBeat
     | TrainerBeat
     | Call
-    | Journalled
+    | TombstoneJournalled
     | CursorJournalled
     | KeptOnDisk
     | GroupClosed

@@ -1,4 +1,4 @@
-"""The one task that owns the core, and asyncio's `Ports` for its carrier.
+"""The one task that owns the core, and asyncio's `CarrierPorts` for its carrier.
 
 Owns the way of orders to streams and of answers to calls. Nothing here waits for a peer, so heartbeats are never late
 on our side.

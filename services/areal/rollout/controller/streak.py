@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from areal.ledger.values import Reason
+from areal.ledger.values import TombstoneReason
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
 
@@ -19,11 +19,11 @@ FAILED_TO_STALL = 64
 _PROBES = 16  # groups after each pause
 _CHARACTERS = 300  # of a headline: what users raise may be long
 _ENDINGS = {
-    Reason.FILTERED: "were filtered",
-    Reason.REJECTED: "were rejected",
-    Reason.DEADLINE: "passed their deadline",
-    Reason.POISON: "crashed the trainer",
-    Reason.INFRA: "failed for want of infrastructure",
+    TombstoneReason.FILTERED: "were filtered",
+    TombstoneReason.REJECTED: "were rejected",
+    TombstoneReason.DEADLINE: "passed their deadline",
+    TombstoneReason.POISON: "crashed the trainer",
+    TombstoneReason.INFRA: "failed for want of infrastructure",
 }
 _FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+)')
 
@@ -46,7 +46,7 @@ class Streak:
 
     def ended(self, now: float, verdict: GroupVerdict) -> None:
         """A group ended untrained. One beyond the end of the run says nothing."""
-        if verdict.reason == Reason.ENDED:
+        if verdict.reason == TombstoneReason.ENDED:
             return
         self._ended[verdict.reason] += 1
         self._newest = headline(verdict.detail)
@@ -79,7 +79,7 @@ class Streak:
     @property
     def by_infrastructure(self) -> bool:
         """Whether any of the groups failed for want of infrastructure."""
-        return Reason.INFRA in self._ended
+        return TombstoneReason.INFRA in self._ended
 
     @property
     def bad_luck(self) -> str:
@@ -89,7 +89,11 @@ class Streak:
     def _words(self) -> str:
         ended = self._ended.total()
         each = ", ".join(f"{count} {reason}" for reason, count in sorted(self._ended.items()))
-        how = _ENDINGS[Reason(next(iter(self._ended)))] if len(self._ended) == 1 else f"ended without training ({each})"
+        how = (
+            _ENDINGS[TombstoneReason(next(iter(self._ended)))]
+            if len(self._ended) == 1
+            else f"ended without training ({each})"
+        )
         return f"{ended} groups in a row {how}: {self._newest}"
 
 

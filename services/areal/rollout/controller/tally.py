@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from areal.record.episode_ends import EpisodeEnd
-from areal.rollout.contract.values import Done, FailureKind
+from areal.rollout.contract.values import FailureKind, SampleDone
 from areal.rollout.controller.groups import PromptGroup
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Tally:
         self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
         self._complete: deque[float] = deque(maxlen=1)
 
-    def sampled(self, report: Done, floor: int) -> None:
+    def sampled(self, report: SampleDone, floor: int) -> None:
         """A sample arrived; one below its group's floor breaks a promise."""
         self.ends[EpisodeEnd.MASKED if report.masked else EpisodeEnd.COMPLETE] += 1
         self._sampled.append(report.reward)

@@ -9,7 +9,7 @@ from areal.clients.boxes import BoxClient
 from areal.observe.waits import WaitRegistry
 
 
-class Boxes:
+class EpisodeBoxes:
     """Where the episodes of a worker have their boxes. Called on loops of user code."""
 
     def __init__(self, address: str, token: str, waits: WaitRegistry) -> None:

@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
 from areal.rollout.contract.values import (
-    Done,
-    Evaluated,
+    EvaluationAnswer,
     EvaluationGrant,
-    Failure,
     FailureKind,
     Grant,
-    Held,
-    Report,
+    GroupInHand,
+    SampleDone,
+    SampleFailure,
+    WorkReport,
 )
 
 EARLY_S = 1.0  # a worker ends late samples a little before the controller counts what is there
@@ -34,7 +34,7 @@ WHOLE_ENOUGH = 2  # samples of a group that give an advantage
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartEpisode:
     """Run episode `index` of a held group."""
 
     group: int
@@ -43,7 +43,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopGroup:
     """End the episodes of a group; nobody waits for them any more."""
 
     group: int
@@ -56,11 +56,11 @@ class StartEvaluation:
     grant: EvaluationGrant
 
 
-Action: TypeAlias = Start | Stop | StartEvaluation
+Action: TypeAlias = StartEpisode | StopGroup | StartEvaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class GroupExpiry:
     """A group's time is over for these episodes. `keep_partial` says that the group closes complete with them."""
 
     group: int
@@ -93,18 +93,18 @@ class WorkerCore:
     def __init__(self) -> None:
         self.groups: dict[int, HeldGroup] = {}
         self.samples: dict[int, dict[int, HeldSample]] = {}
-        self.failures: dict[tuple[int, int], Failure] = {}
+        self.failures: dict[tuple[int, int], SampleFailure] = {}
         self.fence = 0
         self.committed = 0
         self.resent_total = 0
         self.duplicates_total = 0
         self._to_store: dict[tuple[int, int], NewSample] = {}
-        self._done: dict[tuple[int, int], Done] = {}  # not told on this stream yet
-        self._failed: list[Failure] = []
+        self._done: dict[tuple[int, int], SampleDone] = {}  # not told on this stream yet
+        self._failed: list[SampleFailure] = []
         self._released: list[int] = []
         self._evaluating: set[tuple[str, int, int]] = set()
-        self._evaluated: OrderedDict[tuple[str, int, int], Evaluated] = OrderedDict()
-        self._new_evaluated: list[Evaluated] = []
+        self._evaluated: OrderedDict[tuple[str, int, int], EvaluationAnswer] = OrderedDict()
+        self._new_evaluated: list[EvaluationAnswer] = []
         self._ticked: float | None = None
 
     # ---- orders of the controller
@@ -136,7 +136,7 @@ class WorkerCore:
             made.pop(index, None)
             self._to_store.pop((grant.group, index), None)
             held.working.add(index)
-            actions.append(Start(grant.group, index, grant.attempt))
+            actions.append(StartEpisode(grant.group, index, grant.attempt))
         return actions
 
     def revoke(self, group: int) -> list[Action]:
@@ -145,7 +145,7 @@ class WorkerCore:
         for key in [key for key in self.failures if key[0] == group]:
             del self.failures[key]
         self._failed = [failure for failure in self._failed if failure.group != group]
-        return [Stop(group)] if held is not None and held.working else []
+        return [StopGroup(group)] if held is not None and held.working else []
 
     def change_floor(self, group: int, floor: int) -> bool:
         """A held group's floor changed."""
@@ -186,7 +186,7 @@ class WorkerCore:
 
     def release(self) -> list[Action]:
         """The worker drains: give every group back."""
-        actions: list[Action] = [Stop(group) for group, held in self.groups.items() if held.working]
+        actions: list[Action] = [StopGroup(group) for group, held in self.groups.items() if held.working]
         self._released += self.groups
         self.groups.clear()
         self._evaluating.clear()
@@ -207,7 +207,7 @@ class WorkerCore:
         held = self.samples.setdefault(sample.group, {})[sample.index] = HeldSample(sample)
         self._store(held)
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: SampleFailure) -> None:
         """An episode ended without a sample."""
         if not self.wants(failure.group, failure.index):
             return
@@ -216,7 +216,7 @@ class WorkerCore:
         self._failed.append(failure)
         self._forget_if_idle(failure.group)
 
-    def evaluated(self, result: Evaluated) -> None:
+    def evaluated(self, result: EvaluationAnswer) -> None:
         """An evaluation row ended. Only a result that trying again can't change is remembered."""
         key = (result.evaluation_id, result.row, result.sample)
         self._evaluating.discard(key)
@@ -252,10 +252,10 @@ class WorkerCore:
         meta = result.stored or sample.meta
         if held is not None:
             held.stored = meta
-        self._done[sample.group, sample.index] = Done.of(sample.group, sample.index, meta)
+        self._done[sample.group, sample.index] = SampleDone.of(sample.group, sample.index, meta)
         self._forget_if_idle(sample.group)
 
-    def tick(self, now: float, can_serve: Callable[[int], bool]) -> list[Expired]:
+    def tick(self, now: float, can_serve: Callable[[int], bool]) -> list[GroupExpiry]:
         """Time passed. A group's time runs only while some server may serve it; returns groups whose time is over."""
         seconds = 0.0 if self._ticked is None else now - self._ticked
         self._ticked = now
@@ -272,7 +272,7 @@ class WorkerCore:
             early = EARLY_S if held.grant.deadline_s > SHORT_S else 0.0
             if held.time_left_s <= early:
                 whole = held.grant.group_size - len(held.working)
-                expired.append(Expired(group, tuple(sorted(held.working)), whole >= WHOLE_ENOUGH))
+                expired.append(GroupExpiry(group, tuple(sorted(held.working)), whole >= WHOLE_ENOUGH))
         return expired
 
     # ---- what the controller is told
@@ -287,18 +287,18 @@ class WorkerCore:
         """Whether there is something to report before the next beat."""
         return bool(self._done or self._failed or self._released or self._new_evaluated)
 
-    def hello(self, has_tokens: Callable[[int], bool]) -> Report:
+    def hello(self, has_tokens: Callable[[int], bool]) -> WorkReport:
         """For a new stream: everything that the controller may not know, all over again."""
         self._done.clear()
         self._failed.clear()
         self._new_evaluated.clear()
         done = tuple(
-            Done.of(group, index, sample.stored)
+            SampleDone.of(group, index, sample.stored)
             for group, made in self.samples.items()
             for index, sample in made.items()
             if sample.stored is not None
         )
-        return Report(
+        return WorkReport(
             done=done,
             failures=tuple(self.failures.values()),
             evaluated=tuple(self._evaluated.values()),
@@ -308,12 +308,12 @@ class WorkerCore:
             ),
         )
 
-    def report(self) -> Report:
+    def report(self) -> WorkReport:
         """What is new since the last message of this stream."""
         done, self._done = tuple(self._done.values()), {}
         failures, self._failed = tuple(self._failed), []
         evaluated, self._new_evaluated = tuple(self._new_evaluated), []
-        return Report(done=done, failures=failures, evaluated=evaluated, released=tuple(self._take_released()))
+        return WorkReport(done=done, failures=failures, evaluated=evaluated, released=tuple(self._take_released()))
 
     # ---- how
 
@@ -326,9 +326,9 @@ class WorkerCore:
         waiting = [index for index, sample in self.samples.get(group, {}).items() if sample.stored is None]
         return sorted({*self.groups[group].working, *waiting})
 
-    def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> Held:
+    def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> GroupInHand:
         tokens = bool(self.samples.get(group)) or has_tokens(group)
-        return Held(group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens)
+        return GroupInHand(group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens)
 
     def _forget_if_idle(self, group: int) -> None:
         if group not in self.groups or self._in_work(group):

@@ -19,11 +19,11 @@ import orjson
 from areal.clients.boxes import SCORING_S, Box, BoxLimits
 from areal.errors import ArealError, ConfigError, DataError
 from areal.gateway.core import Access
-from areal.rollout.worker.boxes import Boxes
+from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.base import Prompt
-from areal.workflow.branches import Finished
+from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, RejectedError
 from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
@@ -81,13 +81,13 @@ class EpisodeSession:
     """See `areal.workflow.base.AgentSession`."""
 
     def __init__(
-        self, access: Access, over: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[Finished]]
+        self, access: Access, over: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[SessionEnding]]
     ) -> None:
         self.base_url = access.base_url
         self.api_key = access.api_key
         self._over = over
         self._end = end
-        self._finished: Finished | None = None
+        self._finished: SessionEnding | None = None
 
     async def over(self) -> None:
         """See `AgentSession.over`."""
@@ -97,7 +97,7 @@ class EpisodeSession:
         """See `AgentSession.episode`."""
         return episode_of(await self.end(), reward)
 
-    async def end(self) -> Finished:
+    async def end(self) -> SessionEnding:
         """End it; a second time the same."""
         if self._finished is None:
             self._finished = await self._end()
@@ -158,7 +158,7 @@ class EpisodeEngine:
         sampling: Sampling,
         max_sample_tokens: int,
         greedy: bool,
-        boxes: Boxes | None = None,
+        boxes: EpisodeBoxes | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.sampling = sampling.greedy() if greedy else sampling

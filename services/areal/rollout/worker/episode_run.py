@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from areal.clients.generation import Ask, Generation, GenerationClient
+from areal.clients.generation import ActiveGeneration, Ask, GenerationClient
 from areal.clients.reward import RewardClient, Score
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 from areal.rollout.worker.episode_engine import Reply, ScoreCall
@@ -24,9 +24,9 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
-from areal.workflow.branches import Finished
+from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.streamed import Streamed, other_sampling
+from areal.workflow.streamed import StreamedAnswer, other_sampling
 
 # Seeds of samples: what a sample draws depends on the job's seed and on its own name, on nothing else.
 
@@ -89,12 +89,12 @@ class EpisodeRun:
         self._affinity = affinity
         self._greedy = greedy
         self._evaluates = evaluates
-        self._generations: dict[Reply | Pending, Generation] = {}
+        self._generations: dict[Reply | Pending, ActiveGeneration] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
-        self.answers: list[Streamed] = []
+        self.answers: list[StreamedAnswer] = []
         self._drawn: list[DrawnAnswer] = []
         self.moments: list[record.Moment] = []  # what its time went to, as it ended
-        self._newest: Generation | None = None
+        self._newest: ActiveGeneration | None = None
         self._sessions = sessions
         self._session = ""  # the name of its open one
         self._scored = False  # its agent has ended it with a reward
@@ -158,7 +158,7 @@ class EpisodeRun:
 
         began = time.time()
 
-        def done(generation: Generation) -> None:
+        def done(generation: ActiveGeneration) -> None:
             self._generations.pop(reply, None)
             self._ended("generate", began, turn)
             outcome = generation.outcome
@@ -180,7 +180,7 @@ class EpisodeRun:
 
     def _answered(self, turn: int, ids: Ids, sampling: Sampling, result: GenerationResult) -> None:
         other = "" if self._evaluates else other_sampling(sampling, self._settings.sampling)
-        self.answers.append(Streamed(turn, ids, result, other))
+        self.answers.append(StreamedAnswer(turn, ids, result, other))
 
     def _take_up(self, turn: int, kept: DrawnAnswer, reply: Reply | Pending, on_tokens: OnTokens | None) -> None:
         """Give an answer that an earlier try was given."""
@@ -264,9 +264,9 @@ class EpisodeRun:
         """End it; the answer is what was sampled and the reward that was posted."""
         reply(self._end_session("its agent has ended it"))
 
-    def _end_session(self, reason: str) -> Finished:
+    def _end_session(self, reason: str) -> SessionEnding:
         name, self._session = self._session, ""
-        return self._sessions.close(name, reason) if name else Finished()
+        return self._sessions.close(name, reason) if name else SessionEnding()
 
     def _ended(self, what: str, began: float, turn: int) -> None:
         if len(self.moments) < MAX_MOMENTS:
@@ -294,11 +294,11 @@ class EpisodeRun:
             self.withdraw(reply)
 
 
-def _teller(on_tokens: OnTokens) -> Callable[[Generation], None]:
+def _teller(on_tokens: OnTokens) -> Callable[[ActiveGeneration], None]:
     """Tells each token of a generation once."""
     told = 0
 
-    def more(generation: Generation) -> None:
+    def more(generation: ActiveGeneration) -> None:
         nonlocal told
         ids, logprobs = generation.accumulator.since(told)
         told += len(ids)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ConfigError, DataError, ExitCode
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.ledger.client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
@@ -22,11 +22,11 @@ from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.boxes import Boxes
+from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
-from areal.rollout.worker.recording import Recording, RecordLimits
+from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions
-from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AgentBlock
 from areal.v1 import common_pb2 as common
@@ -96,7 +96,7 @@ async def run(ctx: RoleContext) -> int:
     reward = _reward(job, ctx.token, waits)
     login = login_of(job, "worker")
     ledger = AsyncLedger(login.address, job.uid, username=login.username, password=login.password)
-    tools = Tools(
+    tools = WorkerTools(
         client=client,
         reward=reward,
         ledger=ledger,
@@ -106,7 +106,7 @@ async def run(ctx: RoleContext) -> int:
         progress=progress,
         metrics=metrics,
         sessions=sessions,
-        boxes=Boxes(ends.boxes, ctx.token, waits) if (ends := job.endpoints).boxes is not None else None,
+        boxes=EpisodeBoxes(ends.boxes, ctx.token, waits) if (ends := job.endpoints).boxes is not None else None,
         traces=ctx.traces,
     )
     identity = Identity(
@@ -157,14 +157,14 @@ def _settings(job: ResolvedJob) -> EpisodeSettings:
     )
 
 
-def _recording(ctx: RoleContext, tokenizer: Tokenizer, metrics: RoleMetrics) -> Recording:
+def _recording(ctx: RoleContext, tokenizer: Tokenizer, metrics: RoleMetrics) -> EpisodeRecording:
     spec = ctx.resolved.spec
     wanted, workers = spec.recording, spec.rollout.workers
     limits = RecordLimits(wanted.share, wanted.budget_per_step // (2 * workers), spec.algorithm.batch_size)
     keep = wanted.keep // (2 * workers)  # the trainer has the other half
     directory = ctx.resolved.layout.trajectories
     writer = RecordWriter(directory, ctx.name, metrics, keep_bytes=keep) if wanted.share > 0 else None
-    return Recording(writer, tokenizer, limits, ctx.name)
+    return EpisodeRecording(writer, tokenizer, limits, ctx.name)
 
 
 def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient | None:
@@ -190,7 +190,7 @@ def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry) -> Se
     rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
     gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits) if ends.gateways else None
     calls = (rollout.agent or AgentBlock()).max_calls
-    limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
+    limits = SessionLimits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     return Sessions(tokenizer, limits, chat_template=rollout.chat_template, gateways=gateways)
 
 

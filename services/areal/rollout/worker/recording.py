@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from areal.ledger import payload
 from areal.record.choose import StepBudget, in_share, sample_size
-from areal.record.segment import OUTCOMES, Header, Kind, sequence_text
+from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
 from areal.record.writer import RecordWriter
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker import samples
 from areal.rollout.worker.episode_run import DEADLINE
-from areal.rollout.worker.runner import EpisodeEnd, Key
+from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.workflow.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class RecordLimits:
     batch_groups: int
 
 
-class Recording:
+class EpisodeRecording:
     """Queues records for one worker. `writer` is None where nothing is recorded."""
 
     def __init__(self, writer: RecordWriter | None, tokenizer: Tokenizer, limits: RecordLimits, worker_id: str) -> None:
@@ -44,7 +44,7 @@ class Recording:
         self._budget = StepBudget(limits.budget_bytes)
         self._evaluated = StepBudget(limits.budget_bytes // 10)
 
-    def sampled(self, key: Key, ending: EpisodeEnd, stored: bytes) -> None:
+    def sampled(self, key: Key, ending: EpisodeResult, stored: bytes) -> None:
         """A sample that goes to the ledger as `stored`."""
         episode = ending.episode
         if self._writer is None or episode is None or not in_share(key.group, self._limits.share):
@@ -60,7 +60,7 @@ class Recording:
 
         self._writer.offer(size, make)
 
-    def evaluated(self, key: Key, ending: EpisodeEnd) -> None:
+    def evaluated(self, key: Key, ending: EpisodeResult) -> None:
         """A row of an evaluation; `key.group` is the row."""
         episode = ending.episode
         if self._writer is None or episode is None:
@@ -79,7 +79,7 @@ class Recording:
 
         self._writer.offer(size, make)
 
-    def failed(self, key: Key, ending: EpisodeEnd) -> None:
+    def failed(self, key: Key, ending: EpisodeResult) -> None:
         """An episode that ended without a sample: always kept, whatever the share."""
         if self._writer is None:
             return
@@ -96,7 +96,7 @@ class Recording:
     # ---- on the writer's thread
 
     def _record(
-        self, key: Key, ending: EpisodeEnd, sample: bytes, xxh3: int, reward: float, at: float
+        self, key: Key, ending: EpisodeResult, sample: bytes, xxh3: int, reward: float, at: float
     ) -> tuple[Header, bytes]:
         """The header and the message; `sample` is the serialised Sample, put in as it is."""
         outcome = _outcome(ending)
@@ -120,7 +120,7 @@ class Recording:
                 common.Fault(kind=kind, message=ending.message, fix=ending.fix, traceback=ending.traceback)
             )
         header = Header(
-            Kind.EVALUATION if key.evaluation else Kind.SAMPLE,
+            FrameKind.EVALUATION if key.evaluation else FrameKind.SAMPLE,
             key.group,
             key.index,
             reward=reward,
@@ -131,7 +131,7 @@ class Recording:
         return header, made.SerializeToString() + _SAMPLE_FIELD + _varint(len(sample)) + sample
 
 
-def _outcome(ending: EpisodeEnd) -> str:
+def _outcome(ending: EpisodeResult) -> str:
     episode = ending.episode
     if episode is None:
         return ending.kind.value

@@ -19,7 +19,7 @@ from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
-from areal.rollout.worker.boxes import Boxes
+from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.kept_answers import KeptAnswers
@@ -53,7 +53,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class EpisodeEnd:
+class EpisodeResult:
     """How an episode ended: with an episode, or a failure of `kind`."""
 
     episode: Episode | None = None
@@ -78,7 +78,7 @@ class _Slot:
     ended: bool = field(default=False)
 
 
-class Runner:
+class EpisodeRunner:
     """`make_workflow` builds the user's workflow, once for each user loop. `on_end` is called on the worker's loop."""
 
     def __init__(
@@ -88,11 +88,11 @@ class Runner:
         tokenizer: Tokenizer,
         settings: EpisodeSettings,
         make_workflow: Callable[[], RolloutWorkflow],
-        on_end: Callable[[Key, EpisodeEnd], None],
+        on_end: Callable[[Key, EpisodeResult], None],
         *,
         stall_s: float,
         sessions: Sessions,
-        boxes: Boxes | None = None,
+        boxes: EpisodeBoxes | None = None,
     ) -> None:
         self._sessions = sessions
         self._boxes = boxes
@@ -192,9 +192,11 @@ class Runner:
         if slot.run.waiting:
             partial = slot.run.partial() if keep_partial else None
             message = "its time was over while it waited for generation or scoring"
-            ending = EpisodeEnd(episode=partial) if partial else EpisodeEnd(kind=FailureKind.INFRA, message=message)
+            ending = (
+                EpisodeResult(episode=partial) if partial else EpisodeResult(kind=FailureKind.INFRA, message=message)
+            )
         elif blocked and slot.user.current_owner() is not slot:
-            ending = EpisodeEnd(kind=FailureKind.INFRA, message="another episode blocked the event loop")
+            ending = EpisodeResult(kind=FailureKind.INFRA, message="another episode blocked the event loop")
         else:
             task = slot.task  # the user's loop clears it at the episode's end
             where = slot.user.stack() if blocked else stack_of(task) if task else ""
@@ -240,16 +242,16 @@ class Runner:
         except Exception as error:
             ending = _failure(error)
         else:
-            ending = EpisodeEnd(kind=FailureKind.REJECTED, message="the workflow returned None")
+            ending = EpisodeResult(kind=FailureKind.REJECTED, message="the workflow returned None")
             if result is not None:
-                ending = EpisodeEnd(episode=result)
+                ending = EpisodeResult(episode=result)
         finally:
             slot.task = None  # a task whose context names its slot must not be held by it
         self._mailbox.post(self._finished, slot, ending)
 
     # ---- on the worker's loop
 
-    def _finished(self, slot: _Slot, ending: EpisodeEnd) -> None:
+    def _finished(self, slot: _Slot, ending: EpisodeResult) -> None:
         if self._slots.get(slot.key) is not slot:
             return
         self._remove(slot.key)
@@ -264,7 +266,7 @@ class Runner:
         verdict = slot.run.verdict if ending.episode is not None else None
         self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments, began=slot.run.began))
 
-    def _keep_if_tried_again(self, slot: _Slot, ending: EpisodeEnd) -> None:
+    def _keep_if_tried_again(self, slot: _Slot, ending: EpisodeResult) -> None:
         if ending.kind is FailureKind.INFRA and not slot.key.evaluation:
             self._kept.keep(slot.key, slot.run.drawn)
 
@@ -320,16 +322,16 @@ class Runner:
                 slot.again()  # nobody's fault: it counts as no try
 
 
-def _hang(message: str, where: str) -> EpisodeEnd:
+def _hang(message: str, where: str) -> EpisodeResult:
     fix = "await what takes long, with a timeout; run blocking calls by asyncio.to_thread"
-    return EpisodeEnd(kind=FailureKind.HANG, message=message, fix=fix, traceback=where[-TRACEBACK_CHARS:])
+    return EpisodeResult(kind=FailureKind.HANG, message=message, fix=fix, traceback=where[-TRACEBACK_CHARS:])
 
 
-def _failure(error: BaseException) -> EpisodeEnd:
+def _failure(error: BaseException) -> EpisodeResult:
     if isinstance(error, RejectedError):
-        return EpisodeEnd(kind=FailureKind.REJECTED, message=error.message, fix=error.fix)
+        return EpisodeResult(kind=FailureKind.REJECTED, message=error.message, fix=error.fix)
     trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
     if isinstance(error, ArealError):
         kind = FailureKind.INFRA if isinstance(error, InfraError | BugError) else FailureKind.EXCEPTION
-        return EpisodeEnd(kind=kind, message=error.message, fix=error.fix, traceback=trace)
-    return EpisodeEnd(kind=FailureKind.EXCEPTION, message=f"{type(error).__name__}: {error}", traceback=trace)
+        return EpisodeResult(kind=kind, message=error.message, fix=error.fix, traceback=trace)
+    return EpisodeResult(kind=FailureKind.EXCEPTION, message=f"{type(error).__name__}: {error}", traceback=trace)

@@ -16,15 +16,15 @@ from itertools import count
 from typing import Any, Protocol
 
 from areal.errors import ArealError
-from areal.gateway.core import Access, Gateway
+from areal.gateway.core import Access, GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.http import GatewayServer
 from areal.gateway.keys import secret_of
-from areal.gateway.session import Limits
+from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.observe.waits import WaitRegistry
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
-from areal.workflow.branches import Finished
+from areal.workflow.branches import SessionEnding
 from areal.workflow.tokenizer import Tokenizer
 
 LIVES_S = 86_400.0  # a key's life; its episode ends it long before
@@ -97,7 +97,12 @@ class Sessions:
     """The sessions of one worker. Without `gateways` it listens itself, from its first session on, on loopback only."""
 
     def __init__(
-        self, tokenizer: Tokenizer, limits: Limits, *, chat_template: bool | None, gateways: Gateways | None = None
+        self,
+        tokenizer: Tokenizer,
+        limits: SessionLimits,
+        *,
+        chat_template: bool | None,
+        gateways: Gateways | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
@@ -130,7 +135,7 @@ class Sessions:
         address = urls[number % len(urls)] if urls else None
         return name, self._serving().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end, address=address)
 
-    def close(self, name: str, reason: str) -> Finished:
+    def close(self, name: str, reason: str) -> SessionEnding:
         """End it: what was sampled, and the reward that was posted."""
         return self._serving().close(name, reason)
 
@@ -139,11 +144,11 @@ class Sessions:
             template = Template(self._tokenizer, chat_template=self._chat_template)
             gateways = self._gateways
             if gateways is None:
-                gateway = Gateway(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
+                gateway = GatewayCore(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
                 self._server = GatewayServer(gateway, self._tokenizer)
                 self._server.start()
                 return self._server
-            gateway = Gateway(template, secret=secret_of(gateways.token), clock=time.time, owner=gateways.owner)
+            gateway = GatewayCore(template, secret=secret_of(gateways.token), clock=time.time, owner=gateways.owner)
             self._server = GatewayServer(gateway, self._tokenizer)
             app = self._server.app()
             for address in gateways.addresses:

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from areal.ledger.values import NewSample
 from areal.observe.traces import Traces
-from areal.rollout.worker.runner import EpisodeEnd, Key
+from areal.rollout.worker.runner import EpisodeResult, Key
 
 _GAP_S = 0.001  # before a further turn; what is shorter is our own hand-over, not the workflow's tools
 
 
-def trace_episode(traces: Traces, key: Key, attempt: int, ending: EpisodeEnd, ended: float) -> None:
+def trace_episode(traces: Traces, key: Key, attempt: int, ending: EpisodeResult, ended: float) -> None:
     """An episode is over, at `ended` (unix seconds). Evaluations are no group's life."""
     if key.evaluation or not traces.wants(key.group):
         return

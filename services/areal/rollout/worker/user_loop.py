@@ -34,7 +34,7 @@ class OwnedTask(asyncio.Task[Any]):
     owner: object = None
 
 
-class Abandoned(BaseException):
+class LoopHeldTooLong(BaseException):
     """Raised inside user code that held its event loop for too long."""
 
 
@@ -83,7 +83,7 @@ class UserLoop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        with contextlib.suppress(Abandoned):
+        with contextlib.suppress(LoopHeldTooLong):
             self.loop.run_forever()
             for task in (tasks := asyncio.all_tasks(self.loop)):
                 task.cancel()
@@ -130,7 +130,7 @@ class UserLoop:
     def abandon(self) -> None:
         """Give this loop up: interrupt what holds it, if it ever returns to Python, and let the thread end."""
         thread = ctypes.c_ulong(self._thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Abandoned))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(LoopHeldTooLong))
         self.mailbox.post(self.loop.stop)
 
     def stop(

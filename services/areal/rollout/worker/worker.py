@@ -24,13 +24,20 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.contract import wire
-from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
+from areal.rollout.contract.values import (
+    EvaluationAnswer,
+    EvaluationGrant,
+    FailureKind,
+    SampleFailure,
+    WorkerReport,
+    WorkReport,
+)
 from areal.rollout.worker import samples
-from areal.rollout.worker.boxes import Boxes
-from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
+from areal.rollout.worker.boxes import EpisodeBoxes
+from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
 from areal.rollout.worker.episode_run import EpisodeSettings
-from areal.rollout.worker.recording import Recording
-from areal.rollout.worker.runner import EpisodeEnd, Key, Runner
+from areal.rollout.worker.recording import EpisodeRecording
+from areal.rollout.worker.runner import EpisodeResult, EpisodeRunner, Key
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.spans import trace_episode
 from areal.rollout.worker.storing import Storer
@@ -56,19 +63,19 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Tools:
+class WorkerTools:
     """What a worker works with; its owner opens and closes them."""
 
     client: GenerationClient
     reward: RewardClient | None
     ledger: AsyncLedger
     tokenizer: Tokenizer
-    recording: Recording
+    recording: EpisodeRecording
     waits: WaitRegistry
     progress: ProgressCounter
     metrics: RoleMetrics
     sessions: Sessions  # of agents
-    boxes: Boxes | None = None
+    boxes: EpisodeBoxes | None = None
     traces: Traces = NO_TRACES
 
 
@@ -78,7 +85,7 @@ class Worker:
     def __init__(
         self,
         identity: Identity,
-        tools: Tools,
+        tools: WorkerTools,
         settings: EpisodeSettings,
         make_workflow: Callable[[], RolloutWorkflow],
         controller: str,
@@ -92,7 +99,7 @@ class Worker:
         self._identity = identity
         self._tools = tools
         self._deadline_s = deadline_s
-        self._runner = Runner(
+        self._runner = EpisodeRunner(
             tools.client,
             tools.reward,
             tools.tokenizer,
@@ -155,7 +162,7 @@ class Worker:
     def _report(self) -> rollout.WorkerMessage:
         return self._message(self.core.report())
 
-    def _message(self, report: Report) -> rollout.WorkerMessage:
+    def _message(self, report: WorkReport) -> rollout.WorkerMessage:
         identity, tools = self._identity, self._tools
         told = WorkerReport(
             identity.worker_id,
@@ -208,7 +215,7 @@ class Worker:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case Start(group, index, attempt):
+            case StartEpisode(group, index, attempt):
                 held = self.core.groups.get(group)
                 if held is None or not self.core.wants(group, index):
                     return  # revoked meanwhile
@@ -218,7 +225,7 @@ class Worker:
                     floor=held.floor,
                     attempt=attempt,
                 )
-            case Stop(group):
+            case StopGroup(group):
                 self._runner.stop_group(group)
             case StartEvaluation(grant):
                 key = Key(grant.row, grant.sample, grant.evaluation_id)
@@ -234,7 +241,7 @@ class Worker:
 
     # ---- endings
 
-    def _ended(self, key: Key, ending: EpisodeEnd) -> None:
+    def _ended(self, key: Key, ending: EpisodeResult) -> None:
         outcome = ending.kind.value or ("truncated" if ending.episode and ending.episode.truncated else "ok")
         self._tools.metrics.counter("areal_worker_episodes_total", outcome=outcome).inc()
         self._tools.progress.advance()
@@ -248,7 +255,7 @@ class Worker:
             self._sampled(key, ending)
         self._news()
 
-    def _sampled(self, key: Key, ending: EpisodeEnd) -> None:
+    def _sampled(self, key: Key, ending: EpisodeResult) -> None:
         held = self.core.groups.get(key.group)
         if held is None or not self.core.wants(key.group, key.index):
             return
@@ -256,7 +263,9 @@ class Worker:
         trace_episode(self._tools.traces, key, grant.attempt, ending, time.time())
         if ending.episode is None:
             self.core.failed(
-                Failure(key.group, key.index, grant.attempt, ending.kind, ending.message, ending.fix, ending.traceback)
+                SampleFailure(
+                    key.group, key.index, grant.attempt, ending.kind, ending.message, ending.fix, ending.traceback
+                )
             )
             return
         origin = samples.Origin(
@@ -272,14 +281,14 @@ class Worker:
         self.core.made(made)
         self._tools.recording.sampled(key, ending, made.payload)
 
-    def _evaluated(self, key: Key, ending: EpisodeEnd) -> None:
+    def _evaluated(self, key: Key, ending: EpisodeResult) -> None:
         grant = self._evaluations.pop(key, None)
         self._evaluation_time.pop(key, None)
         if grant is None:
             return
         if ending.episode is None:
             self.core.evaluated(
-                Evaluated(
+                EvaluationAnswer(
                     grant.evaluation_id,
                     grant.row,
                     kind=ending.kind,
@@ -293,7 +302,9 @@ class Worker:
         assert versions is not None, "an episode without a sampled token was checked"
         oldest, newest = versions
         score = ending.episode.reward
-        self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, score, oldest, newest, sample=grant.sample))
+        self.core.evaluated(
+            EvaluationAnswer(grant.evaluation_id, grant.row, score, oldest, newest, sample=grant.sample)
+        )
         self._tools.recording.evaluated(key, ending)
 
     # ---- time

@@ -26,13 +26,13 @@ def make(
     observation: str | None = None,
     reset: Sequence[str] = ("seed",),
     timeout: float = 60.0,
-) -> Session:
+) -> OpenEnvSession:
     """One session, opened by `reset`."""
     client = GenericEnvClient(base_url=url, message_timeout_s=timeout)
-    return Session(client, action, observation, {name: row[name] for name in reset if name in row})
+    return OpenEnvSession(client, action, observation, {name: row[name] for name in reset if name in row})
 
 
-class Session:
+class OpenEnvSession:
     """One episode on one socket."""
 
     def __init__(self, client: Any, action: str, observation: str | None, given: dict[str, Any]) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import reasoning_gym
 
 
-def make(row: dict[str, Any], *, tries: int = 1) -> Question:
+def make(row: dict[str, Any], *, tries: int = 1) -> GymQuestion:
     """One question."""
-    return Question(row, tries)
+    return GymQuestion(row, tries)
 
 
-class Question:
+class GymQuestion:
     """A step is an answer; its reward is how much better it is than those before."""
 
     def __init__(self, row: dict[str, Any], tries: int) -> None:

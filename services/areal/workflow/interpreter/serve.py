@@ -29,7 +29,7 @@ INFRA, DATA, CONFIG = "infra", "data", "config"
 TRACEBACK_CHARS = 8_000
 
 
-class Refused(Exception):
+class UserRefusal(Exception):
     """What the worker is to raise."""
 
     def __init__(self, kind: str, message: str, fix: str) -> None:
@@ -44,7 +44,7 @@ def find(kind: str, name: str, recipe: str | None, adapters: str) -> Any:
         if callable(found) or callable(getattr(found, "run", None)):
             return found() if kind == "agent" and inspect.isclass(found) else found
     if kind == "agent":
-        raise Refused(CONFIG, f"the recipe has no agent {name!r}", "name a class with `async def run(…)`")
+        raise UserRefusal(CONFIG, f"the recipe has no agent {name!r}", "name a class with `async def run(…)`")
     file = Path(adapters) / f"{name.replace('-', '_')}.py"
     if file.is_file() and not name.startswith("_"):
         adapter = load(file, f"areal_environment_{file.stem}", f"the environment {name!r}")
@@ -54,7 +54,7 @@ def find(kind: str, name: str, recipe: str | None, adapters: str) -> Any:
         return points[name].load()
     built_in = {path.stem.replace("_", "-") for path in Path(adapters).glob("[a-z]*.py")}
     known = ", ".join(sorted(built_in | set(points)))
-    raise Refused(
+    raise UserRefusal(
         CONFIG,
         f"there is no environment {name!r}; {sys.executable} has {known}",
         f"define it in the recipe, or install the package whose entry point of {GROUP} has this name",
@@ -70,7 +70,7 @@ def load(file: Path, name: str, what: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
-        raise Refused(
+        raise UserRefusal(
             CONFIG,
             f"{what} needs the package {error.name}, which {sys.executable} doesn't have",
             f"install {error.name} there, or name a Python that has it",
@@ -83,7 +83,7 @@ def calls_policy(target: Any) -> bool:
     return inspect.iscoroutinefunction(target) and "base_url" in inspect.signature(target).parameters
 
 
-class Server:
+class CallServer:
     """Answers calls. Each is a task of its own, found again by its number to be cancelled."""
 
     def __init__(self, target: Any, config: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
 
 def fault(error: BaseException) -> dict[str, Any]:
     """An error for the worker: a lost connection is nobody's fault, what else was raised is the code's."""
-    if isinstance(error, Refused):
+    if isinstance(error, UserRefusal):
         return error.told
     kind = INFRA if isinstance(error, ConnectionError | TimeoutError) else DATA
     said = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
@@ -182,7 +182,7 @@ def fault(error: BaseException) -> dict[str, Any]:
 
 async def serve(target: Any, config: dict[str, Any], out: Any) -> None:
     """Answer until standard input ends."""
-    loop, server = asyncio.get_running_loop(), Server(target, config)
+    loop, server = asyncio.get_running_loop(), CallServer(target, config)
 
     def listen() -> None:
         for line in sys.stdin:

@@ -47,7 +47,7 @@ class MessageList:
 
 
 @dataclass
-class _Reader:
+class _MessageReader:
     """The messages read so far, and the calls that no result has answered."""
 
     schemas: dict[str, Mapping[str, Any]]
@@ -80,7 +80,7 @@ def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> Me
     for number, entry in enumerate(given):
         if isinstance(entry, Mapping) and entry.get("tools"):
             known += tools_in(entry["tools"], f"{place}[{number}].tools")
-    reader = _Reader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
+    reader = _MessageReader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
     for number, entry in enumerate(given):
         _read(entry, f"{place}[{number}]", reader)
     return MessageList(reader.messages, known, frozenset(reader.muted))
@@ -141,7 +141,7 @@ def _typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "type": _JSON_TYPES.get(word, written)}
 
 
-def _read(entry: Any, place: str, reader: _Reader) -> None:
+def _read(entry: Any, place: str, reader: _MessageReader) -> None:
     if not isinstance(entry, Mapping):
         raise DataError(f"{place} is a {type(entry).__name__}, no message", fix='write {"role": …, "content": …}')
     given = {key: value for key, value in entry.items() if value is not None}
@@ -160,7 +160,7 @@ def _read(entry: Any, place: str, reader: _Reader) -> None:
         listed = parsed if isinstance(parsed, list) else [parsed]
         calls += [_call(call, f"{own_place}", reader) for call in listed]
         content = ""
-    parts = _Parts(own_place, role, reader)
+    parts = _ContentParts(own_place, role, reader)
     parts.read(content)
     calls += parts.calls
     reasoning = [*parts.reasoning, *(given[name] for name in _REASONING_KEYS if isinstance(given.get(name), str))][:1]
@@ -188,10 +188,10 @@ def _read(entry: Any, place: str, reader: _Reader) -> None:
     reader.messages.append(message)
 
 
-class _Parts:
+class _ContentParts:
     """Content of one message: a text, null, parts of any dialect; a tool's may be any value, written as JSON."""
 
-    def __init__(self, place: str, role: str, reader: _Reader) -> None:
+    def __init__(self, place: str, role: str, reader: _MessageReader) -> None:
         self._place = place
         self._role = role
         self._reader = reader
@@ -248,7 +248,7 @@ class _Parts:
             content = response.get("response")
         else:
             result, content = {"tool_call_id": part.get("tool_use_id")}, part.get("content")
-        inner = _Parts(f"{place}.content", "tool", self._reader)
+        inner = _ContentParts(f"{place}.content", "tool", self._reader)
         inner.read("" if content is None else content)
         message: Message = {"role": "tool", "content": "".join(inner.texts)}
         given = {key: value for key, value in result.items() if value is not None}
@@ -261,7 +261,7 @@ def _is_part(part: Mapping[str, Any]) -> bool:
     return isinstance(part.get("type"), str) or set(part) == {"text"}
 
 
-def _calls_of(given: Mapping[str, Any], place: str, reader: _Reader) -> list[dict[str, Any]]:
+def _calls_of(given: Mapping[str, Any], place: str, reader: _MessageReader) -> list[dict[str, Any]]:
     listed = given.get("tool_calls") or []
     if isinstance(listed, str):
         listed = _parsed(listed, f"{place}.tool_calls", "a list of calls")
@@ -273,7 +273,7 @@ def _calls_of(given: Mapping[str, Any], place: str, reader: _Reader) -> list[dic
     return calls
 
 
-def _call(entry: Any, place: str, reader: _Reader) -> dict[str, Any]:
+def _call(entry: Any, place: str, reader: _MessageReader) -> dict[str, Any]:
     function = entry.get("function") if isinstance(entry, Mapping) else None
     inner, here = (function, f"{place}.function") if isinstance(function, Mapping) else (entry, place)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
@@ -311,7 +311,7 @@ def _nullable(schema: Mapping[str, Any], name: str) -> bool:
     return "null" in listed or "null" in choices or wanted.get("nullable") is True
 
 
-def _answered(given: Mapping[str, Any], reader: _Reader) -> str:
+def _answered(given: Mapping[str, Any], reader: _MessageReader) -> str:
     """The id of the call that a tool's message answers; "" where the row has no calls."""
     several = given.get("tool_call_ids")
     named = given.get("tool_call_id") or (several[0] if isinstance(several, list) and len(several) == 1 else None)

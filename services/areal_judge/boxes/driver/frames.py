@@ -28,7 +28,7 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
     return head, data[_LENGTH.size + size :]
 
 
-class Line:
+class FrameLine:
     """The cell's end of the channel. Blocking."""
 
     def __init__(self, channel: socket.socket) -> None:

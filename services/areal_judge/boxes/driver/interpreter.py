@@ -15,14 +15,14 @@ import traceback
 import types
 from typing import NoReturn
 
-from areal_judge.boxes.driver.worker import REPORTS, Worker
+from areal_judge.boxes.driver.worker import REPORTS, CommandWorker
 
 _COMMANDS = 0
 _LENGTH_BYTES = 8
 _OURS = (__file__, ast.__file__)
 
 
-class Interpreter(Worker):
+class Interpreter(CommandWorker):
     """Python."""
 
     def become(self) -> NoReturn:

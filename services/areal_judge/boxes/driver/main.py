@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 from areal_judge.boxes.driver import files, processes
-from areal_judge.boxes.driver.frames import Line
+from areal_judge.boxes.driver.frames import FrameLine
 from areal_judge.boxes.driver.interpreter import Interpreter
 from areal_judge.boxes.driver.output import HeadAndTail
 from areal_judge.boxes.driver.shell import Shell
-from areal_judge.boxes.driver.worker import Stuck, Worker
+from areal_judge.boxes.driver.worker import CommandWorker, UnendableCommand
 
 STUCK = 70  # exit code: something goes on making processes
 
@@ -26,21 +26,21 @@ def main(channel: socket.socket, payload: bytes) -> int:
     processes.adopt()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
-    line = Line(channel)
-    driver = _Driver()
+    line = FrameLine(channel)
+    driver = _BoxDriver()
     while (request := line.receive()) is not None:
         try:
             line.send(*driver.answer(*request))
-        except Stuck:
+        except UnendableCommand:
             return STUCK
     return 0
 
 
-class _Driver:
+class _BoxDriver:
     """The parts of a box."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, Worker] = {"bash": Shell(), "python": Interpreter()}
+        self._workers: dict[str, CommandWorker] = {"bash": Shell(), "python": Interpreter()}
 
     def answer(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """The answer to one request."""

@@ -10,7 +10,7 @@ import os
 import shlex
 from typing import NoReturn
 
-from areal_judge.boxes.driver.worker import REPORTS, Worker
+from areal_judge.boxes.driver.worker import REPORTS, CommandWorker
 
 _ARGUMENTS = ["bash", "--noprofile", "--norc", "-s"]
 _WORDS = 'builtin printf "%d\\n%s\\0" "$code" "$PWD"; builtin export -p; builtin printf "\\0";'
@@ -18,7 +18,7 @@ _DEFINED = f"__report() {{ local code=$?; {{ {_WORDS} }} >&{REPORTS} 2>/dev/null
 _REPORT = "__report\n"  # a word of its own: bash reads braces wrongly after a command whose quotes don't close
 
 
-class Shell(Worker):
+class Shell(CommandWorker):
     """Bash."""
 
     def __init__(self) -> None:

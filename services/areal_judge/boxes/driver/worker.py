@@ -29,7 +29,7 @@ CodeOf = Callable[[bytes], int | None]
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandDone:
     """How a command ended."""
 
     ending: str  # exited | signaled | time_limit
@@ -37,7 +37,7 @@ class Done:
     state_lost: bool
 
 
-class Stuck(Exception):
+class UnendableCommand(Exception):
     """What a command started can't be ended: the box must."""
 
 
@@ -52,7 +52,7 @@ class _Pipes:
             os.close(descriptor)
 
 
-class Worker(ABC):
+class CommandWorker(ABC):
     """Starts its process at the first command, and a new one after that has ended."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Worker(ABC):
         """Asks a running command to stop; False when there is no such way."""
         return False
 
-    def run(self, source: str, timeout_s: float, output: HeadAndTail, spared: frozenset[int]) -> Done:
+    def run(self, source: str, timeout_s: float, output: HeadAndTail, spared: frozenset[int]) -> CommandDone:
         """Runs a command. Past its time, everything but the spared processes ends. Raises Stuck."""
         fresh = self._pipes is None
         pipes = self._start() if self._pipes is None else self._pipes
@@ -85,7 +85,7 @@ class Worker(ABC):
         except TimeoutError:
             return self._overdue(pipes, output, spared)
         if report is not None:
-            return Done("exited", report, False)
+            return CommandDone("exited", report, False)
         return self._gone(output, spared)
 
     def _start(self) -> _Pipes:
@@ -103,28 +103,28 @@ class Worker(ABC):
             os.set_blocking(descriptor, False)
         return self._pipes
 
-    def _overdue(self, pipes: _Pipes, output: HeadAndTail, spared: frozenset[int]) -> Done:
+    def _overdue(self, pipes: _Pipes, output: HeadAndTail, spared: frozenset[int]) -> CommandDone:
         if self.interrupt():
             try:
                 if _converse(pipes, b"", time.monotonic() + _GRACE_S, output, self.code_of) is not None:
-                    return Done("time_limit", 0, False)
+                    return CommandDone("time_limit", 0, False)
             except TimeoutError:
                 pass
         self._end(output, spared)
-        return Done("time_limit", 0, True)
+        return CommandDone("time_limit", 0, True)
 
-    def _gone(self, output: HeadAndTail, spared: frozenset[int]) -> Done:
+    def _gone(self, output: HeadAndTail, spared: frozenset[int]) -> CommandDone:
         """The process ended by itself, or was killed, or gave up its report pipe. What it left behind goes, too."""
         status = processes.wait(self.pid, time.monotonic() + _GRACE_S)
         self._end(output, spared)
         code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
-        return Done("exited", code, True) if code >= 0 else Done("signaled", -code, True)
+        return CommandDone("exited", code, True) if code >= 0 else CommandDone("signaled", -code, True)
 
     def _end(self, output: HeadAndTail, spared: frozenset[int]) -> None:
         assert self._pipes is not None
         ended = processes.end_all_but(spared, self.pid)
         if not ended or processes.wait(self.pid, time.monotonic() + _END_S) is None:
-            raise Stuck
+            raise UnendableCommand
         _drain(self._pipes.output, output)
         self._pipes.close()
         self._pipes, self.pid = None, 0

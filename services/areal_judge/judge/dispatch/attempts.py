@@ -15,11 +15,11 @@ from typing import TypeVar
 
 from areal.errors import ArealError, ConfigError
 
-from areal_judge.judge.dispatch.values import Executed
+from areal_judge.judge.dispatch.values import ExecutionResult
 from areal_judge.judge.values import OF_PROGRAM, Judgement, Status
 
 log = logging.getLogger(__name__)
-A = TypeVar("A", Judgement, Executed)
+A = TypeVar("A", Judgement, ExecutionResult)
 
 RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are replaced by then
 

@@ -21,21 +21,21 @@ A = TypeVar("A")
 
 
 @dataclass(eq=False)
-class _Call:
+class _PendingCall:
     """One pending call."""
 
     scope: asyncio.Timeout
     ended_by: tuple[Status, str] | None = None  # what ended it before its deadline
 
 
-class Calls:
+class PendingCalls:
     """All pending calls. Lives on one event loop."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         """`wall`: the clock of tickets' deadlines."""
         self._wall = wall
-        self._named: dict[tuple[str, str], set[_Call]] = {}
-        self._calls: set[_Call] = set()
+        self._named: dict[tuple[str, str], set[_PendingCall]] = {}
+        self._calls: set[_PendingCall] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -47,7 +47,7 @@ class Calls:
         if left_s is not None and (left_s <= 0 or math.isnan(left_s)):
             return failed(Status.DEADLINE_EXCEEDED, "its deadline had passed when it came", 0.0)
         scope = asyncio.timeout(left_s)
-        call = _Call(scope)
+        call = _PendingCall(scope)
         self._calls.add(call)
         self._idle.clear()
         name = (ticket.tenant, ticket.request_id) if ticket.request_id else None
@@ -86,13 +86,13 @@ class Calls:
             _end(call, Status.SANDBOX_ERROR, "the reward service is stopping")
         await self._idle.wait()
 
-    def _left(self, name: tuple[str, str], call: _Call) -> None:
+    def _left(self, name: tuple[str, str], call: _PendingCall) -> None:
         self._named[name].discard(call)
         if not self._named[name]:
             del self._named[name]
 
 
-def _end(call: _Call, status: Status, message: str) -> None:
+def _end(call: _PendingCall, status: Status, message: str) -> None:
     if call.ended_by is None:
         call.ended_by = (status, message)
         call.scope.reschedule(asyncio.get_running_loop().time())

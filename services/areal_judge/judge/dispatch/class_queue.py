@@ -19,7 +19,7 @@ TRAIN_IN_A_ROW = 2  # starts of training while an evaluation waits
 
 
 @dataclass(eq=False)
-class Entry(Generic[T]):
+class QueueEntry(Generic[T]):
     """Something that waits for a slot."""
 
     item: T
@@ -37,24 +37,24 @@ class ClassQueue(Generic[T]):
     """All that waits."""
 
     def __init__(self) -> None:
-        self._classes: dict[Priority, deque[Entry[T]]] = {each: deque() for each in Priority}
+        self._classes: dict[Priority, deque[QueueEntry[T]]] = {each: deque() for each in Priority}
         self._train_in_a_row = 0
         self.size_bytes = 0  # of everything that waits
 
     def __len__(self) -> int:
         return sum(map(len, self._classes.values()))
 
-    def __iter__(self) -> Iterator[Entry[T]]:
+    def __iter__(self) -> Iterator[QueueEntry[T]]:
         for waiting in self._classes.values():
             yield from waiting
 
-    def push(self, entry: Entry[T], now: float) -> None:
+    def push(self, entry: QueueEntry[T], now: float) -> None:
         """Adds what arrives now."""
         entry.arrived, entry.waiting = now, True
         self._classes[entry.priority].append(entry)
         self.size_bytes += entry.size_bytes
 
-    def remove(self, entry: Entry[T]) -> bool:
+    def remove(self, entry: QueueEntry[T]) -> bool:
         """Takes out an entry; whether it was still waiting."""
         if not entry.waiting:
             return False
@@ -64,13 +64,13 @@ class ClassQueue(Generic[T]):
         return True
 
     def pop(
-        self, now: float, may_start: Callable[[Entry[T]], bool] = lambda _: True
-    ) -> tuple[Entry[T] | None, list[Entry[T]]]:
+        self, now: float, may_start: Callable[[QueueEntry[T]], bool] = lambda _: True
+    ) -> tuple[QueueEntry[T] | None, list[QueueEntry[T]]]:
         """What starts now, and what was found expired on the way; both left the queue.
 
         An entry that may not start yet keeps its turn; nothing overtakes it.
         """
-        expired: list[Entry[T]] = []
+        expired: list[QueueEntry[T]] = []
         while (entry := self._next()) is not None and entry.expired(now):
             self.remove(entry)
             expired.append(entry)
@@ -89,7 +89,7 @@ class ClassQueue(Generic[T]):
         """How long the oldest of each class has waited."""
         return {each: now - waiting[0].arrived if waiting else 0.0 for each, waiting in self._classes.items()}
 
-    def _next(self) -> Entry[T] | None:
+    def _next(self) -> QueueEntry[T] | None:
         train, evaluation = self._classes[Priority.TRAIN], self._classes[Priority.EVAL]
         if evaluation and (not train or self._train_in_a_row >= TRAIN_IN_A_ROW):
             return evaluation[0]

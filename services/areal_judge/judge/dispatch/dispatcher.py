@@ -16,12 +16,12 @@ from areal.errors import DataError
 
 from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
 from areal_judge.judge.dispatch.attempts import attempted
-from areal_judge.judge.dispatch.calls import Calls
+from areal_judge.judge.dispatch.calls import PendingCalls
 from areal_judge.judge.dispatch.meters import Meters
 from areal_judge.judge.dispatch.offer import Offer
-from areal_judge.judge.dispatch.scheduler import Place, SlotScheduler
+from areal_judge.judge.dispatch.scheduler import QueuePlace, SlotScheduler
 from areal_judge.judge.dispatch.suite_store import StoredSuite, SuiteStore
-from areal_judge.judge.dispatch.values import Executed, Execution, Overrides, RefusedError, Ticket
+from areal_judge.judge.dispatch.values import Execution, ExecutionResult, RefusedError, RequestOverrides, Ticket
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal_judge.judge.languages.toolchains import run_limits
 from areal_judge.judge.validation import validate, validate_limits
@@ -50,10 +50,10 @@ class Judging(Protocol):
 class Executing(Protocol):
     """What runs programs: `dispatch.executor.Executor`, or a stand-in."""
 
-    async def execute(self, execution: Execution) -> Executed: ...
+    async def execute(self, execution: Execution) -> ExecutionResult: ...
 
 
-class Dispatcher:
+class JudgeDispatcher:
     """Judges and executes for many callers. Lives on one event loop."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Dispatcher:
         self._suites = suites if suites is not None else SuiteStore()
         self._clock = clock
         self._wall = wall
-        self._calls = Calls(wall)
+        self._calls = PendingCalls(wall)
 
     @property
     def slots(self) -> int:
@@ -92,7 +92,7 @@ class Dispatcher:
         suite: Suite | StoredSuite | str,
         options: Options = Options(),  # noqa: B008 - frozen
         ticket: Ticket = Ticket(),  # noqa: B008 - frozen
-        overrides: Overrides = Overrides(),  # noqa: B008 - frozen
+        overrides: RequestOverrides = RequestOverrides(),  # noqa: B008 - frozen
     ) -> Judgement:
         """Judges a submission by a suite or by the digest of one that was uploaded. Raises for nobody's fault."""
         began = self._clock()
@@ -120,12 +120,12 @@ class Dispatcher:
         self.meters.judged(judgement, submission.language, ticket.priority)
         return judgement
 
-    async def execute(self, execution: Execution, ticket: Ticket = Ticket()) -> Executed:  # noqa: B008 - frozen
+    async def execute(self, execution: Execution, ticket: Ticket = Ticket()) -> ExecutionResult:  # noqa: B008 - frozen
         """Runs a program once."""
         began = self._clock()
         executor, queued_s = self._executor, 0.0
 
-        async def answer() -> Executed:
+        async def answer() -> ExecutionResult:
             nonlocal queued_s
             self._check_tier(execution.min_tier)
             if executor is None:
@@ -143,8 +143,8 @@ class Dispatcher:
             queued_s = place.queued_s
             return executed
 
-        def failed(status: Status, message: str, after_s: float) -> Executed:
-            return Executed(status, message=message, retry_after_s=after_s)
+        def failed(status: Status, message: str, after_s: float) -> ExecutionResult:
+            return ExecutionResult(status, message=message, retry_after_s=after_s)
 
         executed = await self._calls.answered(ticket, answer, failed)
         executed = replace(executed, queued_s=queued_s, total_s=self._clock() - began)
@@ -205,7 +205,7 @@ class Dispatcher:
         return StoredSuite.of(suite)
 
     async def _judged(
-        self, submission: Submission, stored: StoredSuite, options: Options, ticket: Ticket, overrides: Overrides
+        self, submission: Submission, stored: StoredSuite, options: Options, ticket: Ticket, overrides: RequestOverrides
     ) -> tuple[Judgement, float]:
         """The judgement, and how long it waited for a slot."""
         suite = _overridden(stored.suite, overrides)
@@ -226,13 +226,13 @@ class Dispatcher:
     def _judging_failed(self, status: Status, message: str) -> Judgement:
         return Judgement(status, message=message, tier=self.offer.tier)
 
-    def _place(self, ticket: Ticket, memory_bytes: int, size_bytes: int) -> Place:
+    def _place(self, ticket: Ticket, memory_bytes: int, size_bytes: int) -> QueuePlace:
         deadline = None if ticket.deadline is None else self._clock() + (ticket.deadline - self._wall())
-        return Place(ticket.priority, deadline, memory_bytes, size_bytes)
+        return QueuePlace(ticket.priority, deadline, memory_bytes, size_bytes)
 
 
-def _execution_failed(status: Status, message: str) -> Executed:
-    return Executed(status, message=message)
+def _execution_failed(status: Status, message: str) -> ExecutionResult:
+    return ExecutionResult(status, message=message)
 
 
 def _check_limits(limits: Limits) -> None:
@@ -243,7 +243,7 @@ def _check_limits(limits: Limits) -> None:
         raise RefusedError(Status.INVALID_REQUEST, str(error)) from None
 
 
-def _overridden(suite: Suite, overrides: Overrides) -> Suite:
+def _overridden(suite: Suite, overrides: RequestOverrides) -> Suite:
     """The suite as this request wants it. Raises RefusedError for limits or a checker that nobody can have."""
     changes: dict[str, Any] = {}
     if overrides.limits:

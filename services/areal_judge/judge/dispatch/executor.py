@@ -7,10 +7,10 @@ from typing import Protocol
 
 from areal.errors import InfraError
 
-from areal_judge.judge.dispatch.values import Executed, Execution
+from areal_judge.judge.dispatch.values import Execution, ExecutionResult
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.values import CaseResult, Status, Submission
-from areal_judge.sandbox.values import Ended, Ending, Run
+from areal_judge.sandbox.values import Ending, ProgramRun, RunEnding
 
 _STATUS = {
     Ending.WALL_LIMIT: Status.TIME_LIMIT,
@@ -26,26 +26,26 @@ _STATUS = {
 ANSWER_BYTES = 15 << 20  # of output and kept files: a message has 16 MiB
 
 
-class Runner(Protocol):
+class SandboxRunner(Protocol):
     """What runs: `sandbox.runner.Sandbox`."""
 
-    async def run(self, run: Run) -> Ended: ...
+    async def run(self, run: ProgramRun) -> RunEnding: ...
 
 
 class Executor:
     """Executes by a sandbox and its toolchains."""
 
-    def __init__(self, cells: Runner, toolchains: Toolchains) -> None:
+    def __init__(self, cells: SandboxRunner, toolchains: Toolchains) -> None:
         self._cells = cells
         self._toolchains = toolchains
 
-    async def execute(self, execution: Execution) -> Executed:
+    async def execute(self, execution: Execution) -> ExecutionResult:
         """Raises ConfigError when this machine can't run it, InfraError when the sandbox failed."""
         compiled = await self._toolchains.compiled(Submission(execution.source, execution.language))
         if not compiled.ok:
             assert compiled.result is not None
             message = compiled.result.detail
-            return Executed(compiled.result.status, compile=compiled.result, message=message)
+            return ExecutionResult(compiled.result.status, compile=compiled.result, message=message)
         run = self._toolchains.run_of(compiled, execution.stdin, execution.limits)
         if execution.files or execution.keep:
             run = replace(run, files={**execution.files, **run.files}, keep=(*run.keep, *execution.keep))
@@ -55,7 +55,7 @@ class Executor:
         return answer_of(ended, compiled.result)
 
 
-def answer_of(ended: Ended, compiled: CaseResult | None = None) -> Executed:
+def answer_of(ended: RunEnding, compiled: CaseResult | None = None) -> ExecutionResult:
     """What came of a run, as far as an answer carries it: more output or files than that are the program's failure."""
     printed = len(ended.stdout) + len(ended.stderr)
     kept = sum(len(path) + len(data) for path, data in ended.files.items())
@@ -64,19 +64,19 @@ def answer_of(ended: Ended, compiled: CaseResult | None = None) -> Executed:
             f"the output has {_megabytes(printed)}, more than the {_megabytes(ANSWER_BYTES)} that an answer carries"
         )
         cut = replace(ended, stdout=ended.stdout[: ANSWER_BYTES // 2], stderr=b"", files={})
-        return Executed(Status.OUTPUT_LIMIT, cut, compiled, message=message)
+        return ExecutionResult(Status.OUTPUT_LIMIT, cut, compiled, message=message)
     if printed + kept > ANSWER_BYTES:
         message = f"the kept files have {_megabytes(kept)}, more than an answer carries beside the output"
         message += f" ({_megabytes(ANSWER_BYTES)} in all): keep fewer, or smaller ones"
-        return Executed(Status.DISK_LIMIT, replace(ended, files={}), compiled, message=message)
-    return Executed(status_of(ended), ended, compiled)
+        return ExecutionResult(Status.DISK_LIMIT, replace(ended, files={}), compiled, message=message)
+    return ExecutionResult(status_of(ended), ended, compiled)
 
 
 def _megabytes(count: int) -> str:
     return f"{count / (1 << 20):.1f} MB"
 
 
-def status_of(ended: Ended) -> Status:
+def status_of(ended: RunEnding) -> Status:
     """PASSED is an end by itself with exit code 0."""
     if ended.clean:
         return Status.PASSED

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from areal.observe.metrics import RoleMetrics
 
 from areal_judge.judge.dispatch.scheduler import SlotScheduler
-from areal_judge.judge.dispatch.values import Executed, Priority
+from areal_judge.judge.dispatch.values import ExecutionResult, Priority
 from areal_judge.judge.values import Judgement
 from areal_judge.sandbox.values import Tier
 
@@ -48,7 +48,7 @@ class Meters:
                 metrics.histogram("areal_sandbox_phase_seconds", phase=phase).observe(seconds)
         self._peak_bytes = max([self._peak_bytes, *(case.max_rss_bytes for case in judgement.cases)])
 
-    def executed(self, executed: Executed, language: str, priority: Priority, tier: Tier) -> None:
+    def executed(self, executed: ExecutionResult, language: str, priority: Priority, tier: Tier) -> None:
         """One execution left the service."""
         self._metrics.counter(
             "areal_sandbox_executions_total",

@@ -10,7 +10,7 @@ from areal_judge.sandbox.values import Powers, Tier
 
 
 @dataclass(frozen=True)
-class Runtime:
+class LanguageOffer:
     """A language, and what stands against judging it on this machine."""
 
     language: str
@@ -24,7 +24,7 @@ class Offer:
     """Powers of the sandbox, languages of the machine."""
 
     powers: Powers
-    runtimes: tuple[Runtime, ...]
+    runtimes: tuple[LanguageOffer, ...]
     min_tier: Tier = Tier.T2
     judge_version: str = "1"  # of everything else that a judgement depends on: remembered ones are void when it changes
 

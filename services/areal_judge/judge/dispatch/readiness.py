@@ -21,7 +21,7 @@ TEST_S = 30.0  # a self-test that takes longer has failed
 
 
 @dataclass(frozen=True)
-class Finding:
+class SelfTestFinding:
     """The outcome of one self-test."""
 
     passed: bool
@@ -34,7 +34,7 @@ class Readiness:
 
     def __init__(
         self,
-        test: Callable[[], Awaitable[Finding]],
+        test: Callable[[], Awaitable[SelfTestFinding]],
         changed: Callable[[bool], Awaitable[None]],
         *,
         period_s: float = PERIOD_S,
@@ -51,12 +51,12 @@ class Readiness:
         try:
             tested = await asyncio.wait_for(self._test(), TEST_S)
         except TimeoutError:
-            tested = Finding(False, f"the self-test was not over after {TEST_S:g} s")
+            tested = SelfTestFinding(False, f"the self-test was not over after {TEST_S:g} s")
         except ArealError as error:
-            tested = Finding(False, f"the self-test could not run: {error.message}")
+            tested = SelfTestFinding(False, f"the self-test could not run: {error.message}")
         except Exception as error:
             log.exception("the self-test failed")
-            tested = Finding(False, f"the self-test failed: {type(error).__name__}: {error}")
+            tested = SelfTestFinding(False, f"the self-test failed: {type(error).__name__}: {error}")
         if tested.passed != self.ready:
             log.log(logging.INFO if tested.passed else logging.ERROR, "self-test: %s", tested.words)
         self.ready, self.words, self.breached = tested.passed, tested.words, tested.breach

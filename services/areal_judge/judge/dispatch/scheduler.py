@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from areal_judge.judge.dispatch.admission import Bounds, DrainRate, MemoryBudget
-from areal_judge.judge.dispatch.class_queue import ClassQueue, Entry
+from areal_judge.judge.dispatch.class_queue import ClassQueue, QueueEntry
 from areal_judge.judge.dispatch.values import Priority, RefusedError
 from areal_judge.judge.values import Status
 
@@ -32,7 +32,7 @@ class Turn:
 
 
 @dataclass(eq=False)
-class Place:
+class QueuePlace:
     """What a request asks of the queue, and how long it waited there."""
 
     priority: Priority
@@ -62,7 +62,7 @@ class SlotScheduler:
         self._drain = DrainRate(clock())
         self._closed = False
 
-    async def run(self, place: Place, work: Callable[[], Awaitable[R]]) -> R:
+    async def run(self, place: QueuePlace, work: Callable[[], Awaitable[R]]) -> R:
         """Waits for a slot and does the work in it.
 
         Raises:
@@ -93,7 +93,7 @@ class SlotScheduler:
             self.queue.remove(entry)
             _refuse(entry, RefusedError(Status.SANDBOX_ERROR, "the reward service is stopping"))
 
-    def _admit(self, place: Place) -> Entry[Turn]:
+    def _admit(self, place: QueuePlace) -> QueueEntry[Turn]:
         now = self._clock()
         if self._closed:
             raise RefusedError(Status.SANDBOX_ERROR, "the reward service is stopping")
@@ -107,7 +107,7 @@ class SlotScheduler:
         if full:
             raise self._overload(full)
         turn = Turn(place.memory_bytes, asyncio.get_running_loop().create_future())
-        entry = Entry(turn, place.priority, place.deadline, place.size_bytes)
+        entry = QueueEntry(turn, place.priority, place.deadline, place.size_bytes)
         self.queue.push(entry, now)
         self._pump()
         return entry
@@ -134,13 +134,13 @@ class SlotScheduler:
             if not entry.item.granted.done():  # a caller that was cancelled this very moment gives the slot back
                 entry.item.granted.set_result(None)
 
-    def _give_back(self, entry: Entry[Turn]) -> None:
+    def _give_back(self, entry: QueueEntry[Turn]) -> None:
         self.running -= 1
         self.memory.give(entry.item.memory_bytes)
         self._drain.finished(self._clock())
         self._pump()
 
 
-def _refuse(entry: Entry[Turn], error: RefusedError) -> None:
+def _refuse(entry: QueueEntry[Turn], error: RefusedError) -> None:
     if not entry.item.granted.done():
         entry.item.granted.set_exception(error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from areal_judge.judge.values import CaseResult, Checker, Status
-from areal_judge.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
+from areal_judge.sandbox.values import DEFAULT_LIMITS, Limits, RunEnding, Tier
 
 
 class Priority(IntEnum):
@@ -28,7 +28,7 @@ class Ticket:
 
 
 @dataclass(frozen=True)
-class Overrides:
+class RequestOverrides:
     """What one request wants other than its suite says."""
 
     limits: Mapping[str, float] = field(default_factory=dict)  # fields of Limits
@@ -49,11 +49,11 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Executed:
+class ExecutionResult:
     """What became of an execution. PASSED is an end by itself with exit code 0; nothing was compared."""
 
     status: Status
-    ended: Ended | None = None  # None: it never ran
+    ended: RunEnding | None = None  # None: it never ran
     compile: CaseResult | None = None
     queued_s: float = 0.0
     total_s: float = 0.0

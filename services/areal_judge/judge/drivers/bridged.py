@@ -23,19 +23,19 @@ from areal_judge.judge.drivers import cases, results
 from areal_judge.judge.drivers.cases import (
     PASSED,
     PROGRAM,
-    Broken,
     ProgramError,
     ProgramExit,
+    TestCodeFault,
     Tests,
     UncarriedError,
     verdict_of,
 )
-from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe
+from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe
 
 
 def run(channel: socket.socket, prelude: str, test: str, entry_point: str, updates_arguments: bool | None) -> int:
     """Runs the tests."""
-    wire = Wire(channel)
+    wire = SessionWire(channel)
     proxy = _Proxy(wire)
     try:
         tests = Tests(test, entry_point)
@@ -53,7 +53,7 @@ def run(channel: socket.socket, prelude: str, test: str, entry_point: str, updat
     return 0
 
 
-def _run(wire: Wire, tests: Tests, proxy: _Proxy, run_all: bool) -> None:
+def _run(wire: SessionWire, tests: Tests, proxy: _Proxy, run_all: bool) -> None:
     for index, case in enumerate(tests.cases()):
         verdict, name, message, line = PASSED, "", "", None
         try:
@@ -72,7 +72,7 @@ def _run(wire: Wire, tests: Tests, proxy: _Proxy, run_all: bool) -> None:
 class _Proxy:
     """The program, as the tests see it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: SessionWire) -> None:
         self._wire = wire
         self.calls = 0
         self.brings_back = False
@@ -91,7 +91,7 @@ class _Proxy:
             self._wire.send("call", *_plain(arguments, keywords), self.brings_back)
         except (CodecError, results.ForeignTypeError) as error:
             words = f"{error}: the program can't be given it in another process"
-            raise (Broken(words) if self.calls == 1 else UncarriedError(words)) from None
+            raise (TestCodeFault(words) if self.calls == 1 else UncarriedError(words)) from None
         answer = self._wire.receive()
         if answer is None:
             os._exit(0)

@@ -21,7 +21,7 @@ from typing import Any
 from areal_judge.judge import codec
 from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import loading, results
-from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe, family_of
+from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe, family_of
 
 _exit = os._exit
 _set_recursion_limit = sys.setrecursionlimit
@@ -30,7 +30,7 @@ RECURSION_LIMIT = 1000  # the interpreter's own; a program may have lowered it w
 
 def main(channel: socket.socket, payload: bytes) -> int:
     """Serves until the holder says bye or has gone."""
-    wire = Wire(channel)
+    wire = SessionWire(channel)
     nonce, prelude, source, entry_point = codec.decode(payload, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
     function = _load(wire, nonce, prelude, source, entry_point)
     while True:
@@ -44,7 +44,7 @@ def main(channel: socket.socket, payload: bytes) -> int:
         _call(wire, nonce, function, arguments, keywords, bring_back)
 
 
-def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str) -> Callable[..., Any] | None:
+def _load(wire: SessionWire, nonce: bytes, prelude: str, source: str, entry_point: str) -> Callable[..., Any] | None:
     try:
         fallback = loading.run_prelude(prelude, entry_point)
     except BaseException as error:
@@ -52,7 +52,7 @@ def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str)
         return None
     wire.send("prepared", nonce)
     try:
-        program = loading.Program(source, fallback)
+        program = loading.ParsedProgram(source, fallback)
     except BaseException as error:
         name, message = describe(error)
         line = error.lineno if type(error) is SyntaxError else None
@@ -73,7 +73,7 @@ def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str)
 
 
 def _call(
-    wire: Wire, nonce: bytes, function: Callable[..., Any], arguments: Any, keywords: Any, bring_back: bool
+    wire: SessionWire, nonce: bytes, function: Callable[..., Any], arguments: Any, keywords: Any, bring_back: bool
 ) -> None:
     try:
         value = function()(*arguments, **keywords)
@@ -91,7 +91,7 @@ def _call(
         _tell(wire, "foreign", nonce, error)
 
 
-def _answer(wire: Wire, nonce: bytes, value: Any, arguments: Any) -> None:
+def _answer(wire: SessionWire, nonce: bytes, value: Any, arguments: Any) -> None:
     try:
         wire.send("result", nonce, value, arguments)
     except CodecError as error:
@@ -109,7 +109,7 @@ def _kind(error: BaseException) -> str:
     return "exited" if isinstance(error, SystemExit) else "raised"
 
 
-def _tell(wire: Wire, kind: str, nonce: bytes, error: BaseException) -> None:
+def _tell(wire: SessionWire, kind: str, nonce: bytes, error: BaseException) -> None:
     wire.send(kind, nonce, *describe(error), loading.line_of(error), family_of(error))
 
 

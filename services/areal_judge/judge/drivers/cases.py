@@ -20,7 +20,7 @@ _CHECK = "check"
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
-class Broken(Exception):
+class TestCodeFault(Exception):
     """The test code itself is at fault."""
 
 
@@ -59,7 +59,7 @@ class Tests:
         elif self._segments:
             self._segments[-1] += rest
         else:
-            raise Broken("the test code asserts nothing")
+            raise TestCodeFault("the test code asserts nothing")
         self.module = types.ModuleType("tests")
         self._bound, self._imported = _names(self._tree)
         self._candidate: Any = None
@@ -126,7 +126,7 @@ def verdict_of(error: BaseException, calls: int, tests: Tests) -> str:
     """
     if isinstance(error, AssertionError):
         return FAILED
-    return BROKEN if calls == 0 or isinstance(error, Broken) or tests.lacks(error) else FAILED
+    return BROKEN if calls == 0 or isinstance(error, TestCodeFault) or tests.lacks(error) else FAILED
 
 
 def exception_of(name: str, message: str, family: str) -> BaseException:

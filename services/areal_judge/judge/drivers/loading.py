@@ -35,7 +35,7 @@ def run_prelude(source: str, entry_point: str) -> dict[str, Any]:
     return {name: value for name, value in module.__dict__.items() if name not in hidden}
 
 
-class Program:
+class ParsedProgram:
     """A program, parsed; `run` executes it."""
 
     def __init__(self, source: str, fallback: dict[str, Any]) -> None:

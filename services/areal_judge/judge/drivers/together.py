@@ -16,7 +16,7 @@ from typing import Any
 
 from areal_judge.judge.drivers import cases, loading
 from areal_judge.judge.drivers.cases import PASSED, PROGRAM, Tests, verdict_of
-from areal_judge.judge.drivers.wire import Wire, describe
+from areal_judge.judge.drivers.wire import SessionWire, describe
 
 _exit = os._exit
 
@@ -25,7 +25,7 @@ def run(
     channel: socket.socket, token: bytes, prelude: str, test: str, entry_point: str, source: str, run_all: bool
 ) -> int:
     """Runs the tests."""
-    wire = Wire(channel)
+    wire = SessionWire(channel)
     try:
         tests = Tests(test, entry_point)
         tests.prepare(prelude)
@@ -36,7 +36,7 @@ def run(
     wire.send("cases", token, tests.count)
     kind = "refused"
     try:
-        program = loading.Program(source, fallback)
+        program = loading.ParsedProgram(source, fallback)
         kind = "raised"
         program.run()
         tests.bind(program.entry(entry_point)(), _public(program))
@@ -51,7 +51,7 @@ def run(
     return 0
 
 
-def _run(wire: Wire, token: bytes, tests: Tests, run_all: bool) -> None:
+def _run(wire: SessionWire, token: bytes, tests: Tests, run_all: bool) -> None:
     for index, case in enumerate(tests.cases()):
         verdict, name, message, line = PASSED, "", "", None
         try:
@@ -66,5 +66,5 @@ def _run(wire: Wire, token: bytes, tests: Tests, run_all: bool) -> None:
             return
 
 
-def _public(program: loading.Program) -> dict[str, Any]:
+def _public(program: loading.ParsedProgram) -> dict[str, Any]:
     return {name: value for name, value in program.module.__dict__.items() if not name.startswith("__")}

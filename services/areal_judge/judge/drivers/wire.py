@@ -24,7 +24,7 @@ _encode, _decode = codec.encode, codec.decode
 _from_bytes, _len, _join = int.from_bytes, len, b"".join
 
 
-class Wire:
+class SessionWire:
     """The cell's end of a session. Blocking."""
 
     def __init__(self, channel: socket.socket) -> None:

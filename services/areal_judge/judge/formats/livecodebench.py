@@ -31,7 +31,7 @@ def claims(row: Row) -> bool:
 
 def suite(row: Row) -> Suite:
     cases = [
-        _Case(case, f"{name}[{index}]")
+        _LiveCodeBenchCase(case, f"{name}[{index}]")
         for name in ("public_test_cases", "private_test_cases")
         for index, case in enumerate(unpacked(row.get(name), name))
     ]
@@ -52,7 +52,7 @@ def suite(row: Row) -> Suite:
     )
 
 
-class _Case:
+class _LiveCodeBenchCase:
     def __init__(self, value: Any, at: str) -> None:
         if not isinstance(value, dict) or not isinstance(value.get("input"), str):
             refuse(at, "an object with texts input and output is due", "write {input, output, testtype}")

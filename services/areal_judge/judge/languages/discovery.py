@@ -95,7 +95,7 @@ def _outside_system(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _VersionAnswer:
     version: str
     programs: Mapping[str, str]
     readable: tuple[str, ...] = ()
@@ -117,29 +117,29 @@ def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else ""
 
 
-def _plain(programs: Mapping[str, str]) -> _Told | str:
+def _plain(programs: Mapping[str, str]) -> _VersionAnswer | str:
     """A toolchain whose first program knows `--version`."""
     resolved = {word: os.path.realpath(path) for word, path in programs.items()}
     first = next(iter(resolved.values()))
     version = _first_line(_ask(first, "--version"))
-    return _Told(version, resolved, (first,)) if version else f"{first} doesn't run"
+    return _VersionAnswer(version, resolved, (first,)) if version else f"{first} doesn't run"
 
 
-def _python(_: Mapping[str, str]) -> _Told:
-    return _Told(
+def _python(_: Mapping[str, str]) -> _VersionAnswer:
+    return _VersionAnswer(
         f"{platform.python_implementation()} {platform.python_version()}", {"python": os.path.realpath(sys.executable)}
     )
 
 
-def _java(programs: Mapping[str, str]) -> _Told | str:
+def _java(programs: Mapping[str, str]) -> _VersionAnswer | str:
     """The JVM beside the compiler: a runtime of another version may be first on the PATH."""
     home = os.path.dirname(os.path.dirname(os.path.realpath(programs["javac"])))
     java = f"{home}/bin/java"
     version = _first_line(_ask(java, "--version"))
-    return _Told(version, {"java": java}, (home,)) if version else f"{java} doesn't run"
+    return _VersionAnswer(version, {"java": java}, (home,)) if version else f"{java} doesn't run"
 
 
-def _go(programs: Mapping[str, str]) -> _Told | str:
+def _go(programs: Mapping[str, str]) -> _VersionAnswer | str:
     go = os.path.realpath(programs["go"])
     version = _ask(go, "version")
     told = _ask(go, "env", "GOROOT", "GOTOOLDIR").splitlines()
@@ -149,19 +149,19 @@ def _go(programs: Mapping[str, str]) -> _Told | str:
     words = {"go": go, "go_compile": f"{tools}/compile", "go_link": f"{tools}/link", "goroot": root}
     if not all(map(os.path.exists, words.values())):
         return f"no compiler in {tools}"
-    return _Told(version.removeprefix("go version "), words, (root, tools))
+    return _VersionAnswer(version.removeprefix("go version "), words, (root, tools))
 
 
-def _rust(programs: Mapping[str, str]) -> _Told | str:
+def _rust(programs: Mapping[str, str]) -> _VersionAnswer | str:
     """What rustup's stand-in on the PATH would start: no cell has a rustup."""
     root = _ask(programs["rustc"], "--print", "sysroot")
     rustc = os.path.realpath(f"{root}/bin/rustc")
     version = _ask(rustc, "--version") if root and os.path.exists(rustc) else ""
     words = {"rustc": rustc, "linker": os.path.realpath(programs["linker"])}
-    return _Told(version, words, (os.path.realpath(root),)) if version else f"{programs['rustc']} doesn't run"
+    return _VersionAnswer(version, words, (os.path.realpath(root),)) if version else f"{programs['rustc']} doesn't run"
 
 
-_DETAILS: Mapping[str, Callable[[Mapping[str, str]], _Told | str]] = {
+_DETAILS: Mapping[str, Callable[[Mapping[str, str]], _VersionAnswer | str]] = {
     "python": _python,
     "java": _java,
     "go": _go,

@@ -19,7 +19,7 @@ from areal.errors import ConfigError
 
 from areal_judge.judge.languages.discovery import Toolchain
 from areal_judge.judge.languages.table import COREUTILS, LANGUAGES, PREPARE_LIMITS
-from areal_judge.sandbox.values import Command, Ended, Powers, Run
+from areal_judge.sandbox.values import ImageCommand, Powers, ProgramRun, RunEnding
 
 _PREFIX = "areal-toolchains-"
 _HIDDEN = ("/dev", "/proc", "/box")  # a cell has its own there
@@ -30,16 +30,16 @@ class PreparationError(ConfigError):
     """A toolchain that can't make what its compilations need."""
 
 
-class Runner(Protocol):
+class ToolchainRunner(Protocol):
     """The sandbox, as far as toolchains need it."""
 
     @property
     def powers(self) -> Powers: ...
 
-    async def run(self, run: Run) -> Ended: ...
+    async def run(self, run: ProgramRun) -> RunEnding: ...
 
 
-class Store:
+class PreparedFiles:
     """Prepared files, a directory a toolchain. Without a path it is a temporary one, gone with `close`."""
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -115,11 +115,11 @@ def _temporary() -> Path:
     return Path(tempfile.mkdtemp(prefix=_PREFIX))
 
 
-async def prepare(cells: Runner, toolchain: Toolchain, words: Mapping[str, str]) -> Mapping[str, bytes]:
+async def prepare(cells: ToolchainRunner, toolchain: Toolchain, words: Mapping[str, str]) -> Mapping[str, bytes]:
     """Makes a toolchain's prepared files in a cell. Raises PreparationError when its compiler won't."""
     language = LANGUAGES[toolchain.language]
-    run = Run(
-        Command(filled(language.prepare, words), filled_environment(language.compile_environment, words)),
+    run = ProgramRun(
+        ImageCommand(filled(language.prepare, words), filled_environment(language.compile_environment, words)),
         files={name: _resource(file) for name, file in language.prepare_files.items()},
         keep=language.prepared,
         limits=PREPARE_LIMITS,

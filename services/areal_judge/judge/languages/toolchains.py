@@ -21,8 +21,8 @@ from areal_judge.judge.languages.artefacts import ArtefactCache
 from areal_judge.judge.languages.discovery import Toolchain
 from areal_judge.judge.languages.preparation import (
     PreparationError,
-    Runner,
-    Store,
+    PreparedFiles,
+    ToolchainRunner,
     coreutils,
     filled,
     filled_environment,
@@ -30,7 +30,17 @@ from areal_judge.judge.languages.preparation import (
 )
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, PATH, Language, language_of
 from areal_judge.judge.values import CaseResult, Status, Submission
-from areal_judge.sandbox.values import Command, Ended, Ending, Limits, MemoryBound, Powers, Run, Script, Tier
+from areal_judge.sandbox.values import (
+    Ending,
+    ImageCommand,
+    Limits,
+    MemoryBound,
+    Powers,
+    ProgramRun,
+    PythonScript,
+    RunEnding,
+    Tier,
+)
 
 _HEAD_BYTES = 2048  # of what a compiler said
 _OVERHEAD_BYTES = 1024  # of a remembered artefact, beside its files
@@ -57,7 +67,7 @@ class LanguageRefusedError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compilation:
     """A submission that is ready to run, or what the compiler had against it."""
 
     language: str
@@ -79,9 +89,9 @@ class Toolchains:
 
     def __init__(
         self,
-        cells: Runner,
+        cells: ToolchainRunner,
         *,
-        store: Store | None = None,
+        store: PreparedFiles | None = None,
         cache_bytes: int = 256 << 20,
         compile_limits: Limits = COMPILE_LIMITS,
         unbounded_memory: bool = False,
@@ -93,7 +103,7 @@ class Toolchains:
         self._limits = compile_limits
         self._unbounded_memory = unbounded_memory
         self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find_toolchains())}
-        self._cache: ArtefactCache[Compiled] = ArtefactCache(cache_bytes)
+        self._cache: ArtefactCache[Compilation] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
         self._soon: dict[str, asyncio.Task[None]] = {}  # language → its preparation, which nobody waits for
         self._prepared: dict[
@@ -107,7 +117,7 @@ class Toolchains:
         return discovery.find_toolchains()
 
     @staticmethod
-    def readable(found: Sequence[Toolchain], store: Store | None = None) -> tuple[str, ...]:
+    def readable(found: Sequence[Toolchain], store: PreparedFiles | None = None) -> tuple[str, ...]:
         """What a sandbox must let its cells read, for these toolchains to run in them."""
         paths = [path for toolchain in found if toolchain.present for path in toolchain.readable]
         return tuple(dict.fromkeys([*paths, *([str(store.path)] if store else [])]))
@@ -145,7 +155,7 @@ class Toolchains:
             for toolchain in self._toolchains.values()
         )
 
-    async def compiled(self, submission: Submission) -> Compiled:
+    async def compiled(self, submission: Submission) -> Compilation:
         """A submission ready to run, or refused by its compiler (`ok` is False, `result` says how).
 
         Raises LanguageRefusedError, and InfraError when the sandbox failed.
@@ -156,7 +166,7 @@ class Toolchains:
         if not language.compiled:
             await self._prepare(language, toolchain)
             files = {_file_name(language, source): _encoded(source)} if language.run else {}
-            return Compiled(language.name, source, files=files)
+            return Compilation(language.name, source, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
         elif language.prepare:
@@ -165,12 +175,12 @@ class Toolchains:
         made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source))
         return replace(made, cached=cached)
 
-    def run_of(self, compiled: Compiled, stdin: bytes, limits: Limits) -> Run:
+    def run_of(self, compiled: Compilation, stdin: bytes, limits: Limits) -> ProgramRun:
         """One run of a compiled submission. `limits` are the suite's; the language's factors and shares are added."""
         language = LANGUAGES[compiled.language]
         adjusted = run_limits(language, limits, sum(map(len, compiled.files.values())))
         if not language.run:
-            return Run(Script(compiled.source), stdin=stdin, limits=adjusted)
+            return ProgramRun(PythonScript(compiled.source), stdin=stdin, limits=adjusted)
         words = self._words(self._toolchains[language.name]) | {
             "source": next(iter(compiled.files)),
             "heap_mb": str(max(16, int(limits.memory_bytes * language.memory_factor) // _MEGABYTE)),
@@ -179,8 +189,8 @@ class Toolchains:
                 max(512, limits.stack_bytes * 3 // 4 // 1024)
             ),  # the rest is for frames of the runtime itself
         }
-        return Run(
-            Command(filled(language.run, words), filled_environment(language.environment, words)),
+        return ProgramRun(
+            ImageCommand(filled(language.run, words), filled_environment(language.environment, words)),
             stdin=stdin,
             files=compiled.files,
             executable=compiled.executable,
@@ -257,10 +267,10 @@ class Toolchains:
         self._soon[language.name] = task = asyncio.ensure_future(self._prepare(language, toolchain))
         task.add_done_callback(done)
 
-    async def _compile(self, language: Language, toolchain: Toolchain, source: str) -> Compiled:
+    async def _compile(self, language: Language, toolchain: Toolchain, source: str) -> Compilation:
         words = self._words(toolchain)
-        run = Run(
-            Command(filled(language.compile, words), filled_environment(language.compile_environment, words)),
+        run = ProgramRun(
+            ImageCommand(filled(language.compile, words), filled_environment(language.compile_environment, words)),
             files={**self._prepared.get(language.name, {}), language.source: _encoded(source)},
             keep=(language.artefact,),
             limits=self._limits,
@@ -269,7 +279,7 @@ class Toolchains:
         ended = await self._cells.run(run)
         result = compile_result(ended, language, self._limits)
         files = {language.artefact: ended.files[language.artefact]} if result.status is Status.PASSED else {}
-        return Compiled(
+        return Compilation(
             language=language.name,
             source="",
             ok=result.status is Status.PASSED,
@@ -298,7 +308,7 @@ def run_limits(language: Language, limits: Limits, laid_bytes: int) -> Limits:
     )
 
 
-def compile_result(ended: Ended, language: Language, limits: Limits) -> CaseResult:
+def compile_result(ended: RunEnding, language: Language, limits: Limits) -> CaseResult:
     """What a compilation came to. Raises InfraError when it says nothing about the source. Pure.
 
     A compiler that ran out of a limit has refused its source like one that found an error in it; except for wall time,

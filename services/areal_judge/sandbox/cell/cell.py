@@ -14,7 +14,7 @@ import socket
 from typing import NoReturn
 
 from areal_judge.sandbox.cell import program
-from areal_judge.sandbox.cell.place import CONTROL, ENTRY, FIRST_FREE, RULES, Place
+from areal_judge.sandbox.cell.place import CONTROL, ENTRY, FIRST_FREE, RULES, CellPlace
 from areal_judge.sandbox.cell.warden import Warden
 from areal_judge.sandbox.cell.warm_up import announce_ready
 from areal_judge.sandbox.kernel import calls as kernel
@@ -22,7 +22,7 @@ from areal_judge.sandbox.kernel import mounts
 from areal_judge.sandbox.kernel.calls import set_signal
 
 
-def become(place: Place, control: socket.socket, entry: socket.socket) -> NoReturn:
+def become(place: CellPlace, control: socket.socket, entry: socket.socket) -> NoReturn:
     """Turns the calling child into a cell. Never returns."""
     step, tell = "cgroup", entry
     try:
@@ -64,7 +64,7 @@ def _default_signals() -> None:
     set_signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _arrange_descriptors(place: Place, control: socket.socket, entry: socket.socket) -> None:
+def _arrange_descriptors(place: CellPlace, control: socket.socket, entry: socket.socket) -> None:
     """Control, entry and ruleset become 3, 4, 5; with the layer on, nothing else stays."""
     sources = [control.detach(), entry.detach(), place.rules]
     free = [None if source is None else fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for source in sources]
@@ -76,7 +76,7 @@ def _arrange_descriptors(place: Place, control: socket.socket, entry: socket.soc
         kernel.close_from(FIRST_FREE)
 
 
-def _unshare(place: Place) -> None:
+def _unshare(place: CellPlace) -> None:
     flags = kernel.CLONE_NEWNS | place.means.more_namespaces
     if not place.layers.network:
         flags &= ~kernel.CLONE_NEWNET

@@ -18,16 +18,16 @@ from typing import Any
 from areal_judge.sandbox.cell import messages, orphans
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.forks import Forks
-from areal_judge.sandbox.cell.lines import Lines
+from areal_judge.sandbox.cell.lines import CellLines
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.occupancy import Assignment, Cell, State
-from areal_judge.sandbox.cell.place import Place
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.occupancy import Assignment, Cell, CellState
+from areal_judge.sandbox.cell.place import CellPlace
 from areal_judge.sandbox.kernel import calls as kernel
-from areal_judge.sandbox.kernel.cgroups import Group, Groups
+from areal_judge.sandbox.kernel.cgroups import CellGroup, Groups
 from areal_judge.sandbox.values import DEFAULT_LIMITS, Layers
 
-_FIRST_SHAPE = Shape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.inodes)
+_FIRST_SHAPE = CellShape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.inodes)
 _START_S = 20.0  # from hand-over to the first instruction; longer is a fault of ours
 _WARDEN_S = 1.0  # a warden, which ends the program at once, has this long to bring files back and report
 _DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
@@ -52,13 +52,13 @@ class CellTable:
     first_uid: int
     spares: int
     _cells: dict[int, Cell] = field(default_factory=dict)
-    _lines: Lines = field(default_factory=Lines)
+    _lines: CellLines = field(default_factory=CellLines)
     _by_run: dict[int, Cell] = field(default_factory=dict)
     _free_slots: list[int] = field(default_factory=list)
     _slots: int = 0
     _made: int = 0
-    _recent: Shape = _FIRST_SHAPE
-    _unremoved: list[Group] = field(default_factory=list)
+    _recent: CellShape = _FIRST_SHAPE
+    _unremoved: list[CellGroup] = field(default_factory=list)
     _failures: int = 0
     _reports: int = 0
     _resident: int = 0
@@ -115,9 +115,9 @@ class CellTable:
                     self._kill(found, message["reason"])
 
     def _assign(self, run: Assignment) -> None:
-        self._recent = shape = Shape(*run.order["shape"])
+        self._recent = shape = CellShape(*run.order["shape"])
         spares = [cell for cell in self._cells.values() if cell.spare and cell.shape == shape]
-        ready = next((cell for cell in spares if cell.state is State.READY), None)
+        ready = next((cell for cell in spares if cell.state is CellState.READY), None)
         chosen = ready or (spares[0] if spares else self._make(shape))
         if chosen is None:
             run.close()
@@ -147,7 +147,7 @@ class CellTable:
 
     # ---- cells
 
-    def _make(self, shape: Shape) -> Cell | None:
+    def _make(self, shape: CellShape) -> Cell | None:
         """A cell with a program in the making: one that has none, or a new one."""
         idle = next((cell for cell in self._cells.values() if cell.idle), None)
         if idle is None:
@@ -158,10 +158,10 @@ class CellTable:
         except OSError:
             self._kill(idle, "setup")
             return self._make_new(shape)
-        idle.shape, idle.state = shape, State.MAKING
+        idle.shape, idle.state = shape, CellState.MAKING
         return idle
 
-    def _make_new(self, shape: Shape) -> Cell | None:
+    def _make_new(self, shape: CellShape) -> Cell | None:
         slot = heapq.heappop(self._free_slots) if self._free_slots else self._slots
         self._slots = max(self._slots, slot + 1)
         self._made += 1
@@ -174,7 +174,7 @@ class CellTable:
                 group.limit(_SPARE_MEMORY, _SPARE_TASKS)
                 joins = group.joins()
             uid = self.first_uid + slot
-            place = Place(shape, uid, self.means, self.layers, self.confinement, self.rules, tuple(joins))
+            place = CellPlace(shape, uid, self.means, self.layers, self.confinement, self.rules, tuple(joins))
             pid = self._forks.fork(place, control, entry)
         except OSError as error:
             self._failures += 1
@@ -201,7 +201,7 @@ class CellTable:
         assert run is not None
         assert entry is not None
         order = run.order
-        chosen.state = State.RUNNING
+        chosen.state = CellState.RUNNING
         chosen.handed = time.monotonic()
         chosen.deadline = chosen.handed + min(order["wall_s"], _START_S)
         if not order["tell"]:
@@ -237,7 +237,7 @@ class CellTable:
             else:
                 cell.control = None
         elif "ready" in message:
-            cell.state = State.READY
+            cell.state = CellState.READY
             self._failures = 0
             if cell.alive and not cell.ending and cell.group is not None and cell.group.laden():
                 self._end(cell)
@@ -270,7 +270,7 @@ class CellTable:
         self._drain(cell.entry, cell)  # its program may have begun meanwhile
         cell.reason = reason
         cell.deadline = None
-        if self._inside and cell.state is State.RUNNING and cell.went is not None:
+        if self._inside and cell.state is CellState.RUNNING and cell.went is not None:
             cell.kill_at = time.monotonic() + _WARDEN_S
             os.kill(cell.pid, signal.SIGTERM)
         else:
@@ -295,7 +295,7 @@ class CellTable:
     def _look_at_deadline(self, cell: Cell, now: float) -> None:
         """A run's time counts from its first instruction: the deadline so far may be the earliest there can be."""
         self._drain(cell.entry, cell)
-        if cell.state is not State.RUNNING or cell.deadline is None:
+        if cell.state is not CellState.RUNNING or cell.deadline is None:
             return
         if cell.went is None:
             cell.deadline = cell.handed + _START_S
@@ -326,7 +326,7 @@ class CellTable:
             self._drain(cell.control, cell)
             if not self._inside and self.layers.kill_all and (cell.shape.fork or not self.layers.seccomp):
                 orphans.end(os.getpid(), frozenset(self._cells))
-            if cell.state is not State.REPORTED:
+            if cell.state is not CellState.REPORTED:
                 cpu_s = usage.ru_utime + usage.ru_stime
                 report = {"cpu_s": cpu_s, "rss": usage.ru_maxrss << 10, "ended": time.monotonic(), "full": False}
                 self._report(cell, report | {"status": status, "lost": self._inside})
@@ -336,17 +336,17 @@ class CellTable:
 
     def _report(self, cell: Cell, report: dict[str, Any]) -> None:
         """Tells the service how a run ended; nothing of it is alive."""
-        if cell.state is State.REPORTED:
+        if cell.state is CellState.REPORTED:
             return
         self._drain(cell.entry, cell)
         running = cell.state
-        cell.state = State.REPORTED
+        cell.state = CellState.REPORTED
         cell.deadline = cell.kill_at = None
-        if running is State.MAKING and cell.used and not cell.reason:
+        if running is CellState.MAKING and cell.used and not cell.reason:
             self._assign_again(cell)  # what its last program left may be why
         run = cell.run
         if run is None:
-            if running is State.MAKING and not cell.reason:
+            if running is CellState.MAKING and not cell.reason:
                 self._failures += 1
                 self._tell({"event": "trouble", "message": cell.failure or f"a cell ended with {report['status']}"})
             self._free(cell)

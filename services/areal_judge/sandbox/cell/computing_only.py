@@ -37,7 +37,7 @@ def _no_new_privileges(version: int) -> None:
 def _only_libraries(version: int) -> None:
     """Reads the interpreter's libraries, which are partly imported late; writes nothing."""
     paths = (*mounts.library_paths(), *(os.path.realpath(path) for path in sys.path if path))
-    rules = landlock.ruleset([landlock.Rule(path, landlock.READ) for path in paths], version)
+    rules = landlock.ruleset([landlock.PathRule(path, landlock.READ) for path in paths], version)
     try:
         landlock.restrict(rules)
     finally:

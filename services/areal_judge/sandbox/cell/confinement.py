@@ -11,7 +11,7 @@ import resource
 import signal
 
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
+from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.kernel import calls as kernel
 from areal_judge.sandbox.kernel import landlock, seccomp
 from areal_judge.sandbox.values import Layers
@@ -47,7 +47,7 @@ class Confinement:
             for execute in (False, True)
         ]
         self._filters = {
-            (policy.fork, policy.execute): seccomp.Prepared(seccomp.program(policy)) for policy in policies
+            (policy.fork, policy.execute): seccomp.FilterImage(seccomp.program(policy)) for policy in policies
         }
 
     def begin(self) -> None:
@@ -61,7 +61,7 @@ class Confinement:
         if self._means.bounding and (self._layers.user or self._means.user_namespace):
             kernel.give_up_bounding()
 
-    def hold(self, uid: int, shape: Shape, rules: int | None) -> None:
+    def hold(self, uid: int, shape: CellShape, rules: int | None) -> None:
         """Holds the calling process, for good. Raises OSError when a step fails."""
         means, layers = self._means, self._layers
         if self._inside and not means.sealed_ipc:
@@ -93,7 +93,7 @@ class Confinement:
         if layers.no_new_privileges:
             kernel.drop_capabilities()
 
-    def _filter(self, shape: Shape) -> None:
+    def _filter(self, shape: CellShape) -> None:
         if 0 < self._means.landlock_abi < landlock.SCOPES_FROM and not self._means.namespaces:
             only_itself = seccomp.Policy(
                 shape.fork, shape.execute, memory_files=self._memory_files, only_signal=os.getpid()

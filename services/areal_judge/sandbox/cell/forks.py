@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 from areal_judge.sandbox.cell import cell
-from areal_judge.sandbox.cell.place import Place
+from areal_judge.sandbox.cell.place import CellPlace
 from areal_judge.sandbox.kernel import calls as kernel
 
 
@@ -25,7 +25,7 @@ class Forks:
         self._namespaces = namespaces
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces and returns else None
 
-    def fork(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
+    def fork(self, place: CellPlace, control: socket.socket, entry: socket.socket) -> int:
         """Forks a child that becomes a cell; its pid. Raises OSError when there is no child."""
         if not self._namespaces:
             return self._child(place, control, entry)
@@ -37,14 +37,14 @@ class Forks:
         finally:
             kernel.setns(self._own, kernel.CLONE_NEWPID)
 
-    def _child(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
+    def _child(self, place: CellPlace, control: socket.socket, entry: socket.socket) -> int:
         pid = kernel.fork()
         if pid == 0:
             self._forget()
             cell.become(place, control, entry)
         return pid
 
-    def _by_shim(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
+    def _by_shim(self, place: CellPlace, control: socket.socket, entry: socket.socket) -> int:
         reader, writer = os.pipe()
         shim = kernel.fork()
         if shim == 0:

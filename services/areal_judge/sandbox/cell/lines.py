@@ -9,7 +9,7 @@ import socket
 from areal_judge.sandbox.cell.occupancy import Cell
 
 
-class Lines:
+class CellLines:
     """Lines of cells by descriptor, and whatever else is waited for."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from areal_judge.sandbox.values import Command, Run
+from areal_judge.sandbox.values import ImageCommand, ProgramRun
 
 DATAGRAM_BYTES = 64 << 10
 READY = b'{"ready":true}'  # a cell's program waits for a run
@@ -21,7 +21,7 @@ of_json = json.JSONDecoder().raw_decode  # what `json.loads` does beside it is f
 _DESCRIPTOR = struct.Struct("i")
 
 
-class Shape(NamedTuple):
+class CellShape(NamedTuple):
     """What must be decided before a program is made ready; everything else is set when a run is handed to it."""
 
     fork: bool
@@ -31,9 +31,9 @@ class Shape(NamedTuple):
     keep: bool = False  # whether its warden will be asked for files
 
     @staticmethod
-    def of(run: Run) -> Shape:
-        fork, execute = run.limits.processes > 1, isinstance(run.entry, Command)
-        return Shape(fork, execute or fork, run.limits.disk_bytes, run.limits.inodes, bool(run.keep))
+    def of(run: ProgramRun) -> CellShape:
+        fork, execute = run.limits.processes > 1, isinstance(run.entry, ImageCommand)
+        return CellShape(fork, execute or fork, run.limits.disk_bytes, run.limits.inodes, bool(run.keep))
 
 
 def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:

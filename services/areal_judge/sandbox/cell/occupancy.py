@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.kernel.cgroups import Group
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.kernel.cgroups import CellGroup
 
 
-class State(Enum):
+class CellState(Enum):
     MAKING = "making"  # its program isn't ready yet
     READY = "ready"  # its program waits for a run
     RUNNING = "running"
@@ -38,15 +38,15 @@ class Cell:
     """One child."""
 
     pid: int
-    shape: Shape
+    shape: CellShape
     slot: int
     entry: socket.socket | None
     control: socket.socket | None
-    group: Group | None
+    group: CellGroup | None
     alive: bool = True
     ending: bool = False  # killed as a whole
     used: bool = False  # has had a program
-    state: State = State.MAKING
+    state: CellState = CellState.MAKING
     run: Assignment | None = None
     handed: float = 0.0  # when its program was given the run
     went: float | None = None  # when that began
@@ -61,16 +61,16 @@ class Cell:
     @property
     def spare(self) -> bool:
         """Whether it may have the next run: its program is there, or in the making."""
-        waits = self.run is None and self.state in (State.MAKING, State.READY)
+        waits = self.run is None and self.state in (CellState.MAKING, CellState.READY)
         return waits and not self.ending and self.entry is not None
 
     @property
     def idle(self) -> bool:
-        return self.state is State.IDLE and not self.ending
+        return self.state is CellState.IDLE and not self.ending
 
     def rest(self) -> None:
         """Its program is gone; nothing of the run stays."""
-        self.state, self.used = State.IDLE, True
+        self.state, self.used = CellState.IDLE, True
         self.run = self.went = self.deadline = self.kill_at = None
         self.cpu_before_s = 0.0
         self.group_before_s = None

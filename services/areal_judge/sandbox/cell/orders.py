@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from areal_judge.sandbox.cell.messages import as_json, of_json
-from areal_judge.sandbox.values import Driver, Limits, Run, Script
+from areal_judge.sandbox.values import Driver, Limits, ProgramRun, PythonScript
 
 _LENGTH = struct.Struct("<I")
 
@@ -33,7 +33,7 @@ def _rlimits(limits: Limits, address_space: int, tasks: int) -> list[tuple[int, 
     return bounds
 
 
-def packed(run: Run, *, address_space: int = 0, tasks: int = 0) -> list[bytes]:
+def packed(run: ProgramRun, *, address_space: int = 0, tasks: int = 0) -> list[bytes]:
     """The order for a run, in pieces. `address_space` in bytes and `tasks` are 0 where something else bounds them."""
     entry = run.entry
     head: dict[str, Any] = {
@@ -42,7 +42,7 @@ def packed(run: Run, *, address_space: int = 0, tasks: int = 0) -> list[bytes]:
         "rlimits": _rlimits(run.limits, address_space, tasks),
     }  # fmt: skip
     body = b""
-    if isinstance(entry, Script):
+    if isinstance(entry, PythonScript):
         head |= {"kind": "script", "argv": list(entry.argv)}
         body = entry.source.encode("utf-8", "surrogatepass")
     elif isinstance(entry, Driver):
@@ -69,7 +69,7 @@ def write_order(pieces: Iterable[bytes]) -> int:
 
 
 @dataclass(frozen=True)
-class Order:
+class CellOrder:
     """An order as the cell reads it."""
 
     head: dict[str, Any]
@@ -77,11 +77,11 @@ class Order:
     files: tuple[tuple[str, bytes], ...]
 
 
-def read_order(descriptor: int) -> Order:
+def read_order(descriptor: int) -> CellOrder:
     return unpacked(os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_END), 0))
 
 
-def unpacked(data: bytes) -> Order:
+def unpacked(data: bytes) -> CellOrder:
     (size,) = _LENGTH.unpack_from(data)
     head, _ = of_json(data[4 : 4 + size].decode())
     (body_size,) = _LENGTH.unpack_from(data, 4 + size)
@@ -90,4 +90,4 @@ def unpacked(data: bytes) -> Order:
     for path, length in head["files"]:
         files.append((path, data[at : at + length]))
         at += length
-    return Order(head, data[8 + size : 8 + size + body_size], tuple(files))
+    return CellOrder(head, data[8 + size : 8 + size + body_size], tuple(files))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
+from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.values import Layers
 
 SETUP_FAILED = 120
@@ -14,10 +14,10 @@ CONTROL, ENTRY, RULES, FIRST_FREE = 3, 4, 5, 6  # a cell's descriptors before it
 
 
 @dataclass(frozen=True)
-class Place:
+class CellPlace:
     """One cell to make."""
 
-    shape: Shape  # of its first program
+    shape: CellShape  # of its first program
     uid: int
     means: Means
     layers: Layers

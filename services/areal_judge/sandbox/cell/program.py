@@ -27,8 +27,8 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from areal_judge.sandbox.cell import messages
-from areal_judge.sandbox.cell.orders import Order, read_order
-from areal_judge.sandbox.cell.place import ENTRY, SETUP_FAILED, Place
+from areal_judge.sandbox.cell.orders import CellOrder, read_order
+from areal_judge.sandbox.cell.place import ENTRY, SETUP_FAILED, CellPlace
 from areal_judge.sandbox.kernel import calls as kernel
 from areal_judge.sandbox.kernel import landlock
 
@@ -67,7 +67,7 @@ def give_up(tell: socket.socket, step: str, error: BaseException) -> NoReturn:
         os._exit(SETUP_FAILED)
 
 
-def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Callable[[], None]) -> NoReturn:
+def serve(entry: socket.socket, place: CellPlace, read_only: int | None, settled: Callable[[], None]) -> NoReturn:
     """Waits for a run, becomes it, ends.
 
     `read_only` is the ruleset for a run that may not write; `settled` returns when a program may begin.
@@ -96,7 +96,7 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
     os._exit(1)
 
 
-def receive(entry: socket.socket) -> tuple[Order, list[int]]:
+def receive(entry: socket.socket) -> tuple[CellOrder, list[int]]:
     """A run as it was handed over: its order, its other descriptors."""
     given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
     if given is None:
@@ -110,7 +110,7 @@ def say_go(entry: socket.socket) -> None:
     entry.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
 
 
-def _take_descriptors(given: list[int], place: Place) -> socket.socket | None:
+def _take_descriptors(given: list[int], place: CellPlace) -> socket.socket | None:
     """The standard streams become 0 to 2, a channel 3. Those given are above: the order had 3."""
     for standard in range(3):
         os.dup2(given[standard], standard)
@@ -121,7 +121,7 @@ def _take_descriptors(given: list[int], place: Place) -> socket.socket | None:
     return socket.socket(fileno=_CHANNEL) if len(given) > 3 else None
 
 
-def lay_files(order: Order) -> None:
+def lay_files(order: CellOrder) -> None:
     executable = set(order.head["executable"])
     for path, data in order.files:
         if directory := os.path.dirname(path):
@@ -131,7 +131,7 @@ def lay_files(order: Order) -> None:
             file.write(data)
 
 
-def set_limits(order: Order, settable: Collection[int]) -> None:
+def set_limits(order: CellOrder, settable: Collection[int]) -> None:
     """Both limits of each kind alike: what ends the program can't be caught."""
     cpu = max(1, math.ceil(order.head["cpu_s"] + time.process_time() - _SETUP_CPU_S))
     for kind, value in ((resource.RLIMIT_CPU, cpu), *order.head["rlimits"]):
@@ -141,7 +141,7 @@ def set_limits(order: Order, settable: Collection[int]) -> None:
             resource.setrlimit(kind, (bound, bound))
 
 
-def action_of(order: Order, channel: socket.socket | None) -> Callable[[], NoReturn]:
+def action_of(order: CellOrder, channel: socket.socket | None) -> Callable[[], NoReturn]:
     """What is left to do: the program itself."""
     kind = order.head["kind"]
     if kind == "command":

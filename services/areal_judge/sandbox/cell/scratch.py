@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.place import Place
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.place import CellPlace
 from areal_judge.sandbox.kernel import calls as kernel
 from areal_judge.sandbox.kernel import landlock, mounts
 
@@ -45,19 +45,19 @@ def look(directories: Sequence[str]) -> _Look:
 class Scratch:
     """The scratches of one cell, one after the other. Its mounts are in the cell's own mount namespace."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CellPlace) -> None:
         self._place = place
         apart = place.means.own_user and place.layers.user
         self.owner = place.uid if apart else os.geteuid()
         self._group = place.uid if apart else os.getegid()
-        self._shape: Shape | None = None
+        self._shape: CellShape | None = None
         self._made: _Look = ()
         self._left: _Look = ()
         self.changed_ns = 0
         self.box = "/"
         self.rules: Rules | None = None
 
-    def provide(self, shape: Shape) -> None:
+    def provide(self, shape: CellShape) -> None:
         """Has an empty scratch of this shape ready. Raises OSError."""
         if self._shape != shape:
             self._mount(shape)
@@ -74,7 +74,7 @@ class Scratch:
             self._unmount()
         self._left = ()  # the next program is forked with this object in its memory
 
-    def _mount(self, shape: Shape) -> None:
+    def _mount(self, shape: CellShape) -> None:
         self._unmount()
         place, means = self._place, self._place.means
         options = mounts.tmpfs_options(
@@ -100,14 +100,14 @@ class Scratch:
         self._shape = None
         mounts.remove_scratch(self._directories)
 
-    def _rulesets(self, shape: Shape) -> Rules:
+    def _rulesets(self, shape: CellShape) -> Rules:
         abi = self._place.means.landlock_abi
         run = landlock.EXECUTE if shape.execute else 0
         devices = landlock.READ_FILE | landlock.WRITE_FILE
-        everywhere = [landlock.Rule("/", landlock.READ | run)]
-        everywhere += [landlock.Rule(f"/dev/{name}", devices) for name in ("null", "zero", "full")]
+        everywhere = [landlock.PathRule("/", landlock.READ | run)]
+        everywhere += [landlock.PathRule(f"/dev/{name}", devices) for name in ("null", "zero", "full")]
         write = landlock.writing(abi) | run
-        writable = [landlock.Rule(path, write) for path in (self.box, "/tmp", "/dev/shm")]
+        writable = [landlock.PathRule(path, write) for path in (self.box, "/tmp", "/dev/shm")]
         return Rules(landlock.ruleset([*everywhere, *writable], abi), landlock.ruleset(everywhere, abi))
 
 

@@ -23,8 +23,8 @@ from typing import NoReturn
 
 from areal_judge.sandbox.cell import messages, program
 from areal_judge.sandbox.cell.confinement import seal_ipc
-from areal_judge.sandbox.cell.messages import Shape
-from areal_judge.sandbox.cell.place import CONTROL, Place
+from areal_judge.sandbox.cell.messages import CellShape
+from areal_judge.sandbox.cell.place import CONTROL, CellPlace
 from areal_judge.sandbox.cell.scratch import Scratch, settle
 from areal_judge.sandbox.cell.warm_up import announce_ready
 from areal_judge.sandbox.kernel import calls as kernel
@@ -36,7 +36,7 @@ _CAPABILITIES = (kernel.CAP_CHOWN, kernel.CAP_KILL, kernel.CAP_SETGID, kernel.CA
 class Warden:
     """The calling process, which is process 1 of new namespaces."""
 
-    def __init__(self, place: Place, entry: socket.socket) -> None:
+    def __init__(self, place: CellPlace, entry: socket.socket) -> None:
         self._place = place
         self._entry = entry
         self._control = socket.socket(fileno=CONTROL)
@@ -74,16 +74,16 @@ class Warden:
             self._scratch.renew()
             shape = self._next_shape(shape)
 
-    def _next_shape(self, last: Shape) -> Shape:
+    def _next_shape(self, last: CellShape) -> CellShape:
         said = self._control.recv(messages.DATAGRAM_BYTES)
         if not said:
             os._exit(0)
         if said == self._last_said:
             return last
         self._last_said = said
-        return Shape(*json.loads(said)["make"])
+        return CellShape(*json.loads(said)["make"])
 
-    def _become_program(self, shape: Shape) -> NoReturn:
+    def _become_program(self, shape: CellShape) -> NoReturn:
         step = "session"
         scratch, entry = self._scratch, self._entry
         try:

@@ -17,11 +17,11 @@ import sys
 from collections.abc import Iterator
 
 from areal_judge.sandbox.cell import messages, program
-from areal_judge.sandbox.cell.orders import Order, packed, unpacked, write_order
-from areal_judge.sandbox.values import Run, Script
+from areal_judge.sandbox.cell.orders import CellOrder, packed, unpacked, write_order
+from areal_judge.sandbox.values import ProgramRun, PythonScript
 
 _ROUNDS = 24  # code is specialised after eight calls, in steps
-_ORDER = b"".join(packed(Run(Script("print(end='')"))))
+_ORDER = b"".join(packed(ProgramRun(PythonScript("print(end='')"))))
 
 
 def warm_up() -> None:
@@ -53,7 +53,7 @@ def _restoring_globals() -> Iterator[None]:
     linecache.cache.pop(program.SCRIPT_NAME, None)
 
 
-def _touch_code(order: Order) -> None:
+def _touch_code(order: CellOrder) -> None:
     """What a program's process does with its order, and doesn't only do once."""
     program.lay_files(order)
     program.set_limits(order, ())

@@ -242,9 +242,9 @@ def _reachable_by_others(paths: tuple[str, ...]) -> bool:
 
 def _rules_without_private_root(config: dict[str, Any], abi: int) -> int:
     paths = (*mounts.library_paths(), *config["readable"])
-    rules = [landlock.Rule(path, landlock.READ) for path in paths]
-    rules += [landlock.Rule(f"/dev/{name}", landlock.READ_FILE) for name in ("zero", "full", "random", "urandom")]
-    rules.append(landlock.Rule("/dev/null", landlock.READ_FILE | landlock.WRITE_FILE))
+    rules = [landlock.PathRule(path, landlock.READ) for path in paths]
+    rules += [landlock.PathRule(f"/dev/{name}", landlock.READ_FILE) for name in ("zero", "full", "random", "urandom")]
+    rules.append(landlock.PathRule("/dev/null", landlock.READ_FILE | landlock.WRITE_FILE))
     return landlock.ruleset(rules, abi)
 
 

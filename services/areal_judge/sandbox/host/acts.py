@@ -134,7 +134,7 @@ def files_outside(outside: Outside) -> str:
     version = landlock.abi()
     if not version:
         raise NotHeld("the kernel has no Landlock")
-    rules = landlock.ruleset([landlock.Rule("/dev/null", landlock.READ_FILE)], version)
+    rules = landlock.ruleset([landlock.PathRule("/dev/null", landlock.READ_FILE)], version)
     _no_new_privileges()
     landlock.restrict(rules)
     os.close(os.open("/dev/null", os.O_RDONLY))

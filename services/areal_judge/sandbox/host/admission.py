@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from areal.errors import ConfigError
 
-from areal_judge.sandbox.values import Command, Powers, Run
+from areal_judge.sandbox.values import ImageCommand, Powers, ProgramRun
 
 
 class SandboxRefusalError(ConfigError):
     """This machine's tier can't run what was asked."""
 
 
-def check(run: Run, powers: Powers) -> None:
+def check(run: ProgramRun, powers: Powers) -> None:
     """Raises SandboxRefusalError for a run that these powers can't run, or that names files where none may be."""
     needs = []
     if run.limits.processes > 1 and not powers.fork:
         needs.append(f"{run.limits.processes} processes")
-    if isinstance(run.entry, Command) and not powers.execute:
+    if isinstance(run.entry, ImageCommand) and not powers.execute:
         needs.append("to execute programs")
     if (run.files or run.keep) and not powers.scratch:
         needs.append("a scratch directory for its files")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from areal_judge.sandbox.host.acts import NotHeld, Outside
 from areal_judge.sandbox.host.delegation import find, make_parent, remove_parent
-from areal_judge.sandbox.kernel.cgroups import Group, Groups
+from areal_judge.sandbox.kernel.cgroups import CellGroup, Groups
 
 _MEMORY_BYTES = 48 << 20
 _TASKS = 2
@@ -38,7 +38,7 @@ def tasks_of_group(outside: Outside) -> str:
 
 
 @contextlib.contextmanager
-def _group(label: str) -> Iterator[tuple[Group, int]]:
+def _group(label: str) -> Iterator[tuple[CellGroup, int]]:
     delegation = find()
     if not delegation.version:
         raise NotHeld("no cgroup with memory and pids can be made here")
@@ -60,7 +60,7 @@ def _group(label: str) -> Iterator[tuple[Group, int]]:
         remove_parent(parent)
 
 
-def _in_group(group: Group, act: Callable[[], int]) -> int:
+def _in_group(group: CellGroup, act: Callable[[], int]) -> int:
     joins = group.joins()
     pid = os.fork()
     if pid == 0:

@@ -23,7 +23,7 @@ from areal.errors import InfraError
 
 from areal_judge.sandbox.host import acts, group_acts, gvisor, tiers
 from areal_judge.sandbox.kernel import calls as kernel
-from areal_judge.sandbox.values import Powers, Probe, Tier
+from areal_judge.sandbox.values import Powers, Tier, TierProbe
 
 KERNEL_VARIABLE = "AREAL_SANDBOX_KERNEL"
 """Kata's kernel is a Linux like any other; nothing tells it from a machine's. Who chose the RuntimeClass says so."""
@@ -73,22 +73,22 @@ def probe(highest: Tier = Tier.T4, allow_unsafe: bool = False) -> Powers:
     return tiers.decide(probes, kernel_name, highest, allow_unsafe)
 
 
-def _kernel(probes: list[Probe]) -> str:
+def _kernel(probes: list[TierProbe]) -> str:
     if any(probe.name == "gvisor" and probe.held for probe in probes):
         return "gvisor"
     return "kata" if os.environ.get(KERNEL_VARIABLE) == "kata" else "host"
 
 
-def _own_kernel(name: str) -> Probe:
+def _own_kernel(name: str) -> TierProbe:
     details = {
         "gvisor": "gVisor, by its behaviour",
         "kata": f"Kata, by the declaration {KERNEL_VARIABLE}=kata",
         "host": "the kernel is the machine's, as far as can be seen",
     }
-    return Probe("own_kernel", name != "host", details[name])
+    return TierProbe("own_kernel", name != "host", details[name])
 
 
-def _ask_elsewhere() -> list[Probe]:
+def _ask_elsewhere() -> list[TierProbe]:
     root = str(Path(__file__).resolve().parents[3])
     code = f"import sys; sys.path.insert(0, {root!r}); from areal_judge.sandbox.host import probing; probing.main()"
     try:
@@ -97,7 +97,7 @@ def _ask_elsewhere() -> list[Probe]:
             stdin=subprocess.DEVNULL, capture_output=True, env={}, cwd="/", timeout=_INTERPRETER_S,
             start_new_session=True, check=True,
         )  # fmt: skip
-        return [Probe(**one) for one in json.loads(done.stdout)]
+        return [TierProbe(**one) for one in json.loads(done.stdout)]
     except subprocess.CalledProcessError as error:
         raise InfraError(f"the probes of the sandbox failed: {error.stderr.decode(errors='replace')[-500:]}") from error
     except subprocess.TimeoutExpired as error:
@@ -110,10 +110,10 @@ def main() -> None:
         print(json.dumps([{"name": one.name, "held": one.held, "detail": one.detail} for one in ask(outside)]))
 
 
-def ask(outside: acts.Outside, questions: Mapping[str, acts.Act] = ACTS) -> list[Probe]:
+def ask(outside: acts.Outside, questions: Mapping[str, acts.Act] = ACTS) -> list[TierProbe]:
     """Every act in a child of its own, all at once; one that doesn't answer in time didn't hold."""
     waiting: dict[int, tuple[str, int]] = {}
-    answers: dict[str, Probe] = {}
+    answers: dict[str, TierProbe] = {}
     for name, act in questions.items():
         descriptor, pid = _started(act, outside)
         waiting[descriptor] = (name, pid)
@@ -152,17 +152,17 @@ def _started(act: acts.Act, outside: acts.Outside) -> tuple[int, int]:
         os._exit(0)
 
 
-def _answer(name: str, pid: int, said: bytes, *, in_time: bool) -> Probe:
+def _answer(name: str, pid: int, said: bytes, *, in_time: bool) -> TierProbe:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if not in_time:
-        return Probe(name, False, f"no answer in {_ACT_S:g} s")
+        return TierProbe(name, False, f"no answer in {_ACT_S:g} s")
     try:
         held, detail = json.loads(said)
-        return Probe(name, bool(held), str(detail))
+        return TierProbe(name, bool(held), str(detail))
     except ValueError:
-        return Probe(name, False, f"ended without an answer ({os.waitstatus_to_exitcode(status)})")
+        return TierProbe(name, False, f"ended without an answer ({os.waitstatus_to_exitcode(status)})")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The sandbox: runs programs that nobody trusts, each in a cell, and says how each ended.
 
 Owns admission (what this machine's tier can run), the number of runs at once, a run's descriptors, and the way from a
-request to `Ended`. It never blocks, never touches a path that a run could have made, and never turns a fault of the
+request to `RunEnding`. It never blocks, never touches a path that a run could have made, and never turns a fault of the
 machine into a program's: that is an InfraError.
 """
 
@@ -21,27 +21,27 @@ from typing import Any
 
 from areal.errors import ConfigError, InfraError
 
-from areal_judge.sandbox.cell.messages import Shape
+from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.cell.orders import packed, write_order
 from areal_judge.sandbox.host import delegation, tiers
 from areal_judge.sandbox.host.admission import SandboxRefusalError, check
 from areal_judge.sandbox.host.probing import probe
 from areal_judge.sandbox.host.profiles import Profile
-from areal_judge.sandbox.host.session import MAX_FRAME_BYTES, Session, close, shut_down
+from areal_judge.sandbox.host.session import MAX_FRAME_BYTES, CellSession, close, shut_down
 from areal_judge.sandbox.host.slots import RunSlots
-from areal_judge.sandbox.host.streams import CappedReader, Pipe, input_of, unpack
-from areal_judge.sandbox.host.verdicts import Seen, verdict
+from areal_judge.sandbox.host.streams import CappedReader, DescriptorPair, input_of, unpack
+from areal_judge.sandbox.host.verdicts import EndEvidence, verdict
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig
 from areal_judge.sandbox.values import (
     ALL_LAYERS,
-    Command,
     Driver,
-    Ended,
+    ImageCommand,
     Layers,
     Limits,
     MemoryBound,
     Powers,
-    Run,
+    ProgramRun,
+    RunEnding,
     Tier,
 )
 
@@ -196,7 +196,7 @@ class Sandbox:
 
     # ---- runs
 
-    async def run(self, run: Run) -> Ended:
+    async def run(self, run: ProgramRun) -> RunEnding:
         """Runs a Script or a Command to its end.
 
         Raises:
@@ -208,7 +208,7 @@ class Sandbox:
         return await self._run(run, None)
 
     @contextlib.asynccontextmanager
-    async def session(self, run: Run, max_frame_bytes: int = MAX_FRAME_BYTES) -> AsyncIterator[Session]:
+    async def session(self, run: ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES) -> AsyncIterator[CellSession]:
         """Starts a Driver and gives the line to it, once it runs. On leaving, the run is killed if it isn't over.
 
         Raises as `run` does.
@@ -223,7 +223,7 @@ class Sandbox:
             yield Pair(self)
 
     @contextlib.asynccontextmanager
-    async def _session(self, run: Run, max_frame_bytes: int, *, reserved: bool) -> AsyncIterator[Session]:
+    async def _session(self, run: ProgramRun, max_frame_bytes: int, *, reserved: bool) -> AsyncIterator[CellSession]:
         drivers = self._config.drivers
         if not isinstance(run.entry, Driver) or run.entry.module not in drivers:
             name = run.entry.module if isinstance(run.entry, Driver) else type(run.entry).__name__
@@ -242,7 +242,7 @@ class Sandbox:
                 if killers:
                     killers[0](reason)
 
-            yield Session(ours, task, kill, max_frame_bytes)
+            yield CellSession(ours, task, kill, max_frame_bytes)
         finally:
             shut_down(ours)
             if not task.done():
@@ -253,13 +253,13 @@ class Sandbox:
             finally:
                 close(ours)
 
-    def _bounds(self, run: Run, zygote: Zygote) -> dict[str, int]:
+    def _bounds(self, run: ProgramRun, zygote: Zygote) -> dict[str, int]:
         """What bounds a run's address space, 0 where its memory is counted by a group, and its user's tasks."""
         limits = run.limits
         address_space = 0
         if run.as_memory and not self._delegation.version:
             address_space = limits.memory_bytes
-            if not isinstance(run.entry, Command):
+            if not isinstance(run.entry, ImageCommand):
                 address_space += zygote.address_space
         apart = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
         # A user's tasks are counted all over the machine, those of another service's runs too: a group counts better.
@@ -267,24 +267,24 @@ class Sandbox:
         return {"address_space": address_space, "tasks": bound}
 
     @staticmethod
-    def _message(number: int, run: Run, tell: bool) -> dict[str, Any]:
+    def _message(number: int, run: ProgramRun, tell: bool) -> dict[str, Any]:
         """What the zygote is told of a run."""
         limits = run.limits
         return {
-            "op": "run", "id": number, "shape": Shape.of(run), "wall_s": limits.wall_s, "keep": list(run.keep),
+            "op": "run", "id": number, "shape": CellShape.of(run), "wall_s": limits.wall_s, "keep": list(run.keep),
             "keep_bytes": limits.disk_bytes, "tell": tell, "channel": tell, "memory": limits.memory_bytes,
             "tasks": _tasks(limits) + 1,
         }  # fmt: skip
 
     async def _run(
         self,
-        run: Run,
+        run: ProgramRun,
         channel: socket.socket | None,
         went: asyncio.Future[None] | None = None,
         killers: list[Any] | None = None,
         *,
         reserved: bool = False,
-    ) -> Ended:
+    ) -> RunEnding:
         asked = time.monotonic()
         theirs: list[int] = [channel.detach()] if channel is not None else []
         try:
@@ -308,12 +308,12 @@ class Sandbox:
     async def _on(
         self,
         zygote: Zygote,
-        run: Run,
+        run: ProgramRun,
         channel: list[int],
         asked: float,
         went: asyncio.Future[None] | None,
         killers: list[Any] | None,
-    ) -> Ended:
+    ) -> RunEnding:
         number = next(self._numbers)
         reasons: list[str] = []
 
@@ -328,7 +328,7 @@ class Sandbox:
         limits = run.limits
         with contextlib.ExitStack() as stack:
             theirs = [write_order(packed(run, **self._bounds(run, zygote))), input_of(run.stdin, stack)]
-            stdout, stderr, kept = Pipe(), Pipe(), Pipe() if run.keep else None
+            stdout, stderr, kept = DescriptorPair(), DescriptorPair(), DescriptorPair() if run.keep else None
             theirs += [stdout.writer, stderr.writer, *channel]
             channel.clear()
             if kept is not None:
@@ -367,7 +367,7 @@ class Sandbox:
 
     def _ended(
         self,
-        run: Run,
+        run: ProgramRun,
         event: dict[str, Any],
         asked: float,
         out: bytes,
@@ -375,12 +375,12 @@ class Sandbox:
         truncated: bool,
         files: dict[str, bytes],
         over: bool,
-    ) -> Ended:
+    ) -> RunEnding:
         if event.get("lost") and not event["reason"] and not event["oom"]:
             raise InfraError("the first process of a cell was lost", fix="try again")
         began = event["went"] if event["went"] is not None else event["ended"]
         wall_s = max(0.0, event["ended"] - began)
-        seen = Seen(
+        seen = EndEvidence(
             status=event["status"], reason="output" if over else event["reason"], wall_s=wall_s,
             cpu_s=event["cpu_s"], cpu_all_s=event["cpu_all_s"], rss_bytes=event["rss"], out_of_memory=event["oom"],
             tasks_refused=event["tasks_hit"], disk_full=event["full"], stderr=err,
@@ -390,7 +390,7 @@ class Sandbox:
         counters.runs += 1
         counters.spare_misses += bool(event["cold"])
         counters.endings[said.ending] = counters.endings.get(said.ending, 0) + 1
-        return Ended(
+        return RunEnding(
             ending=said.ending, exit_code=said.exit_code, signal=said.signal, stdout=out, stderr=err,
             stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
             memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
@@ -404,8 +404,8 @@ class Pair:
         self._sandbox = sandbox
 
     def session(
-        self, run: Run, max_frame_bytes: int = MAX_FRAME_BYTES
-    ) -> contextlib.AbstractAsyncContextManager[Session]:
+        self, run: ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES
+    ) -> contextlib.AbstractAsyncContextManager[CellSession]:
         """As `Sandbox.session`, in a slot of the pair."""
         return self._sandbox._session(run, max_frame_bytes, reserved=True)
 

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from areal.errors import ArealError, ConfigError
 
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Command, Ended, Ending, Limits, Powers, Probe, Run, Script, Tier
+from areal_judge.sandbox.values import (
+    Ending,
+    ImageCommand,
+    Limits,
+    Powers,
+    ProgramRun,
+    PythonScript,
+    RunEnding,
+    Tier,
+    TierProbe,
+)
 
 _PATIENT = Limits(wall_s=20.0, cpu_s=5.0)  # a busy machine is no broken one
 _SPIN = Limits(wall_s=20.0, cpu_s=1.0)
@@ -93,77 +103,81 @@ except OSError:
 @dataclass(frozen=True)
 class _Trial:
     name: str
-    run: Run
-    right: Callable[[Ended], bool]
+    run: ProgramRun
+    right: Callable[[RunEnding], bool]
     capability: Callable[[Powers], bool] = lambda powers: True
     least: Tier = Tier.T0
     costly: bool = False  # seconds of processor, or much memory
 
 
-def _printed(text: bytes) -> Callable[[Ended], bool]:
+def _printed(text: bytes) -> Callable[[RunEnding], bool]:
     return lambda ended: ended.clean and ended.stdout.strip() == text
 
 
 def _trials(service_pid: int) -> tuple[_Trial, ...]:
     reach = _REACH.replace("@pid@", str(service_pid)).replace("@file@", __file__)
-    forks = Script("import os\npid = os.fork()\npid or os._exit(0)\nos.wait()\nprint('child')")
-    shell = Command(("/bin/sh", "-c", "read line; echo $line"))
-    outside = Command(("/bin/sh", "-c", f"cat {__file__} >/dev/null 2>&1 && echo won || echo held"))
+    forks = PythonScript("import os\npid = os.fork()\npid or os._exit(0)\nos.wait()\nprint('child')")
+    shell = ImageCommand(("/bin/sh", "-c", "read line; echo $line"))
+    outside = ImageCommand(("/bin/sh", "-c", f"cat {__file__} >/dev/null 2>&1 && echo won || echo held"))
     return (
-        _Trial("script", Run(Script("print(input())"), b"42\n", limits=_PATIENT), _printed(b"42")),
-        _Trial("script_attack", Run(Script(reach), limits=_PATIENT), _printed(b"held"), least=Tier.T2),
+        _Trial("script", ProgramRun(PythonScript("print(input())"), b"42\n", limits=_PATIENT), _printed(b"42")),
+        _Trial("script_attack", ProgramRun(PythonScript(reach), limits=_PATIENT), _printed(b"held"), least=Tier.T2),
         _Trial(
             "time_attack",
-            Run(Script("while True: pass"), limits=_SPIN),
+            ProgramRun(PythonScript("while True: pass"), limits=_SPIN),
             lambda ended: ended.ending in (Ending.CPU_LIMIT, Ending.WALL_LIMIT),
             costly=True,
         ),
         _Trial(
             "memory_attack",
-            Run(Script("held = [b'x' * (1 << 20) for _ in range(400)]\nprint('won')"), limits=_GREEDY),
+            ProgramRun(PythonScript("held = [b'x' * (1 << 20) for _ in range(400)]\nprint('won')"), limits=_GREEDY),
             lambda ended: ended.ending is Ending.MEMORY_LIMIT,
             costly=True,
         ),
         _Trial(
             "wall_attack",
-            Run(Script("import time\ntime.sleep(20)"), limits=_IDLE),
+            ProgramRun(PythonScript("import time\ntime.sleep(20)"), limits=_IDLE),
             lambda ended: ended.ending is Ending.WALL_LIMIT,
         ),
         _Trial(
             "output_attack",
-            Run(Script("while True: print('x' * 1000)"), limits=_LOUD),
+            ProgramRun(PythonScript("while True: print('x' * 1000)"), limits=_LOUD),
             lambda ended: ended.ending is Ending.OUTPUT_LIMIT,
         ),
-        _Trial("descriptors_attack", Run(Script(_OPENS), limits=_PATIENT), _printed(b"held")),
+        _Trial("descriptors_attack", ProgramRun(PythonScript(_OPENS), limits=_PATIENT), _printed(b"held")),
         _Trial(
             "disk_attack",
-            Run(Script(_WRITES), limits=_FULL),
+            ProgramRun(PythonScript(_WRITES), limits=_FULL),
             lambda ended: ended.ending is Ending.DISK_LIMIT,
             lambda powers: powers.scratch,
             Tier.T3,
         ),
         _Trial(
             "inodes_attack",
-            Run(Script(_NAMES), limits=_FULL),
+            ProgramRun(PythonScript(_NAMES), limits=_FULL),
             _printed(b"held"),
             lambda powers: powers.scratch,
             Tier.T3,
         ),
-        _Trial("several", Run(forks, limits=_SEVERAL), _printed(b"child"), lambda powers: powers.fork),
+        _Trial("several", ProgramRun(forks, limits=_SEVERAL), _printed(b"child"), lambda powers: powers.fork),
         _Trial(
             "several_attack",
-            Run(Script(_FORKS), limits=_SEVERAL),
+            ProgramRun(PythonScript(_FORKS), limits=_SEVERAL),
             _printed(b"held"),
             lambda powers: powers.fork,
             Tier.T2,
         ),
-        _Trial("command", Run(shell, b"42\n", limits=_SEVERAL), _printed(b"42"), lambda powers: powers.execute),
+        _Trial("command", ProgramRun(shell, b"42\n", limits=_SEVERAL), _printed(b"42"), lambda powers: powers.execute),
         _Trial(
-            "command_attack", Run(outside, limits=_SEVERAL), _printed(b"held"), lambda powers: powers.execute, Tier.T2
+            "command_attack",
+            ProgramRun(outside, limits=_SEVERAL),
+            _printed(b"held"),
+            lambda powers: powers.execute,
+            Tier.T2,
         ),
         _Trial(
             "files",
-            Run(Script("print(open('given').read())"), files={"given": b"42"}, limits=_PATIENT),
+            ProgramRun(PythonScript("print(open('given').read())"), files={"given": b"42"}, limits=_PATIENT),
             _printed(b"42"),
             lambda powers: powers.scratch,
         ),
@@ -175,7 +189,7 @@ def _bounds_processes(powers: Powers) -> bool:
     return any(probe.held for probe in powers.probes if probe.name in ("rlimit_processes", "cgroup_processes"))
 
 
-async def self_test(sandbox: Sandbox, *, thorough: bool = True, service_pid: int | None = None) -> list[Probe]:
+async def self_test(sandbox: Sandbox, *, thorough: bool = True, service_pid: int | None = None) -> list[TierProbe]:
     """One probe a kind of run, benign and hostile; all held where the sandbox does what it reports.
 
     Args:
@@ -190,16 +204,16 @@ async def self_test(sandbox: Sandbox, *, thorough: bool = True, service_pid: int
     return list(await asyncio.gather(*(_try(sandbox, one) for one in wanted)))
 
 
-async def _try(sandbox: Sandbox, trial: _Trial) -> Probe:
+async def _try(sandbox: Sandbox, trial: _Trial) -> TierProbe:
     can = trial.capability(sandbox.powers)
     try:
         ended = await sandbox.run(trial.run)
     except ConfigError as error:
-        return Probe(trial.name, not can, f"refused: {error.message}")
+        return TierProbe(trial.name, not can, f"refused: {error.message}")
     except ArealError as error:
-        return Probe(trial.name, False, str(error))
+        return TierProbe(trial.name, False, str(error))
     if not can:
-        return Probe(trial.name, False, f"it ran, though {sandbox.powers.tier.name} reports no way to")
+        return TierProbe(trial.name, False, f"it ran, though {sandbox.powers.tier.name} reports no way to")
     right = trial.right(ended)
     said = (ended.stdout[-200:] + ended.stderr[-200:]).decode(errors="replace").strip()
-    return Probe(trial.name, right, ended.ending.value if right else f"{ended.ending.value}: {said}")
+    return TierProbe(trial.name, right, ended.ending.value if right else f"{ended.ending.value}: {said}")

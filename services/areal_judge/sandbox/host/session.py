@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from areal.errors import ArealError
 
-from areal_judge.sandbox.values import Ended
+from areal_judge.sandbox.values import RunEnding
 
 MAX_FRAME_BYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
@@ -24,11 +24,15 @@ class FrameError(ArealError):
     """The cell sent what is no frame: too long, or cut off."""
 
 
-class Session:
+class CellSession:
     """The holder's end. Made by `Sandbox.session`."""
 
     def __init__(
-        self, channel: socket.socket, ended: asyncio.Future[Ended], kill: Callable[[str], None], max_frame_bytes: int
+        self,
+        channel: socket.socket,
+        ended: asyncio.Future[RunEnding],
+        kill: Callable[[str], None],
+        max_frame_bytes: int,
     ) -> None:
         self._channel = channel
         self._ended = ended
@@ -75,7 +79,7 @@ class Session:
                     return None
                 self._buffer += data
 
-    async def finish(self, grace_s: float = 0.2) -> Ended:
+    async def finish(self, grace_s: float = 0.2) -> RunEnding:
         """Shuts the channel down, waits for the program's end, kills it when that takes longer than the grace."""
         shut_down(self._channel)
         done, _ = await asyncio.wait([self._ended], timeout=grace_s)
@@ -83,7 +87,7 @@ class Session:
             self._kill("cancel")
         return await asyncio.shield(self._ended)
 
-    async def over(self) -> Ended:
+    async def over(self) -> RunEnding:
         """Waits for the program's end, whoever ends it. Raises InfraError."""
         return await asyncio.shield(self._ended)
 

@@ -97,7 +97,7 @@ class Feeder:
             self._left = memoryview(b"")
 
 
-class Pipe:
+class DescriptorPair:
     """A pipe's two descriptors."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def input_of(data: bytes, stack: contextlib.ExitStack) -> int:
     """A descriptor from which a program reads this. The stack stops the feeding of what no pipe holds at once."""
     if not data:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    pipe = Pipe()
+    pipe = DescriptorPair()
     stack.callback(Feeder(pipe.writer, data).close)
     return pipe.reader
 

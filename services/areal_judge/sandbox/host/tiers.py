@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from areal_judge.sandbox.values import MemoryBound, Powers, Probe, Tier
+from areal_judge.sandbox.values import MemoryBound, Powers, Tier, TierProbe
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def promise(tier: Tier) -> Promise:
     return next(one for one in TABLE if one.tier is tier)
 
 
-def missing(tier: Tier, probes: Iterable[Probe]) -> tuple[Requirement, ...]:
+def missing(tier: Tier, probes: Iterable[TierProbe]) -> tuple[Requirement, ...]:
     """What of a tier's requirements didn't hold, in the table's order. Empty: the tier is there."""
     held = {probe.name for probe in probes if probe.held}
     lacking = [one for one in REQUIRED[tier] if not held.intersection(one.probes)]
@@ -170,14 +170,14 @@ def missing(tier: Tier, probes: Iterable[Probe]) -> tuple[Requirement, ...]:
     return tuple(dict.fromkeys(lacking))
 
 
-def _host_tier(probes: Iterable[Probe]) -> Tier:
+def _host_tier(probes: Iterable[TierProbe]) -> Tier:
     """The highest tier without asking whose kernel it is."""
     found = tuple(probes)
     return next((tier for tier in (Tier.T3, Tier.T2) if not missing(tier, found)), Tier.T0)
 
 
 def decide(
-    probes: Iterable[Probe], kernel: str = "host", highest: Tier = Tier.T4, allow_unsafe: bool = False
+    probes: Iterable[TierProbe], kernel: str = "host", highest: Tier = Tier.T4, allow_unsafe: bool = False
 ) -> Powers:
     """What the probes add up to. A run of T2 is one process that writes nothing.
 

@@ -17,7 +17,7 @@ _OUT_OF_TASKS = (b"can't start new thread", b"Resource temporarily unavailable",
 
 
 @dataclass(frozen=True)
-class Seen:
+class EndEvidence:
     """What is known of an end. Times are seconds."""
 
     status: int  # as wait gives it
@@ -39,7 +39,7 @@ class Verdict:
     signal: int | None = None
 
 
-def verdict(seen: Seen, limits: Limits) -> Verdict:
+def verdict(seen: EndEvidence, limits: Limits) -> Verdict:
     """The first of these that holds: killed by us, out of time, memory, disk or processes; otherwise as it ended.
 
     A limit on memory, disk or processes is named only for a program that ended badly. Memory: its cgroup killed it; or

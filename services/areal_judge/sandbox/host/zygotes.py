@@ -56,7 +56,7 @@ class ZygoteConfig:
 
 
 @dataclass
-class Flight:
+class ZygoteRun:
     """A run that a zygote has."""
 
     ended: asyncio.Future[dict[str, Any]]
@@ -83,7 +83,7 @@ class Zygote:
     retiring: bool = False
     dead: bool = False
     last_trouble: str = ""
-    flights: dict[int, Flight] = field(default_factory=dict)
+    flights: dict[int, ZygoteRun] = field(default_factory=dict)
     _outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -148,9 +148,9 @@ class Zygote:
             return os.pread(self.errors, 8192, 0).decode(errors="replace").strip()[-2000:]
         return ""
 
-    def submit(self, run: dict[str, Any], descriptors: Sequence[int], went: Callable[[], None] | None) -> Flight:
+    def submit(self, run: dict[str, Any], descriptors: Sequence[int], went: Callable[[], None] | None) -> ZygoteRun:
         """Hands over a run; its descriptors are the zygote's from here on."""
-        flight = Flight(asyncio.get_running_loop().create_future(), went)
+        flight = ZygoteRun(asyncio.get_running_loop().create_future(), went)
         if self.dead:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -23,7 +23,7 @@ def _write(descriptor: int, name: str, value: str) -> None:
         os.close(file)
 
 
-class _Files:
+class _GroupFiles:
     """Files of a group that are read again and again: each is opened once."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Usage:
 class _Peak:
     """The most memory since `begin`, where the kernel lets it be counted anew; otherwise only that of a first run."""
 
-    def __init__(self, name: str, files: _Files) -> None:
+    def __init__(self, name: str, files: _GroupFiles) -> None:
         self._name = name
         self._files = files
         self._file = -1
@@ -94,7 +94,7 @@ class _Peak:
             self._file = -1
 
 
-class Group:
+class CellGroup:
     """One cell's group, for one run after the other."""
 
     def __init__(self, version: int, parents: Sequence[int], name: str) -> None:
@@ -106,7 +106,7 @@ class Group:
         self._tasks: int | None = None
         self._killed = self._refused = 0
         self._bare_bytes: int | None = None
-        self._files = _Files()
+        self._files = _GroupFiles()
         self._current = "memory.usage_in_bytes" if version == 1 else "memory.current"
         self._peak = _Peak("memory.max_usage_in_bytes" if version == 1 else "memory.peak", self._files)
         try:
@@ -224,8 +224,8 @@ class Groups:
     def __bool__(self) -> bool:
         return self._version > 0
 
-    def make(self, name: str) -> Group:
-        return Group(self._version, self.parents, name)
+    def make(self, name: str) -> CellGroup:
+        return CellGroup(self._version, self.parents, name)
 
     def close(self) -> None:
         for parent in self.parents:

@@ -34,7 +34,7 @@ _PATH_BENEATH = 1
 
 
 @dataclass(frozen=True)
-class Rule:
+class PathRule:
     """What may be done below a path. A path that isn't there gives nothing."""
 
     path: str
@@ -83,7 +83,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def ruleset(rules: Sequence[Rule], version: int) -> int:
+def ruleset(rules: Sequence[PathRule], version: int) -> int:
     """A descriptor of these rules. Each process that applies it is in a scope of its own."""
     attributes = _Attributes(handled(version), _NET if version >= 4 else 0, _SCOPES if version >= SCOPES_FROM else 0)
     size = 24 if version >= SCOPES_FROM else 16 if version >= 4 else 8

@@ -177,16 +177,16 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
     return out.assembled()
 
 
-class _Program(ctypes.Structure):
+class _FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-class Prepared:
+class FilterImage:
     """A filter in memory, ready for the kernel: made before a fork, installed after it."""
 
     def __init__(self, assembled: bytes) -> None:
         self._instructions = ctypes.create_string_buffer(assembled, len(assembled))
-        self._program = _Program(len(assembled) // 8, ctypes.cast(self._instructions, ctypes.c_void_p))
+        self._program = _FilterProgram(len(assembled) // 8, ctypes.cast(self._instructions, ctypes.c_void_p))
         self._address = ctypes.addressof(self._program)
 
     def install(self) -> None:
@@ -195,5 +195,5 @@ class Prepared:
 
 
 def install(assembled: bytes) -> None:
-    """Filters the calling process, as `Prepared.install`."""
-    Prepared(assembled).install()
+    """Filters the calling process, as `FilterImage.install`."""
+    FilterImage(assembled).install()

@@ -1,4 +1,4 @@
-"""Input of the builders of a job's children. Values only: the same `Wanted` always gives the same objects."""
+"""Input of the builders of a job's children. Values only: the same `JobBlueprint` always gives the same objects."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.values import (
     Judgement,
     Options,
@@ -16,7 +16,7 @@ from support.scripted_judge import SUITE, ScriptedJudge
 
 @pytest.mark.parametrize("source", ["sandbox-error", "raise", "break"])
 def test_a_failed_sandbox_is_tried_once_more_and_then_says_so_without_a_score(source: str) -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, int]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, int]:
         return await dispatcher.judge(Submission(source), SUITE), len(judge.asked)
 
     judgement, asked = scene(body)
@@ -30,7 +30,7 @@ def test_the_second_attempt_counts() -> None:
 
 
 def test_a_time_limit_is_not_tried_again() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> int:
         await dispatcher.judge(Submission("time"), SUITE)
         return len(judge.asked)
 

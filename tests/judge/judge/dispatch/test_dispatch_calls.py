@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.values import Ticket
 from areal_judge.judge.values import (
     Judgement,
@@ -18,7 +18,7 @@ from support.scripted_judge import SUITE, ScriptedJudge
 
 
 def test_a_deadline_that_passed_is_not_judged() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
         late = Ticket(deadline=virtual_time.now() - 1)
         return await dispatcher.judge(Submission("pass"), SUITE, ticket=late), judge.asked
 
@@ -28,7 +28,7 @@ def test_a_deadline_that_passed_is_not_judged() -> None:
 
 
 def test_what_expires_in_the_queue_is_never_started_and_answers_in_time() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, float, list[str]]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, float, list[str]]:
         first = asyncio.create_task(dispatcher.judge(Submission("sleep 10 then pass"), SUITE))
         await asyncio.sleep(0)
         began = virtual_time.now()
@@ -44,7 +44,7 @@ def test_what_expires_in_the_queue_is_never_started_and_answers_in_time() -> Non
 
 
 def test_a_deadline_kills_what_runs() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
         ticket = Ticket(deadline=virtual_time.now() + 2)
         judgement = await dispatcher.judge(Submission("sleep 10 then pass"), SUITE, ticket=ticket)
         await asyncio.sleep(0.01)
@@ -56,7 +56,7 @@ def test_a_deadline_kills_what_runs() -> None:
 
 
 def test_cancelling_by_name_kills_the_run_and_says_so() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, bool, bool, list[str]]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, bool, bool, list[str]]:
         asking = asyncio.create_task(
             dispatcher.judge(Submission("hang"), SUITE, ticket=Ticket(tenant="a", request_id="r1"))
         )
@@ -73,7 +73,7 @@ def test_cancelling_by_name_kills_the_run_and_says_so() -> None:
 
 
 def test_a_cancelled_caller_is_gone_wherever_it_was() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[str]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> list[str]:
         running = asyncio.create_task(dispatcher.judge(Submission("sleep 9 then pass"), SUITE))
         waiting = asyncio.create_task(dispatcher.judge(Submission("sleep 8 then pass"), SUITE))
         await asyncio.sleep(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from areal_judge.judge.dispatch.class_queue import TRAIN_IN_A_ROW, ClassQueue, Entry
+from areal_judge.judge.dispatch.class_queue import TRAIN_IN_A_ROW, ClassQueue, QueueEntry
 from areal_judge.judge.dispatch.values import Priority
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def simulate(asks: list[Ask], slots: int) -> list[Seen]:
             heapq.heappop(running)
         while arrivals and arrivals[0].at <= now:
             ask = arrivals.pop(0)
-            queue.push(Entry(ask, ask.priority, ask.deadline), now)
+            queue.push(QueueEntry(ask, ask.priority, ask.deadline), now)
         while len(running) < slots:
             entry, expired = queue.pop(now)
             seen += [Seen(each.item, None) for each in expired]
@@ -101,7 +101,7 @@ def test_removed_entries_never_start_and_counts_stay_right(steps: list[tuple[Pri
     queue: ClassQueue[int] = ClassQueue()
     kept: set[int] = set()
     for number, (priority, remove) in enumerate(steps):
-        entry = Entry(number, priority, None, size_bytes=10)
+        entry = QueueEntry(number, priority, None, size_bytes=10)
         queue.push(entry, 0.0)
         if remove:
             assert queue.remove(entry)
@@ -120,15 +120,15 @@ def test_removed_entries_never_start_and_counts_stay_right(steps: list[tuple[Pri
 
 def test_the_oldest_of_each_class_has_an_age() -> None:
     queue: ClassQueue[int] = ClassQueue()
-    queue.push(Entry(0, Priority.TRAIN, None), 1.0)
-    queue.push(Entry(1, Priority.TRAIN, None), 2.0)
+    queue.push(QueueEntry(0, Priority.TRAIN, None), 1.0)
+    queue.push(QueueEntry(1, Priority.TRAIN, None), 2.0)
     assert queue.ages_s(5.0) == {Priority.TRAIN: 4.0, Priority.EVAL: 0.0}
 
 
 def test_who_may_not_start_yet_keeps_its_turn() -> None:
     queue: ClassQueue[str] = ClassQueue()
-    queue.push(Entry("large", Priority.TRAIN, 1.0), 0.0)
-    queue.push(Entry("small", Priority.TRAIN, 2.0), 0.0)
+    queue.push(QueueEntry("large", Priority.TRAIN, 1.0), 0.0)
+    queue.push(QueueEntry("small", Priority.TRAIN, 2.0), 0.0)
     assert queue.pop(0.0, lambda entry: entry.item == "small") == (None, [])
     entry, _ = queue.pop(0.0)
     assert entry is not None

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from areal.observe.metrics import RoleMetrics
 from areal_judge.judge.dispatch.admission import Bounds
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
-from areal_judge.judge.dispatch.offer import Runtime
-from areal_judge.judge.dispatch.values import Execution, Overrides, Priority, Ticket
+from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
+from areal_judge.judge.dispatch.offer import LanguageOffer
+from areal_judge.judge.dispatch.values import Execution, Priority, RequestOverrides, Ticket
 from areal_judge.judge.values import (
     OF_PROGRAM,
     RETRYABLE,
@@ -44,11 +44,11 @@ def test_a_tier_that_is_not_there_is_refused_at_once() -> None:
 
 
 def test_a_language_that_is_not_there_is_refused_with_those_that_are() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Judgement]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, Judgement]:
         unknown = await dispatcher.judge(Submission("pass", "cobol"), SUITE)
         return unknown, await dispatcher.judge(Submission("pass", "cpp"), SUITE)
 
-    weak = replace(OFFER, runtimes=(Runtime("python"), Runtime("cpp", refused="it needs tier T3")))
+    weak = replace(OFFER, runtimes=(LanguageOffer("python"), LanguageOffer("cpp", refused="it needs tier T3")))
     unknown, compiled = scene(body, offer=weak)
     assert_no_score(unknown, Status.REJECTED_TIER)
     assert "python" in unknown.message
@@ -68,7 +68,7 @@ def test_an_unknown_digest_asks_for_the_suite() -> None:
 
 
 def test_an_uploaded_suite_is_named_by_its_digest() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[str, Judgement]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[str, Judgement]:
         digest = dispatcher.put_suite(SUITE)
         return digest, await dispatcher.judge(Submission("pass"), digest)
 
@@ -84,7 +84,7 @@ def test_a_request_larger_than_the_pod_is_invalid() -> None:
 
 
 def test_a_full_queue_turns_away_with_a_hint() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[Judgement]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> list[Judgement]:
         asks = [dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE) for n in range(8)]
         return await asyncio.gather(*asks)
 
@@ -97,7 +97,7 @@ def test_a_full_queue_turns_away_with_a_hint() -> None:
 
 
 def test_code_counts_by_bytes_too() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[Judgement]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> list[Judgement]:
         asks = [dispatcher.judge(Submission("sleep 1 then pass " + "x" * 4000), SUITE) for _ in range(4)]
         return await asyncio.gather(*asks)
 
@@ -106,7 +106,7 @@ def test_code_counts_by_bytes_too() -> None:
 
 
 def test_no_more_run_at_once_than_there_are_slots_and_memory() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> int:
         asks = [dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE) for n in range(12)]
         await asyncio.gather(*asks)
         return judge.most_running
@@ -117,8 +117,8 @@ def test_no_more_run_at_once_than_there_are_slots_and_memory() -> None:
 
 @pytest.mark.parametrize("limits", [{"wall_s": 0.0}, {"processes": 1 << 20}, {"cpu_s": float("nan")}])
 def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
-        judgement = await dispatcher.judge(Submission("pass"), SUITE, overrides=Overrides(limits))
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
+        judgement = await dispatcher.judge(Submission("pass"), SUITE, overrides=RequestOverrides(limits))
         return judgement, await dispatcher.execute(Execution("pass", limits=replace(Limits(), **limits)))
 
     judgement, executed = scene(body)
@@ -128,7 +128,7 @@ def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> No
 
 
 def test_an_evaluation_comes_soon_whatever_training_waits() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> float:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> float:
         training = [
             asyncio.create_task(dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE)) for n in range(100)
         ]
@@ -143,7 +143,7 @@ def test_an_evaluation_comes_soon_whatever_training_waits() -> None:
 
 
 def test_executions_wait_for_the_same_slots() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[list[Any], int]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[list[Any], int]:
         runs = [dispatcher.execute(Execution(f"sleep 1 then pass {n}", stdin=b"x")) for n in range(4)]
         return await asyncio.gather(*runs), judge.most_running
 
@@ -154,7 +154,7 @@ def test_executions_wait_for_the_same_slots() -> None:
 
 
 def test_an_execution_that_was_not_run_says_why() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[Any]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> list[Any]:
         return [
             await dispatcher.execute(Execution("raise")),
             await dispatcher.execute(Execution("pass", min_tier=Tier.T4)),
@@ -170,7 +170,7 @@ def test_an_execution_that_was_not_run_says_why() -> None:
 
 
 def test_the_time_in_the_queue_is_told() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
         busy = asyncio.create_task(dispatcher.judge(Submission("sleep 5 then pass"), SUITE))
         await asyncio.sleep(1)
         judged = asyncio.create_task(dispatcher.judge(Submission("sleep 1 then pass"), SUITE))
@@ -185,7 +185,7 @@ def test_the_time_in_the_queue_is_told() -> None:
 
 
 def test_equal_questions_are_judged_each_and_a_cancelled_one_ends_its_run_alone() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str], list[str]]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str], list[str]]:
         asks = [asyncio.create_task(dispatcher.judge(Submission("sleep 1 then pass"), SUITE)) for _ in range(2)]
         await asyncio.sleep(0.5)
         asks[0].cancel()
@@ -197,7 +197,7 @@ def test_equal_questions_are_judged_each_and_a_cancelled_one_ends_its_run_alone(
 
 
 def test_closing_answers_everybody_without_a_score() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[Judgement]:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> list[Judgement]:
         asks = [asyncio.create_task(dispatcher.judge(Submission(f"hang {n}"), SUITE)) for n in range(3)]
         await asyncio.sleep(1)
         await dispatcher.close()
@@ -210,7 +210,7 @@ def test_closing_answers_everybody_without_a_score() -> None:
 def test_the_catalogue_counts_what_happened() -> None:
     metrics = RoleMetrics("reward", "counted", "ns")
 
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> None:
+    async def body(dispatcher: JudgeDispatcher, judge: ScriptedJudge) -> None:
         for source in ("pass", "pass 2", "time", "flaky"):
             await dispatcher.judge(Submission(source), SUITE)
         await dispatcher.judge(Submission("pass", "\u2603" * 50), SUITE)

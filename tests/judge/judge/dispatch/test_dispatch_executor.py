@@ -8,10 +8,10 @@ import pytest
 from areal.net.options import MAX_MESSAGE_BYTES
 from areal_judge.judge.dispatch.executor import ANSWER_BYTES, answer_of
 from areal_judge.judge.values import Status
-from areal_judge.sandbox.values import Ended, Ending
+from areal_judge.sandbox.values import Ending, RunEnding
 from areal_judge.server.wire import executed_to_wire
 
-RAN = Ended(Ending.EXITED, exit_code=0)
+RAN = RunEnding(Ending.EXITED, exit_code=0)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ RAN = Ended(Ending.EXITED, exit_code=0)
         (replace(RAN, exit_code=1, files={"a": bytes(ANSWER_BYTES)}), Status.DISK_LIMIT, "keep fewer"),
     ],
 )
-def test_an_answer_fits_into_a_message_and_says_what_did_not(ended: Ended, status: Status, words: str) -> None:
+def test_an_answer_fits_into_a_message_and_says_what_did_not(ended: RunEnding, status: Status, words: str) -> None:
     executed = answer_of(ended)
     assert (executed.status, words in executed.message) == (status, True), executed.message
     assert executed_to_wire(executed, "r").ByteSize() < MAX_MESSAGE_BYTES

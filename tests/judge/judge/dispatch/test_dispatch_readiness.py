@@ -7,26 +7,28 @@ from collections.abc import Callable
 
 import pytest
 from areal.errors import InfraError
-from areal_judge.judge.dispatch.readiness import Finding, Readiness
+from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
 from support import virtual_time
 
-HELD = Finding(True, "held")
-LOST = Finding(False, "an attack won", breach=True)
+HELD = SelfTestFinding(True, "held")
+LOST = SelfTestFinding(False, "an attack won", breach=True)
 
 
-def play(outcomes: list[Finding | Callable[[], Finding] | None], for_s: float) -> tuple[list[tuple[float, bool]], str]:
+def play(
+    outcomes: list[SelfTestFinding | Callable[[], SelfTestFinding] | None], for_s: float
+) -> tuple[list[tuple[float, bool]], str]:
     """Runs self-tests with these outcomes (None hangs); when each was heard, and the last words."""
 
     async def body() -> tuple[list[tuple[float, bool]], str]:
         began = virtual_time.now()
         heard: list[tuple[float, bool]] = []
 
-        async def test() -> Finding:
+        async def test() -> SelfTestFinding:
             outcome = outcomes.pop(0)
             if outcome is None:
                 await asyncio.Event().wait()
             assert outcome is not None
-            return outcome if isinstance(outcome, Finding) else outcome()
+            return outcome if isinstance(outcome, SelfTestFinding) else outcome()
 
         async def changed(ready: bool) -> None:
             heard.append((virtual_time.now() - began, ready))
@@ -53,8 +55,8 @@ def test_one_failure_is_enough_and_it_is_tried_again_soon() -> None:
     assert heard == [(0.0, True), (60.0, False), (65.0, True)]
 
 
-def fails(error: Exception) -> Callable[[], Finding]:
-    def outcome() -> Finding:
+def fails(error: Exception) -> Callable[[], SelfTestFinding]:
+    def outcome() -> SelfTestFinding:
         raise error
 
     return outcome
@@ -64,7 +66,7 @@ def fails(error: Exception) -> Callable[[], Finding]:
     (None, "30 s"), (fails(InfraError("a zygote was lost")), "a zygote was lost"), (fails(ValueError("oops")), "oops"),
 ])  # fmt: skip
 def test_a_test_that_can_not_be_made_is_a_failure_that_says_why(
-    outcome: Callable[[], Finding] | None, words: str
+    outcome: Callable[[], SelfTestFinding] | None, words: str
 ) -> None:
     heard, said = play([outcome], 1)
     assert [ready for _, ready in heard] == [False]

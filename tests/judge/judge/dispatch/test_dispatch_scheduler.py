@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from areal_judge.judge.dispatch.admission import MemoryBudget
-from areal_judge.judge.dispatch.scheduler import Place, SlotScheduler
+from areal_judge.judge.dispatch.scheduler import QueuePlace, SlotScheduler
 from areal_judge.judge.dispatch.values import Priority
 from support import virtual_time
 
 
-def place() -> Place:
-    return Place(Priority.TRAIN, None, 100, 10)
+def place() -> QueuePlace:
+    return QueuePlace(Priority.TRAIN, None, 100, 10)
 
 
 async def nothing() -> str:

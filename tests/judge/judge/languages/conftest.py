@@ -10,15 +10,15 @@ import pytest
 import pytest_asyncio
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import LANGUAGES
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.values import Submission
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
-from areal_judge.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
+from areal_judge.sandbox.values import DEFAULT_LIMITS, Limits, RunEnding, Tier
 
 REQUIRED = ("python", "c", "cpp", "javascript", "bash")  # of the default image: never skipped
-Start = Callable[..., Awaitable[Ended]]
+Start = Callable[..., Awaitable[RunEnding]]
 
 
 @pytest.fixture(scope="session")
@@ -27,17 +27,17 @@ def found() -> tuple[Toolchain, ...]:
 
 
 @pytest.fixture(scope="session")
-def store() -> Iterator[Store]:
+def store() -> Iterator[PreparedFiles]:
     """Kept between sessions where it can be, since Go's library takes a minute to compile. Go isn't tested without."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     lasting = os.access(cache if cache.exists() else cache.parent, os.W_OK) and not cache.is_relative_to("/tmp")
-    made = Store(cache / "areal" / "toolchains" if lasting else None)
+    made = PreparedFiles(cache / "areal" / "toolchains" if lasting else None)
     yield made
     made.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cells(found: tuple[Toolchain, ...], store: Store) -> AsyncIterator[Sandbox]:
+async def cells(found: tuple[Toolchain, ...], store: PreparedFiles) -> AsyncIterator[Sandbox]:
     sandbox = Sandbox(SandboxConfig(zygotes=1, spares=1, drivers=DRIVERS, readable=Toolchains.readable(found, store)))
     await sandbox.start()
     yield sandbox
@@ -45,7 +45,7 @@ async def cells(found: tuple[Toolchain, ...], store: Store) -> AsyncIterator[San
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def toolchains(cells: Sandbox, found: tuple[Toolchain, ...], store: Store) -> AsyncIterator[Toolchains]:
+async def toolchains(cells: Sandbox, found: tuple[Toolchain, ...], store: PreparedFiles) -> AsyncIterator[Toolchains]:
     made = Toolchains(cells, store=store, found=found, unbounded_memory=True)
     await made.prepare([name for name in LANGUAGES if name != "go" or not store.temporary])
     yield made
@@ -53,10 +53,10 @@ async def toolchains(cells: Sandbox, found: tuple[Toolchain, ...], store: Store)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def start(cells: Sandbox, toolchains: Toolchains, store: Store) -> Start:
+async def start(cells: Sandbox, toolchains: Toolchains, store: PreparedFiles) -> Start:
     """Compiles and runs a program: `await start(language, source, stdin, limits)`."""
 
-    async def go(language: str, source: str, stdin: bytes = b"", limits: Limits = DEFAULT_LIMITS) -> Ended:
+    async def go(language: str, source: str, stdin: bytes = b"", limits: Limits = DEFAULT_LIMITS) -> RunEnding:
         need(language, toolchains, store)
         compiled = await toolchains.compiled(Submission(source, language))
         assert compiled.ok, compiled.result
@@ -65,7 +65,7 @@ async def start(cells: Sandbox, toolchains: Toolchains, store: Store) -> Start:
     return go
 
 
-def need(language: str, toolchains: Toolchains, store: Store) -> None:
+def need(language: str, toolchains: Toolchains, store: PreparedFiles) -> None:
     """Skips a test of a language that this machine can't run; those of the default image have to run at T3."""
     toolchain = next(one for one in toolchains.capabilities() if one.language == language)
     reason = toolchain.missing or toolchain.refused

@@ -15,7 +15,7 @@ from uuid import uuid4
 import psutil
 import pytest
 import pytest_asyncio
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import DEFAULT_LIMITS
 from judge.languages.conftest import Start
@@ -228,7 +228,7 @@ async def test_a_program_sees_nothing_of_the_services_environment(
     assert SECRET.encode() not in ended.stdout
 
 
-async def test_a_program_can_not_change_what_others_compile_with(start: Start, store: Store) -> None:
+async def test_a_program_can_not_change_what_others_compile_with(start: Start, store: PreparedFiles) -> None:
     place = store.path
     before = sorted(path.name for path in place.iterdir())
     source = f"rm -rf {place}/* ; touch {place}/x; for d in {place}/*; do echo > $d/importcfg; done; ls {place}"

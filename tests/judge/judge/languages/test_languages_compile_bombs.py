@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import COMPILE_LIMITS
-from areal_judge.judge.languages.toolchains import Compiled, Toolchains
+from areal_judge.judge.languages.toolchains import Compilation, Toolchains
 from areal_judge.judge.values import Status, Submission
 from areal_judge.sandbox.host.runner import Sandbox
 from judge.languages.conftest import need
@@ -26,7 +26,7 @@ SECRET = "areal-canary-5f1c9e"
 
 
 @pytest.fixture
-def quick(cells: Sandbox, found: tuple[Toolchain, ...], store: Store) -> Toolchains:
+def quick(cells: Sandbox, found: tuple[Toolchain, ...], store: PreparedFiles) -> Toolchains:
     """Toolchains whose compilers get little."""
     return Toolchains(cells, store=store, found=found, compile_limits=SHORT, unbounded_memory=True)
 
@@ -41,7 +41,7 @@ def canary() -> Iterator[Path]:
     path.unlink()
 
 
-async def refused(toolchains: Toolchains, store: Store, language: str, source: str) -> Compiled:
+async def refused(toolchains: Toolchains, store: PreparedFiles, language: str, source: str) -> Compilation:
     need(language, toolchains, store)
     began = time.monotonic()
     compiled = await toolchains.compiled(Submission(source, language))
@@ -87,7 +87,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, store: Store, name: str) -> None:
+async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, store: PreparedFiles, name: str) -> None:
     language, source = BOMBS[name]
     await refused(quick, store, language, source)
 
@@ -104,7 +104,7 @@ async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, store: Sto
     ],
 )
 async def test_no_file_of_the_machine_is_compiled_in(
-    toolchains: Toolchains, store: Store, canary: Path, language: str, source: str
+    toolchains: Toolchains, store: PreparedFiles, canary: Path, language: str, source: str
 ) -> None:
     compiled = await refused(toolchains, store, language, source.format(path=canary))
     assert compiled.result is not None
@@ -112,7 +112,7 @@ async def test_no_file_of_the_machine_is_compiled_in(
 
 
 async def test_environment_of_the_service_is_unknown_to_compilers(
-    toolchains: Toolchains, store: Store, monkeypatch: pytest.MonkeyPatch
+    toolchains: Toolchains, store: PreparedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("rust", toolchains, store)
     monkeypatch.setenv("AREAL_CANARY", SECRET)
@@ -122,7 +122,7 @@ async def test_environment_of_the_service_is_unknown_to_compilers(
 
 
 async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
-    cells: Sandbox, quick: Toolchains, store: Store, found: tuple[Toolchain, ...]
+    cells: Sandbox, quick: Toolchains, store: PreparedFiles, found: tuple[Toolchain, ...]
 ) -> None:
     need("cpp", quick, store)
     language, source = BOMBS["a computation for the compiler"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import LANGUAGES
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.values import Status, Submission
@@ -77,7 +77,7 @@ async def test_recursion_goes_as_deep_as_the_stack_limit_says(start: Start, lang
 
 @pytest.mark.parametrize("language", BROKEN)
 async def test_what_a_compiler_refuses_is_a_compile_error_with_its_words(
-    toolchains: Toolchains, store: Store, language: str
+    toolchains: Toolchains, store: PreparedFiles, language: str
 ) -> None:
     need(language, toolchains, store)
     source, word = BROKEN[language]
@@ -88,7 +88,7 @@ async def test_what_a_compiler_refuses_is_a_compile_error_with_its_words(
     assert word in compiled.result.detail
 
 
-async def test_ten_cases_compile_once(cells: Sandbox, toolchains: Toolchains, store: Store) -> None:
+async def test_ten_cases_compile_once(cells: Sandbox, toolchains: Toolchains, store: PreparedFiles) -> None:
     need("c", toolchains, store)
     before = toolchains.misses
     source = PROGRAMS["c"] + "// ten cases\n"
@@ -126,7 +126,7 @@ async def test_a_program_of_threads_runs(start: Start) -> None:
 async def test_the_first_program_of_cplusplus_does_not_wait_for_what_makes_others_faster(
     cells: Sandbox, found: tuple[Toolchain, ...]
 ) -> None:
-    empty = Store()
+    empty = PreparedFiles()
     toolchains = Toolchains(cells, store=empty, found=found)
     need("cpp", toolchains, empty)
     cpp = next(one for one in found if one.language == "cpp")

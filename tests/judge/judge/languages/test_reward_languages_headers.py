@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 from areal.errors import InfraError
 from areal_judge.judge.languages.discovery import Toolchain
-from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import PREPARE_LIMITS
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.values import Submission
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Command, Ended, Ending, Powers, Run
+from areal_judge.sandbox.values import Ending, ImageCommand, Powers, ProgramRun, RunEnding
 from judge.languages.conftest import need
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
@@ -58,15 +58,15 @@ def cpp(found: tuple[Toolchain, ...]) -> Toolchain:
 
 
 @pytest.fixture
-def empty() -> Iterator[Store]:
-    store = Store()
+def empty() -> Iterator[PreparedFiles]:
+    store = PreparedFiles()
     yield store
     store.close()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_a_program_is_the_same_with_and_without_headers_made_before(
-    toolchains: Toolchains, bare: Toolchains, store: Store, cpp: Toolchain, name: str
+    toolchains: Toolchains, bare: Toolchains, store: PreparedFiles, cpp: Toolchain, name: str
 ) -> None:
     need("cpp", toolchains, store)
     assert store.has(cpp), "the headers were not made"
@@ -78,7 +78,7 @@ async def test_a_program_is_the_same_with_and_without_headers_made_before(
 
 @pytest.mark.parametrize("header", ["bits/stdc++.h", "iostream"])
 async def test_a_header_made_before_is_the_one_that_is_read(
-    cells: Sandbox, toolchains: Toolchains, store: Store, cpp: Toolchain, header: str
+    cells: Sandbox, toolchains: Toolchains, store: PreparedFiles, cpp: Toolchain, header: str
 ) -> None:
     need("cpp", toolchains, store)
     telling = Toolchains(Telling(cells), store=store, found=[cpp])
@@ -98,15 +98,15 @@ class Telling:
     def powers(self) -> Powers:
         return self.cells.powers
 
-    async def run(self, run: Run) -> Ended:
-        assert isinstance(run.entry, Command)
+    async def run(self, run: ProgramRun) -> RunEnding:
+        assert isinstance(run.entry, ImageCommand)
         return await self.cells.run(replace(run, entry=replace(run.entry, argv=(*run.entry.argv, "-H"))))
 
 
 class Failing:
     """Cells that make no headers: each try ends like the next of `ends`, and the last ones succeed."""
 
-    def __init__(self, cells: Sandbox, *ends: Ended | InfraError) -> None:
+    def __init__(self, cells: Sandbox, *ends: RunEnding | InfraError) -> None:
         self.cells = cells
         self.ends = list(ends)
 
@@ -114,7 +114,7 @@ class Failing:
     def powers(self) -> Powers:
         return self.cells.powers
 
-    async def run(self, run: Run) -> Ended:
+    async def run(self, run: ProgramRun) -> RunEnding:
         if run.limits is not PREPARE_LIMITS or not self.ends:
             return await self.cells.run(run)
         end = self.ends.pop(0)
@@ -124,10 +124,15 @@ class Failing:
 
 
 async def test_without_its_headers_a_compiler_compiles_and_the_log_says_so(
-    cells: Sandbox, toolchains: Toolchains, store: Store, empty: Store, cpp: Toolchain, caplog: pytest.LogCaptureFixture
+    cells: Sandbox,
+    toolchains: Toolchains,
+    store: PreparedFiles,
+    empty: PreparedFiles,
+    cpp: Toolchain,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     need("cpp", toolchains, store)
-    failing = Failing(cells, Ended(Ending.EXITED, exit_code=1, stderr=b"no room for headers"))
+    failing = Failing(cells, RunEnding(Ending.EXITED, exit_code=1, stderr=b"no room for headers"))
     slower = Toolchains(failing, store=empty, found=[cpp])
     with caplog.at_level(logging.WARNING):
         await slower.prepare(["cpp"])
@@ -140,7 +145,7 @@ async def test_without_its_headers_a_compiler_compiles_and_the_log_says_so(
 
 
 async def test_headers_that_the_sandbox_failed_to_make_are_made_with_a_later_program(
-    cells: Sandbox, toolchains: Toolchains, store: Store, empty: Store, cpp: Toolchain
+    cells: Sandbox, toolchains: Toolchains, store: PreparedFiles, empty: PreparedFiles, cpp: Toolchain
 ) -> None:
     need("cpp", toolchains, store)
     retrying = Toolchains(Failing(cells, InfraError("no cell")), store=empty, found=[cpp])

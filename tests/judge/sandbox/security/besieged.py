@@ -16,7 +16,7 @@ from typing import Any
 
 from areal.errors import ArealError
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
-from areal_judge.sandbox.values import ALL_LAYERS, Command, Layers, Limits, Run, Script, Tier
+from areal_judge.sandbox.values import ALL_LAYERS, ImageCommand, Layers, Limits, ProgramRun, PythonScript, Tier
 
 _NEIGHBOUR = """
 import sys, time, os
@@ -40,12 +40,12 @@ async def _attack(sandbox: Sandbox, one: dict[str, Any]) -> None:
     several = one["several"] and sandbox.powers.fork
     limits = Limits(**{**one["limits"], "processes": one["limits"]["processes"] if several else 1})
     files: dict[str, bytes] = {}
-    entry: Script | Command = Script(one["source"])
+    entry: PythonScript | ImageCommand = PythonScript(one["source"])
     if one["command"]:
         files = {one["file"]: one["source"].encode()}
-        entry = Command(("/bin/bash", "-c", one["command"]))
+        entry = ImageCommand(("/bin/bash", "-c", one["command"]))
     keep = tuple(one["keep"]) if sandbox.powers.scratch else ()
-    run = Run(entry, base64.b64decode(one["stdin"]), files, keep=keep, limits=limits, as_memory=one["as_memory"])
+    run = ProgramRun(entry, base64.b64decode(one["stdin"]), files, keep=keep, limits=limits, as_memory=one["as_memory"])
     began = time.monotonic()
     said: dict[str, Any] = {"name": one["name"], "error": ""}
     try:
@@ -70,7 +70,9 @@ async def _neighbour(sandbox: Sandbox, secret: str, over: asyncio.Event) -> None
     while not over.is_set():
         runs += 1
         try:
-            ended = await sandbox.run(Run(Script(source), stdin=secret.encode(), limits=Limits(wall_s=15, cpu_s=5)))
+            ended = await sandbox.run(
+                ProgramRun(PythonScript(source), stdin=secret.encode(), limits=Limits(wall_s=15, cpu_s=5))
+            )
             if not ended.clean or ended.stdout.decode().strip() != right:
                 wrong.append(repr(ended)[:500])
         except ArealError as error:

@@ -19,7 +19,7 @@ from areal.errors import ConfigError
 from areal_judge.sandbox.host import acts, probing
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig, SandboxRefusalError
 from areal_judge.sandbox.host.selftest import self_test
-from areal_judge.sandbox.values import Command, Limits, Run, Script, Tier
+from areal_judge.sandbox.values import ImageCommand, Limits, ProgramRun, PythonScript, Tier
 from support.as_user import as_user, needs_root
 
 pytestmark = pytest.mark.component
@@ -67,14 +67,14 @@ async def test_the_best_sandbox_of_this_machine_does_what_it_reports() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        Run(Command(("/bin/true",))),
-        Run(Script("print(1)"), limits=Limits(processes=4)),
-        Run(Script("print(1)"), files={"given": b"1"}),
-        Run(Script("print(1)"), keep=("made",)),
+        ProgramRun(ImageCommand(("/bin/true",))),
+        ProgramRun(PythonScript("print(1)"), limits=Limits(processes=4)),
+        ProgramRun(PythonScript("print(1)"), files={"given": b"1"}),
+        ProgramRun(PythonScript("print(1)"), keep=("made",)),
     ],
     ids=["exec", "fork", "files", "kept-files"],
 )
-async def test_a_run_below_whose_tier_the_machine_is_gets_refused_with_the_way_out(run: Run) -> None:
+async def test_a_run_below_whose_tier_the_machine_is_gets_refused_with_the_way_out(run: ProgramRun) -> None:
     async with sandbox_of(Tier.T2) as sandbox:
         with pytest.raises(SandboxRefusalError, match="T2") as refused:
             await sandbox.run(run)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from areal_judge.sandbox.host import tiers
 from areal_judge.sandbox.host.probing import ACTS
-from areal_judge.sandbox.values import MemoryBound, Probe, Tier
+from areal_judge.sandbox.values import MemoryBound, Tier, TierProbe
 
 _FILTERS = {"seccomp", "rlimit_memory", "rlimit_file_size", "rlimit_open_files", "rlimit_cpu"}
 RESTRICTED = frozenset(_FILTERS | {"landlock_files", "landlock_signals", "landlock_sockets"})
@@ -23,8 +23,8 @@ GVISOR = (ROOT - {"landlock_files", "landlock_signals", "landlock_sockets", "cgr
 EVERYTHING = frozenset(ACTS) | {"own_kernel"}
 
 
-def probes(held: frozenset[str]) -> list[Probe]:
-    return [Probe(name, name in held, "tried") for name in sorted(EVERYTHING)]
+def probes(held: frozenset[str]) -> list[TierProbe]:
+    return [TierProbe(name, name in held, "tried") for name in sorted(EVERYTHING)]
 
 
 @pytest.mark.parametrize(
