@@ -1,9 +1,9 @@
-"""SFT, then DPO, a reward model and a student of its model: only a trainer, exactly once, through a crash."""
+"""SFT through a crash, then DPO, a reward model and a student of its model: only a trainer, each row as asked."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -60,20 +60,13 @@ def held_out(run: JobRun) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
 
 
-def alike_after_a_death(whole: JobRun, killed: JobRun) -> bool:
-    """Run both and kill the trainer of one behind a checkpoint: whether they end with the same weights."""
+def finished(run: JobRun) -> JobRun:
+    """Run it to its end."""
     try:
-        killed.start().wait_for("a step behind a checkpoint", lambda: killed.step() >= 4, 120)
-        killed.kill(*VICTIMS["trainer"])
-        assert killed.finish(120) == 0, killed.output
-        assert whole.start().finish(120) == 0, whole.output
+        assert run.start().finish(150) == 0, run.output
     finally:
-        whole.stop()
-        killed.stop()
-    report = killed.audit()
-    assert (report["trained"], report["used"], report["trainers"]) == (2 * ROWS, [2, 2], 2)
-    weights = [next((run.run_dir / "model").glob("*.safetensors")).read_bytes() for run in (whole, killed)]
-    return weights[0] == weights[1]
+        run.stop()
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +109,7 @@ def test_a_run_keeps_its_newest_export_as_a_model(taught: JobRun) -> None:
 @pytest.mark.component
 def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRun, folder: Path) -> None:
     model = taught.run_dir / "model"
-    dpo = job(folder, "dpo", "DPO", model, "pairs.jsonl", {"epochs": 1}, 3e-4).start()
-    try:
-        assert dpo.finish(150) == 0, dpo.output
-    finally:
-        dpo.stop()
+    dpo = finished(job(folder, "dpo", "DPO", model, "pairs.jsonl", {"epochs": 1}, 3e-4))
     assert dpo.audit()["used"] == [1, 1]
     before, after = held_out(dpo)[0], held_out(dpo)[-1]
     assert before["loss"] == pytest.approx(0.6931, abs=1e-3)  # at the start both models are the same
@@ -128,23 +117,67 @@ def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRu
     assert after["loss"] < before["loss"]
 
 
+def scored_job(taught: JobRun, folder: Path, name: str) -> JobRun:
+    return job(folder, name, "RewardModel", taught.run_dir / "model", "pairs.jsonl", {"epochs": 2}, 1e-3)
+
+
+def student_job(taught: JobRun, folder: Path, name: str) -> JobRun:
+    if not (folder / "student").exists():
+        init_model(folder / "student", seed=1)
+    teacher = {"teacher": {"path": str(taught.run_dir / "model")}}
+    block = {"epochs": 2, "divergence": "forwardKL", "temperature": 2.0, **teacher}
+    return job(folder, name, "Distillation", folder / "student", "rows.jsonl", block, 3e-3)
+
+
+JOBS = {"scores": scored_job, "student": student_job}
+
+
+@pytest.fixture(scope="module")
+def whole(taught: JobRun, folder: Path) -> Callable[[str], JobRun]:
+    """A run that nobody killed, each of them once."""
+    made: dict[str, JobRun] = {}
+
+    def make(kind: str) -> JobRun:
+        if kind not in made:
+            made[kind] = finished(JOBS[kind](taught, folder, kind))
+        return made[kind]
+
+    return make
+
+
+@pytest.mark.nightly  # the same code runs them as SFT, which is killed at each landing
 @pytest.mark.component
-def test_a_killed_reward_model_run_ends_with_the_same_weights_and_transformers_gives_its_scores(
-    taught: JobRun, folder: Path
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_run_whose_trainer_was_killed_ends_with_the_same_weights(
+    whole: Callable[[str], JobRun], taught: JobRun, folder: Path, kind: str
 ) -> None:
-    model = taught.run_dir / "model"
-    whole, killed = (
-        job(folder, name, "RewardModel", model, "pairs.jsonl", {"epochs": 2}, 1e-3) for name in ("whole", "killed")
-    )
-    assert alike_after_a_death(whole, killed)
-    before, after = held_out(whole)[0], held_out(whole)[-1]
+    killed = JOBS[kind](taught, folder, f"{kind}-killed").start()
+    try:
+        killed.wait_for("a step behind a checkpoint", lambda: killed.step() >= 4, 120)
+        killed.kill(*VICTIMS["trainer"])
+        assert killed.finish(120) == 0, killed.output
+    finally:
+        killed.stop()
+    report = killed.audit()
+    assert (report["trained"], report["used"], report["trainers"]) == (2 * ROWS, [2, 2], 2)
+    weights = [next((run.run_dir / "model").glob("*.safetensors")).read_bytes() for run in (whole(kind), killed)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.component
+def test_a_reward_model_prefers_the_chosen_answers_and_transformers_gives_its_scores(
+    whole: Callable[[str], JobRun], folder: Path
+) -> None:
+    scored = whole("scores")
+    assert scored.audit()["used"] == [2, 2]
+    before, after = held_out(scored)[0], held_out(scored)[-1]
     assert before["loss"] == pytest.approx(0.6931, abs=1e-3)  # a head of zeros prefers nothing
     assert (after["metric"], after["mean"]) == ("pair_accuracy", after["pair_accuracy"])
     assert after["mean"] > 0.9
 
     pairs = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
-    tokenizer = AutoTokenizer.from_pretrained(whole.run_dir / "model")
-    scorer = AutoModelForSequenceClassification.from_pretrained(whole.run_dir / "model")
+    tokenizer = AutoTokenizer.from_pretrained(scored.run_dir / "model")
+    scorer = AutoModelForSequenceClassification.from_pretrained(scored.run_dir / "model")
     texts = [pair["prompt"] + pair[side] + tokenizer.eos_token for side in ("chosen", "rejected") for pair in pairs]
     with torch.no_grad():
         scores = scorer(**tokenizer(texts, return_tensors="pt", padding=True)).logits.reshape(2, ROWS)
@@ -153,23 +186,17 @@ def test_a_killed_reward_model_run_ends_with_the_same_weights_and_transformers_g
 
 
 @pytest.mark.component
-def test_a_killed_student_ends_with_the_same_weights_nearer_to_its_teacher_than_it_began(
-    taught: JobRun, folder: Path
+def test_a_student_ends_nearer_to_its_teacher_than_it_began(
+    whole: Callable[[str], JobRun], taught: JobRun, folder: Path
 ) -> None:
-    init_model(folder / "student", seed=1)
-    teacher = {"teacher": {"path": str(taught.run_dir / "model")}}
-    block = {"epochs": 2, "divergence": "forwardKL", "temperature": 2.0, **teacher}
-    whole, killed = (
-        job(folder, f"{name}-student", "Distillation", folder / "student", "rows.jsonl", block, 3e-3)
-        for name in ("whole", "killed")
-    )
-    assert alike_after_a_death(whole, killed)
-    before, after = held_out(whole)[0], held_out(whole)[-1]
+    student = whole("student")
+    assert student.audit()["used"] == [2, 2]
+    before, after = held_out(student)[0], held_out(student)[-1]
     assert after["loss"] < before["loss"] / 2
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "student")
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    models = [AutoModelForCausalLM.from_pretrained(run.run_dir / "model") for run in (whole, taught)]
+    models = [AutoModelForCausalLM.from_pretrained(run.run_dir / "model") for run in (student, taught)]
     total, tokens = 0.0, 0
     with torch.no_grad():
         for row in rows:
