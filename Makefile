@@ -15,7 +15,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart learn learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
+.PHONY: help setup k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ quickstart: setup runs/digits-sft/model  ## Set up everything, teach a small mod
 
 learn: setup runs/digits-sft/model  ## Train with every algorithm on the quickstart's task; fails when one doesn't learn (about half an hour)
 	@$(PY) tools/learn --write
+
+learn-staleness: setup runs/digits-sft/model  ## Train GRPO with η 0, 2 and 8, three seeds each (about half an hour)
+	@$(PY) tools/learn --staleness --write
 
 learn-agents: setup runs/digits-sft/model  ## Train three kinds of agents while an engine, the gateway and the worker are killed; or one: make learn-agents ONLY=openai-agents
 	@$(PY) tools/learn_agents $(if $(ONLY),--only $(ONLY))

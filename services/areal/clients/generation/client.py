@@ -325,6 +325,9 @@ class GenerationClient:
             reason = wire.EndReason.Name(end.reason)
             generation.finish(from_fault(end.fault) if known else InfraError(f"{generation.server_id}: {reason}"))
             return
+        # No end of the sample: the server gives it back, and it goes on elsewhere with the tokens that it has. What
+        # this client knows of the server is up to a heartbeat old, so the server is doubted before the next is chosen;
+        # else the same one would be chosen, refuse again at once, and the request circle.
         now = time.monotonic()
         if end.reason == wire.END_REASON_BELOW_FLOOR:
             self._fleet.refused(generation.server_id, generation.floor, now)

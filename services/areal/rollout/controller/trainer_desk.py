@@ -188,6 +188,9 @@ class TrainerDesk:
 
     def scanned(self, scan: int, closing: list[int]) -> None:
         """The ledger was compared; `closing` tombstones are on their way into it."""
+        # A Redis that lost its tail lacks tombstones that the journal has: a trainer that took now would train a group
+        # that had ended. So an attach waits for a comparison that began after it (an earlier one may have read the
+        # ledger before the loss), and then until every tombstone that was missing is written again.
         for ticket, state in self._attaches.items():
             match state:
                 case _Scanning(asked) if asked <= scan:

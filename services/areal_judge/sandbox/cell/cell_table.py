@@ -69,6 +69,9 @@ class CellTable:
         woken = self._lines.listen_for_children()
         self.link.setblocking(False)
         self._lines.listen(self.link)
+        # A fork takes milliseconds, so a spare is made only in a round in which nobody was heard: orders go first.
+        # Signals of children coalesce, and one may come between the look and the wait: a round that only timed out
+        # reaps, too, or a cell that died would be held until the next one dies.
         while True:
             short = self._short_of_spares()
             events = self._lines.wait(0 if short else self._patience_ms())
