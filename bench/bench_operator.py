@@ -80,7 +80,7 @@ def operate(arguments: argparse.Namespace) -> None:
 
     operator.Manager.__init__ = counting  # type: ignore[method-assign]
     operator.reconcile = timed  # type: ignore[assignment]
-    options = operator.Options(
+    options = operator.OperatorOptions(
         kubeconfig=arguments.kubeconfig,
         default_runtime="bench",
         lease_namespace="default",

@@ -34,8 +34,8 @@ from areal.processes.role import collect_rarely
 from areal.record.writer import RecordWriter
 from areal.rollout.contract import wire as contract_wire
 from areal.rollout.controller import wire as controller_wire
-from areal.rollout.controller.assemble import Parts, Paths, serve
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
@@ -132,14 +132,14 @@ async def controller(given: dict[str, Any], figures: Figures, stop: asyncio.Even
 
     contract_wire.worker_report, controller_wire.server_report = timed_worker, timed_server
     root = Path(given["root"])
-    paths = Paths(root / "fences", root / "journal.jsonl", root / "kept.json", root / "evaluations.jsonl")
+    paths = ControllerPaths(root / "fences", root / "journal.jsonl", root / "kept.json", root / "evaluations.jsonl")
     async with AsyncLedger(given["redis"], "bench", retry_for_s=1.0) as ledger:
         parts = Parts(
             job="bench",
             token=given["token"],
             settings=ControllerSettings(**given["settings"]),
             paths=paths,
-            rows=Rows(root / "train", None, seed=1),
+            rows=PreparedRows(root / "train", None, seed=1),
             ledger=ledger,
             metrics=RoleMetrics("controller", "bench"),
             waits=WaitRegistry("controller"),

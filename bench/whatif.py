@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 import report  # noqa: E402
-from areal_view.pages.runs import Run  # noqa: E402
+from areal_view.pages.runs import ShownRun  # noqa: E402
 from areal_view.pages.slow import time_page  # noqa: E402
 from areal_view.why.pace import Constants, step_s  # noqa: E402
 from support.job_run import ROOT, JobRun  # noqa: E402
@@ -71,7 +71,7 @@ def measured(job: dict[str, Any], steps: int, root: Path) -> tuple[float, Consta
     rows = run.metrics()
     kept = rows[WARM_UP:]
     seconds = (kept[-1]["at"] - rows[WARM_UP - 1]["at"]) / len(kept)
-    page = time_page(Run("bench", root, root / "index"), len(kept))
+    page = time_page(ShownRun("bench", root, root / "index"), len(kept))
     assert page is not None
     return seconds, page.constants
 

@@ -23,7 +23,7 @@ def test_the_budget_is_what_the_command_line_says_whatever_is_free(tmp_path, mon
 
 def test_the_jobs_field_reaches_the_engine(tmp_path):
     start = EngineStart(tmp_path, tmp_path, "1.f1", 4000, 16, "key")
-    given = serving.EmbeddedEngine(cache_memory=3 << 20)
-    for engine, expected in ((given, 3 << 20), (serving.EmbeddedEngine(), 2 << 30)):
+    given = serving.EmbeddedEngineBlock(cache_memory=3 << 20)
+    for engine, expected in ((given, 3 << 20), (serving.EmbeddedEngineBlock(), 2 << 30)):
         argv = launch(engine, start).argv
         assert options(parser().parse_args(argv[3:])).cache_bytes == expected

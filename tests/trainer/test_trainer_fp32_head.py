@@ -75,7 +75,7 @@ def test_a_teacher_is_compared_with_unrounded_logits_too() -> None:
 @pytest.mark.parametrize("fp32_head", [False, True])
 def test_the_jobs_field_reaches_both_engines(tmp_path, fp32_head: bool) -> None:
     start = EngineStart(tmp_path, tmp_path, "1.f1", 4000, 16, "key", fp32_head=fp32_head)
-    argv = launch(serving.EmbeddedEngine(), start).argv
+    argv = launch(serving.EmbeddedEngineBlock(), start).argv
     assert options(parser().parse_args(argv[3:])).fp32_head is fp32_head
     stock = launch(serving.SglangEngine(type="sglang"), start).argv
     assert ("--enable-fp32-lm-head" in stock) is fp32_head
