@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from areal.generation.agent import GenerationAgent
+from areal.v1 import generation_pb2 as wire
 from areal.weights.publish import WeightsRef
 from generation_parts import SERVER, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
@@ -60,10 +61,16 @@ class Group:
         for server in (SERVER, SECOND):
             await self.world.controller.until(server, lambda state: state.ready and state.policy_id == policy)
 
-    async def sent(self, trainer: GroupTrainer, version: int, model: int) -> str:
-        """One version by the group, from offer to ready; answers the group's name."""
+    async def sent(self, trainer: GroupTrainer, version: int, model: int, *meanwhile: wire.GenerateStart) -> str:
+        """One version by the group, from offer to ready; answers the group's name.
+
+        `meanwhile`: requests that run when the version is sent. They begin after the offer, which takes longer than
+        an answer may.
+        """
         before = self.came_by("group")
         group, _ = await self.offered(trainer, version, model)
+        if meanwhile:
+            await self.world.running(*meanwhile)
         await trainer.send()
         assert (await trainer.sent())["sent"]
         await self.hold(version)
@@ -98,8 +105,7 @@ async def test_versions_come_by_one_group_and_an_answer_goes_on_with_the_new_one
     world = group.world
     world.new_fence()
     first = await group.sent(trainer, 0, 0)
-    await world.running(start_of("long", PROMPT, 400))
-    assert await group.sent(trainer, 1, 1) == first != ""
+    assert await group.sent(trainer, 1, 1, start_of("long", PROMPT, 400)) == first != ""
     (answer,) = await world.client.ended("long")
     assert [policy for policy, _, _ in answer.spans] == [world.policy(0), world.policy(1)]
     split = answer.spans[0][2]

@@ -53,7 +53,7 @@ async def test_scores_are_those_of_transformers_and_faults_are_not_scores(scorer
             assert result.score == pytest.approx(float(alone(torch.tensor([ids])).logits), abs=1e-5)
     assert len({round(result.score, 6) for result in results[:-1]}) == len(set(ANSWERS))
     assert results[-1].fault.kind == common.FAULT_KIND_DATA
-    assert "no text or messages" in results[-1].fault.message
+    assert "no prompt" in results[-1].fault.message
 
 
 @pytest.mark.parametrize(

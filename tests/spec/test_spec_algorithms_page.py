@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from areal.spec.algorithm import Advanced, PolicyGradient
+from areal.spec.algorithm import ExpertFields, PolicyGradient
 from areal.spec.block import fields_of
 from areal.spec.resolved_algorithm import NAMES
 from areal.spec.training import Optimizer
@@ -23,7 +23,7 @@ def test_every_name_is_told():
 
 
 def test_fields_of_the_mapping_exist():
-    fields = {**fields_of(PolicyGradient), **fields_of(Advanced), **fields_of(Optimizer)}
+    fields = {**fields_of(PolicyGradient), **fields_of(ExpertFields), **fields_of(Optimizer)}
     for ours, *_ in _NAMES_ELSEWHERE:
         first = ours.split(",")[0].split()[0].rstrip(":").split(".")[0]
         assert first in fields, ours

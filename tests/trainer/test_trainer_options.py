@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from areal.spec.algorithm import Advanced, PolicyGradient
+from areal.spec.algorithm import ExpertFields, PolicyGradient
 from areal.spec.block import blocks_in, fields_of
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
@@ -109,7 +109,7 @@ def made_up() -> TokenBatch:
 
 
 def spec_of(given: dict[str, Any]) -> Any:
-    advanced = {field: value for field, value in given.items() if field in fields_of(Advanced)}
+    advanced = {field: value for field, value in given.items() if field in fields_of(ExpertFields)}
     plain = {field: value for field, value in given.items() if field not in advanced}
     algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 4, "maxSteps": 4, **plain, "advanced": advanced}
     if algorithm["name"] == "OnPolicyDistillation":
@@ -157,7 +157,7 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
 
 
 def test_every_field_has_a_flip():
-    assert set(FLIPS) | NO_LOSS == ({*fields_of(PolicyGradient), *fields_of(Advanced)} - {"advanced"})
+    assert set(FLIPS) | NO_LOSS == ({*fields_of(PolicyGradient), *fields_of(ExpertFields)} - {"advanced"})
 
 
 @pytest.mark.parametrize("field", FLIPS)
@@ -168,7 +168,7 @@ def test_flipping_a_field_changes_the_loss_or_its_gradient(field):
 
 
 def test_every_field_of_a_block_has_a_flip():
-    every = {**fields_of(PolicyGradient), **fields_of(Advanced)}
+    every = {**fields_of(PolicyGradient), **fields_of(ExpertFields)}
     blocks = {name: blocks_in(field.annotation) for name, field in every.items() if name != "advanced"}
     fields = {f"{name}.{inner}" for name, found in blocks.items() for block in found for inner in fields_of(block)}
     assert set(INNER) | {f"critic.{name}" for name in CRITIC} | WHERE == fields

@@ -114,7 +114,7 @@ class CriticBlock(SpecBlock):
     )
 
 
-class Advanced(SpecBlock):
+class ExpertFields(SpecBlock):
     """What a name decides well for nearly everybody: how advantages, ratios and weights are made."""
 
     reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
@@ -210,7 +210,7 @@ class PolicyGradient(SpecBlock):
     teacher: PolicyTeacher | None = knob(
         None, what="A frozen model that judges each sampled token: on-policy distillation, alone or beside rewards."
     )
-    advanced: Advanced = knob(Advanced, what="What a name decides, for whoever tries a variant of it.")
+    advanced: ExpertFields = knob(ExpertFields, what="What a name decides, for whoever tries a variant of it.")
 
     @model_validator(mode="before")
     @classmethod

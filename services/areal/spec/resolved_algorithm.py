@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from areal.spec.algorithm import Advanced, CriticBlock, Kl, Level, OverlongBlock, PolicyGradient
+from areal.spec.algorithm import CriticBlock, ExpertFields, Kl, Level, OverlongBlock, PolicyGradient
 from areal.spec.job import JobSpec
 
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
@@ -124,7 +124,7 @@ def one_turn(spec: JobSpec) -> bool:
 
 def _given(algorithm: PolicyGradient, name: str) -> Any:
     """What a job says of a field that a name decides; None where it says nothing."""
-    return getattr(algorithm.advanced if name in Advanced.model_fields else algorithm, name)
+    return getattr(algorithm.advanced if name in ExpertFields.model_fields else algorithm, name)
 
 
 def _overlong(spec: JobSpec, found: OverlongBlock | None) -> OverlongBlock | None:
@@ -174,7 +174,7 @@ def shown(value: Any) -> str:
 
 def named(field: str) -> str:
     """A text field's value in force as an expression in CEL. What is derived from other fields is '' there."""
-    block = "algorithm.advanced" if field in Advanced.model_fields else "algorithm"
+    block = "algorithm.advanced" if field in ExpertFields.model_fields else "algorithm"
     given, usual = f"self.spec.{block}.{camel(field)}", f"'{BASE[field] or ''}'"
     for name, values in NAMES.items():
         if field in values:

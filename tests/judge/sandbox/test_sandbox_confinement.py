@@ -17,7 +17,7 @@ _ACTS = """
 import ctypes, fcntl, os, signal, sys
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.means import Means
-from areal_judge.sandbox.cell.messages import Shape
+from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.kernel import landlock
 from areal_judge.sandbox.values import Layers
 
@@ -53,7 +53,7 @@ parent = os.getpid()
 if program := os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
 os.setpgid(0, 0)
-confinement.hold(uid, Shape(False, False, 0, 0), rules)
+confinement.hold(uid, CellShape(False, False, 0, 0), rules)
 for name, act in acts.items():
     try:
         act()

@@ -94,7 +94,7 @@ def fight(
             "PATH": os.environ["PATH"], "JOIN": " ".join(join), "GROUPS_MADE": " ".join(map(os.path.dirname, join)),
             "OPEN_HOME": open_home(),
             "KEPT": str(_REPOSITORY) if _REPOSITORY.is_relative_to("/tmp") else "",
-            "PYTHONPATH": f"{_REPOSITORY / 'tests'}:{_REPOSITORY / 'services'}",
+            "PYTHONPATH": f"{_REPOSITORY / 'tests/judge'}:{_REPOSITORY / 'tests'}:{_REPOSITORY / 'services'}",
         }  # fmt: skip
         done = subprocess.run(
             ["sh", "-c", _SCRIPT, "sh", sys.executable, "-m", "sandbox.security.arena", json.dumps(told)],

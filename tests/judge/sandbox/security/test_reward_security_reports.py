@@ -40,7 +40,7 @@ async def sandbox_of(highest: Tier) -> AsyncIterator[Sandbox]:
 def reported(wrap: Sequence[str], highest: str) -> dict[str, Any]:
     """What `report_of_powers` says when it is started through something."""
     done = subprocess.run(
-        [*wrap, "env", f"PYTHONPATH={_TESTS}:{_TESTS.parent / 'services'}",
+        [*wrap, "env", f"PYTHONPATH={_TESTS / 'judge'}:{_TESTS}:{_TESTS.parent / 'services'}",
          sys.executable, "-m", "sandbox.security.report_of_powers", highest],
         capture_output=True, text=True, timeout=_IN_GVISOR_S, check=False,
     )  # fmt: skip
