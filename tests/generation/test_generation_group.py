@@ -47,11 +47,19 @@ class Group:
             if sample.name == "areal_weight_sync_duration_seconds_count" and sample.labels["mode"] == mode
         )
 
-    async def offered(self, trainer: GroupTrainer, version: int, model: int) -> tuple[str, WeightsRef]:
-        """Publish a version, and offer it to both servers before the controller wants it."""
+    async def offered(
+        self, trainer: GroupTrainer, version: int, model: int, *meanwhile: wire.GenerateStart
+    ) -> tuple[str, WeightsRef]:
+        """Publish a version, and offer it to both servers before the controller wants it.
+
+        `meanwhile`: requests that run when the servers are told to take it. They begin after the offer, which takes
+        longer than an answer may.
+        """
         await trainer.members(SERVER, SECOND)
         ref = self.world.prepare(version, model)
         group = await trainer.offer(ref)
+        if meanwhile:
+            await self.world.running(*meanwhile)
         await self.world.controller.want(ref.message())
         return group, ref
 
@@ -62,15 +70,9 @@ class Group:
             await self.world.controller.until(server, lambda state: state.ready and state.policy_id == policy)
 
     async def sent(self, trainer: GroupTrainer, version: int, model: int, *meanwhile: wire.GenerateStart) -> str:
-        """One version by the group, from offer to ready; answers the group's name.
-
-        `meanwhile`: requests that run when the version is sent. They begin after the offer, which takes longer than
-        an answer may.
-        """
+        """One version by the group, from offer to ready; answers the group's name."""
         before = self.came_by("group")
-        group, _ = await self.offered(trainer, version, model)
-        if meanwhile:
-            await self.world.running(*meanwhile)
+        group, _ = await self.offered(trainer, version, model, *meanwhile)
         await trainer.send()
         assert (await trainer.sent())["sent"]
         await self.hold(version)

@@ -45,7 +45,7 @@ acts = {
     "F_SETOWN_EX": lambda: by_the_kernel(15, (ctypes.c_int * 2)(1, parent)),
     "F_SETSIG": lambda: by_the_kernel(10, signal.SIGKILL),
 }
-rules = landlock.ruleset([landlock.Rule("/", landlock.READ)], version)
+rules = landlock.ruleset([landlock.PathRule("/", landlock.READ)], version)
 confinement = Confinement(Means(landlock_abi=version), Layers(seccomp=seccomp), False)
 if uid:
     os.setresuid(uid, uid, uid)
