@@ -71,7 +71,7 @@ static:
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 
-test: setup  ## Set up and pass what a landing must, in 25 minutes; or the tests of one package: make test PACKAGE=judge
+test: setup  ## Set up and pass what a landing must, in half an hour; or the tests of one package: make test PACKAGE=judge
 	@tools/tiers $(if $(PACKAGE),--package $(PACKAGE))
 
 nightly: setup  ## The tests that a landing leaves out: scale, long learning, every client, environment, toolchain, more schedules
