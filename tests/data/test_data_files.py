@@ -90,6 +90,7 @@ def test_what_json_has_no_word_for_is_text(tmp_path: Path) -> None:
     [
         ("a.jsonl", b'{"prompt": "1"}\n{"prompt": ', r"a.jsonl:2: not JSON"),
         ("a.json", b'[{"prompt": "1"}, 2]', r"a.json:1: a row is a JSON object"),
+        ("a.json", b"5", r"a.json: it holds a int, no rows"),
         ("a.csv", b"prompt,answer\n1,2,3\n", r"a.csv:2: 3 values for 2 columns"),
         ("a.csv", b'prompt,answer\n"1,2\n', r"a.csv:2: unexpected end of data"),
         ("a.csv", b"prompt,prompt\n1,2\n", r"several columns are named prompt"),
@@ -104,3 +105,9 @@ def test_a_broken_file_is_refused_with_its_place(name: str, content: bytes, word
     with pytest.raises(DataError, match=words) as refused:
         list(read_file(tmp_path / name))
     assert refused.value.fix
+
+
+@pytest.mark.parametrize("row", [{"messages": [{"role": "user", "content": "1"}]}, {"prompt": "1", "choices": ["a"]}])
+def test_a_single_row_with_a_list_in_it_is_that_row(row: dict, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(row))
+    assert [found for _, found, _ in read_file(tmp_path / "a.json")] == [row]

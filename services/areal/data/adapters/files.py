@@ -28,6 +28,7 @@ PACKED = (".gz", ".zst")
 KINDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _BOM = b"\xef\xbb\xbf"
 _UNREAD = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+_WRAPPERS = ("data", "rows", "examples", "instances", "train")
 _BATCH = 1024  # rows of parquet held at once
 
 
@@ -67,11 +68,11 @@ def _kind(path: Path) -> str:
 def _opened(path: Path) -> io.BufferedReader:
     """The file's bytes, unpacked as they are read."""
     try:
+        if path.suffix == ".gz":
+            return io.BufferedReader(gzip.GzipFile(path))  # by its path: it closes no file that it was given
         file = path.open("rb")
     except OSError as error:
         raise _unreadable(path, error.strerror) from None
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file))
     if path.suffix == ".zst":
         return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
     return file
@@ -116,16 +117,17 @@ def _hint(number: int, text: bytes) -> str:
 
 
 def _json(path: Path) -> Iterator[Read]:
-    """A JSON array of objects, an object with one such array in it, or JSON lines under the wrong name."""
+    """A JSON array of objects, an object that holds one under a usual name, one row, or JSON lines under this name."""
     data = b"".join(line for _, line in _lines(path)).removeprefix(_BOM)
     try:
         rows = orjson.loads(data)
     except orjson.JSONDecodeError:
         yield from _json_lines(path)  # says which line is no JSON
         return
-    if isinstance(rows, dict):
-        lists = [value for value in rows.values() if isinstance(value, list)]
-        rows = lists[0] if len(lists) == 1 else [rows]
+    if isinstance(rows, dict):  # a row may hold lists of its own (messages, choices): only these names wrap rows
+        rows = next((rows[name] for name in _WRAPPERS if isinstance(rows.get(name), list)), [rows])
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: it holds a {type(rows).__name__}, no rows", fix="write a JSON array of objects")
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: a row is a JSON object, not {type(row).__name__}", fix="write objects")
