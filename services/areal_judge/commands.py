@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 from areal.cli.arguments import OneObject, commands
+from areal.errors import ConfigError
 
 TierName = Literal["T0", "T2", "T3", "T4"]
 SuiteName = Literal["gsm8k", "math", "aime", "livecodebench", "humaneval", "mbpp"]
@@ -26,7 +27,10 @@ app.add_typer(reward_app, name="reward")
     "  areal eval --suite humaneval --samples samples.jsonl --k 1 --k 10",
 )
 def eval_(
-    suite: Annotated[SuiteName, typer.Option(help="Which test set; its rows are graded by math or by tests.")],
+    named: Annotated[SuiteName | None, typer.Argument(metavar="SUITE", help="The same as --suite.")] = None,
+    suite: Annotated[
+        SuiteName | None, typer.Option(help="Which test set; its rows are graded by math or by tests.")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -83,10 +87,12 @@ def eval_(
     number, file = (int(samples), None) if samples.isdecimal() else (1, Path(samples))
     if not 1 <= number <= 1024:
         raise typer.BadParameter("--samples is 1 to 1024, or a file")
+    if (wanted := suite or named) is None or (suite and named and suite != named):
+        raise ConfigError("areal eval measures one test set", fix="name it: areal eval --suite gsm8k")
     from areal_judge.evaluate.suite_run import SuiteOptions, suite_command
 
     asked = SuiteOptions(
-        suite, model or "", data, download, number, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
+        wanted, model or "", data, download, number, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
         instruction, concurrent, key, dtype, min_tier, out, as_json, file, canonical,
     )  # fmt: skip
     raise typer.Exit(suite_command(asked))

@@ -328,3 +328,13 @@ def test_humaneval_refuses_what_it_can_not_judge(
     done = areal("eval", "--suite", "humaneval", *arguments, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stderr
+
+
+def test_a_suite_may_be_named_with_or_without_its_option() -> None:
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-m", "areal.cli.main", "eval", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+
+    assert "one test set" in said()
+    assert "one test set" in said("humaneval", "--suite", "mbpp")
+    assert said("aime") == said("--suite", "aime") != ""
