@@ -5,6 +5,7 @@ Whatever is killed, every server comes to hold the version, from the volume, and
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,9 +17,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from areal.generation.agent import GenerationAgent
-from areal.v1 import generation_pb2 as wire
 from areal.weights.publish import WeightsRef
-from generation_parts import SERVER, World, running_agent, running_world, start_of
+from generation_parts import SERVER, Answer, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
 from support.engine_server import free_port
 from support.group_trainer import GroupTrainer
@@ -47,19 +47,11 @@ class Group:
             if sample.name == "areal_weight_sync_duration_seconds_count" and sample.labels["mode"] == mode
         )
 
-    async def offered(
-        self, trainer: GroupTrainer, version: int, model: int, *meanwhile: wire.GenerateStart
-    ) -> tuple[str, WeightsRef]:
-        """Publish a version, and offer it to both servers before the controller wants it.
-
-        `meanwhile`: requests that run when the servers are told to take it. They begin after the offer, which takes
-        longer than an answer may.
-        """
+    async def offered(self, trainer: GroupTrainer, version: int, model: int) -> tuple[str, WeightsRef]:
+        """Publish a version, and offer it to both servers before the controller wants it."""
         await trainer.members(SERVER, SECOND)
         ref = self.world.prepare(version, model)
         group = await trainer.offer(ref)
-        if meanwhile:
-            await self.world.running(*meanwhile)
         await self.world.controller.want(ref.message())
         return group, ref
 
@@ -69,15 +61,38 @@ class Group:
         for server in (SERVER, SECOND):
             await self.world.controller.until(server, lambda state: state.ready and state.policy_id == policy)
 
-    async def sent(self, trainer: GroupTrainer, version: int, model: int, *meanwhile: wire.GenerateStart) -> str:
+    async def sent(self, trainer: GroupTrainer, version: int, model: int) -> str:
         """One version by the group, from offer to ready; answers the group's name."""
         before = self.came_by("group")
-        group, _ = await self.offered(trainer, version, model, *meanwhile)
+        group, _ = await self.offered(trainer, version, model)
         await trainer.send()
         assert (await trainer.sent())["sent"]
         await self.hold(version)
         assert self.came_by("group") == before + 2
         return group
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[list[Answer]]:
+        """Two requests always in the making; answers those that ended, once the block and the last two have.
+
+        Two, and one after the other: whenever a version comes, and however fast this machine is, one is in its middle.
+        """
+        stopped, ended = asyncio.Event(), list[Answer]()
+
+        async def lane(name: str) -> None:
+            for turn in range(200):
+                if stopped.is_set():
+                    break
+                ended.extend(await self.world.generate(start_of(f"{name}-{turn}", PROMPT, 400)))
+
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(lane("even"))
+            await self.world.client.until(lambda: len(self.world.client.answers["even-0"].ids) >= 200)
+            lanes.create_task(lane("odd"))
+            try:
+                yield ended
+            finally:
+                stopped.set()
 
 
 @asynccontextmanager
@@ -107,9 +122,10 @@ async def test_versions_come_by_one_group_and_an_answer_goes_on_with_the_new_one
     world = group.world
     world.new_fence()
     first = await group.sent(trainer, 0, 0)
-    assert await group.sent(trainer, 1, 1, start_of("long", PROMPT, 400)) == first != ""
-    (answer,) = await world.client.ended("long")
-    assert [policy for policy, _, _ in answer.spans] == [world.policy(0), world.policy(1)]
+    async with group.answering() as answers:
+        assert await group.sent(trainer, 1, 1) == first != ""
+    both = [world.policy(0), world.policy(1)]
+    answer = next(one for one in answers if [policy for policy, _, _ in one.spans] == both)
     split = answer.spans[0][2]
     assert np.allclose(answer.logprobs[:split], hf_logprobs(models[0], PROMPT, answer.ids)[:split], atol=1e-4)
     assert np.allclose(answer.logprobs[split:], hf_logprobs(models[1], PROMPT, answer.ids)[split:], atol=1e-4)

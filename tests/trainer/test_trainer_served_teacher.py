@@ -119,7 +119,7 @@ def test_a_server_that_is_away_is_waited_for_and_then_named():
     def gone(body):
         raise httpx.ConnectError("connection refused")
 
-    with pytest.raises(InfraError, match=r"gave no answer for 2\d s \(ConnectError: connection refused\)"):
+    with pytest.raises(InfraError, match=r"gave no answer for (2\d|30) s \(ConnectError: connection refused\)"):
         said(teacher(gone), tokens, np.ones(tokens.sequences, np.bool_))
 
 
