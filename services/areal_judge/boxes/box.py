@@ -7,7 +7,8 @@ the sandbox itself says that the machine failed.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal.values.boxes import (
@@ -22,9 +23,8 @@ from areal.values.boxes import (
 
 from areal_judge.boxes.driver import DRIVER
 from areal_judge.boxes.driver.frames import packed, unpacked
-from areal_judge.boxes.values import BoxRequest
 from areal_judge.sandbox.host.session import CellSession, FrameError
-from areal_judge.sandbox.values import Driver, Ending, ProgramRun, RunEnding
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, RunEnding
 
 MOST_FRAME_BYTES = MOST_FILE_BYTES + MOST_OUTPUT_BYTES
 _SLACK_S = 30.0  # beyond a command's time: ending what it started, on a loaded machine
@@ -34,6 +34,10 @@ _CAUSES = {
     Ending.PROCESS_LIMIT: Cause.PROCESS_LIMIT,
     Ending.DISK_LIMIT: Cause.DISK_LIMIT,
 }
+BOX_LIMITS = Limits(
+    memory_bytes=512 << 20, disk_bytes=128 << 20, inodes=16384, processes=64, open_files=256, stack_bytes=16 << 20
+)
+"""Of a box unless its maker says otherwise. Wall and processor time are its lease's matter."""
 
 
 class DriverFalsity(Exception):
@@ -116,3 +120,12 @@ class DriverLine:
                 raise DriverFalsity(f"an answer that is none: {error}") from error
             except OSError as error:
                 raise DriverGone("its channel is closed: the box is being ended") from error
+
+
+@dataclass(frozen=True)
+class BoxRequest:
+    """What a box is to be. Two requests of one id are the same when they are equal, leases and holders apart."""
+
+    id: str
+    limits: Limits = BOX_LIMITS
+    files: Mapping[str, bytes] = field(default_factory=dict)

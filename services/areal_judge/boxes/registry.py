@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from areal.errors import ArealError, DataError, InfraError
 from areal.values.boxes import BoxEnd, BoxEndedError, BoxLanguage, Cause, CommandResult
 
-from areal_judge.boxes.box import MOST_FRAME_BYTES, DriverFalsity, DriverGone, DriverLine, end_of, run_of
-from areal_judge.boxes.values import BoxRequest
+from areal_judge.boxes.box import MOST_FRAME_BYTES, BoxRequest, DriverFalsity, DriverGone, DriverLine, end_of, run_of
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.host.slots import RunSlots
 

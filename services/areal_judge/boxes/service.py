@@ -7,25 +7,43 @@ another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import grpc
-from areal.errors import ArealError
+from areal.errors import ArealError, DataError
 from areal.net import status
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal.v1 import sandbox_pb2
-from areal.values.boxes import DEFAULT_OUTPUT_BYTES, END_KEY, MOST_FILE_BYTES, BoxEndedError
+from areal.values.boxes import (
+    DEFAULT_OUTPUT_BYTES,
+    END_KEY,
+    MOST_FILE_BYTES,
+    BoxEnd,
+    BoxEndedError,
+    BoxLanguage,
+    CommandResult,
+)
 
-from areal_judge.boxes import census, wire
+from areal_judge.boxes.box import BOX_LIMITS, BoxRequest
+from areal_judge.boxes.driver.processes import below, parents
 from areal_judge.boxes.registry import BoxRegistry
 from areal_judge.sandbox.host.runner import Sandbox
+from areal_judge.sandbox.values import Limits
 
 SERVICE_NAME = "areal.v1.Boxes"
 _BEAT_S = 5.0  # of a holder's stream: how often it hears that it is heard
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_LANGUAGES = {pb.BOX_LANGUAGE_BASH: BoxLanguage.BASH, pb.BOX_LANGUAGE_PYTHON: BoxLanguage.PYTHON}
+_BOUNDED = ("memory_bytes", "disk_bytes", "inodes", "processes", "open_files", "stack_bytes")
+_OF_ZYGOTE = 2  # the process outside its pid namespace, and the one inside
+_OF_CELL = 2  # its first process, and a program that waits
+_KINDS = 3  # of cells without a run: ready ones, idle ones, and some of another shape
 
 
 class BoxesService(rpc.BoxesServicer):
@@ -37,7 +55,7 @@ class BoxesService(rpc.BoxesServicer):
 
     async def CreateBox(self, request: pb.CreateBoxRequest, context: Context) -> pb.BoxState:
         try:
-            asked = wire.request_of(request)
+            asked = _request_of(request)
             new = await self._registry.create(asked, request.holder, request.lease_ms / 1000)
             return self._state(request.id, new=new)
         except (BoxEndedError, ArealError) as error:
@@ -48,14 +66,14 @@ class BoxesService(rpc.BoxesServicer):
             result = await self._registry.run(
                 request.id,
                 request.call,
-                wire.language_of(request.language),
+                _language_of(request.language),
                 request.source,
                 request.timeout_ms / 1000,
                 request.output_bytes or DEFAULT_OUTPUT_BYTES,
             )
         except (BoxEndedError, ArealError) as error:
             await _refuse(context, error)
-        return wire.result_to_wire(result)
+        return _result_to_wire(result)
 
     async def ReadBoxFile(self, request: pb.ReadBoxFileRequest, context: Context) -> pb.ReadBoxFileResult:
         try:
@@ -82,7 +100,7 @@ class BoxesService(rpc.BoxesServicer):
             await _refuse(context, error)
 
     async def CloseBox(self, request: pb.CloseBoxRequest, context: Context) -> pb.BoxEnd:
-        return wire.end_to_wire(request.id, await self._registry.close(request.id))
+        return _end_to_wire(request.id, await self._registry.close(request.id))
 
     async def HoldBoxes(self, request: pb.HoldBoxesRequest, context: Context) -> AsyncIterator[pb.HoldBoxesReply]:
         with self._registry.held(request.holder):
@@ -92,7 +110,7 @@ class BoxesService(rpc.BoxesServicer):
 
     async def CountBoxes(self, request: pb.CountBoxesRequest, context: Context) -> pb.BoxCensus:
         registry = self._registry
-        counted = await asyncio.to_thread(census.count, self._sandbox)
+        counted = await asyncio.to_thread(_count, self._sandbox)
         return pb.BoxCensus(
             live=registry.live,
             starting=registry.starting,
@@ -114,7 +132,82 @@ class BoxesService(rpc.BoxesServicer):
 
 async def _refuse(context: Context, error: BoxEndedError | ArealError) -> NoReturn:
     if isinstance(error, BoxEndedError):
-        end = wire.end_to_wire(error.box, error.end).SerializeToString()
+        end = _end_to_wire(error.box, error.end).SerializeToString()
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), ((END_KEY, end),))
         raise error
     await status.abort(context, error)
+
+
+def _end_to_wire(name: str, end: BoxEnd) -> pb.BoxEnd:
+    """A box's end."""
+    cause = pb.BoxEndCause.Value(f"BOX_END_CAUSE_{end.cause.name}")
+    return pb.BoxEnd(id=name, cause=cause, message=end.message)
+
+
+def _request_of(wire: pb.CreateBoxRequest) -> BoxRequest:
+    """What a box is to be. Raises DataError."""
+    if not wire.id or len(wire.id) > 200:
+        raise DataError("a box needs an id of 1 to 200 characters", fix="choose one, new for each box")
+    return BoxRequest(wire.id, _limits(wire.limits), dict(wire.files))
+
+
+def _limits(wire: sandbox_pb2.SandboxLimits) -> Limits:
+    given = {name: value for name in _BOUNDED if (value := getattr(wire, name))}
+    limits = replace(BOX_LIMITS, **given)
+    if limits.processes < 8:
+        raise DataError("a box needs at least 8 processes", fix="raise limits.processes, or leave it out")
+    return limits
+
+
+def _language_of(wire: pb.BoxLanguage.ValueType) -> BoxLanguage:
+    """A command's language. Raises DataError."""
+    if wire not in _LANGUAGES:
+        raise DataError("a command's language is missing", fix="set it to BASH or PYTHON")
+    return _LANGUAGES[wire]
+
+
+def _result_to_wire(result: CommandResult) -> pb.RunInBoxResult:
+    """How a command ended."""
+    return pb.RunInBoxResult(
+        ending=pb.BoxCommandEnding.Value(f"BOX_COMMAND_ENDING_{result.ending.name}"),
+        code=result.code,
+        output=result.output,
+        left_out_bytes=result.left_out_bytes,
+        state_lost=result.state_lost,
+        wall_us=round(result.wall_s * 1e6),
+    )
+
+
+@dataclass(frozen=True)
+class _Census:
+    """Processes below the zygotes, directories of their cells' groups, and what they may be while no box is there."""
+
+    processes: int
+    process_floor: int
+    groups: int
+    group_floor: int
+    descriptors: int  # open in this process
+
+
+def _count(sandbox: Sandbox) -> _Census:
+    """Counts now. A walk through /proc: for tests, metrics and people, not for each box."""
+    zygotes = sandbox.zygotes()
+    parent_of = parents()
+    processes = sum(1 + len(below(zygote.pid, parent_of, frozenset())) for zygote in zygotes)
+    waiting = _KINDS * sandbox.spares
+    return _Census(
+        processes=processes,
+        process_floor=len(zygotes) * (_OF_ZYGOTE + _OF_CELL * waiting),
+        groups=sum(_directories(zygote.groups) for zygote in zygotes),
+        group_floor=len(zygotes) * waiting,
+        descriptors=len(os.listdir("/proc/self/fd")),
+    )
+
+
+def _directories(paths: tuple[str, ...]) -> int:
+    """Groups of cells below a zygote's; each hierarchy has one of each, so the fullest counts."""
+    most = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            most = max(most, sum(entry.is_dir() for entry in os.scandir(path)))
+    return most

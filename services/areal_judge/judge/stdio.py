@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from areal.errors import DataError
 
-from areal_judge.judge import checkers
-from areal_judge.judge import custom_checker as custom
+from areal_judge.judge import checkers, codec
+from areal_judge.judge.drivers import TESTER
+from areal_judge.judge.drivers.wire import REQUEST_BYTES
 from areal_judge.judge.endings import case_of, of_output
 from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript, RunEnding
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, PythonScript, RunEnding
 
 _IN_THREAD_BYTES = 64 << 10  # a longer output is compared beside the event loop
 _SHOWN_CHARS = 200
@@ -27,6 +28,9 @@ _REFUSALS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _PLACE = '  File "main.py", line '  # the sandbox calls every script so
 
 RunOf = Callable[[bytes, Limits], ProgramRun]
+_CHECKER_LIMITS = Limits(wall_s=10.0, cpu_s=10.0)
+_ACCEPTED = 0
+_REFUSED = frozenset({1, 2})  # testlib: wrong answer, presentation
 
 
 async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record: AttemptRecord) -> None:
@@ -88,7 +92,7 @@ async def _judged(
         return case_of(status, detail, ended), False
     if suite.checker.name == checkers.CUSTOM:
         answer = case.expected.encode("utf-8", "surrogateescape")
-        opinion = await custom.accepts(sandbox, suite.checker.program, stdin_of(case), ended.stdout, answer)
+        opinion = await _accepts(sandbox, suite.checker.program, stdin_of(case), ended.stdout, answer)
         if opinion.trouble:
             detail = f"the checker came to no verdict over this output: {opinion.trouble}"
             return case_of(Status.WRONG_ANSWER, detail, ended), opinion.exhausted
@@ -113,3 +117,45 @@ async def _compared(suite: StdioSuite, case: StdioCase, output: bytes) -> bool:
     except KeyError:
         message = f"unknown checker {suite.checker.name!r}"
         raise DataError(message, fix=f"use one of {', '.join(checkers.NAMES)}") from None
+
+
+@dataclass(frozen=True)
+class CheckerOpinion:
+    """What a checker says of an output."""
+
+    accepted: bool = False
+    trouble: str = ""  # why there is no verdict: it raised, took too long, ended with a code of its own
+    exhausted: bool = False  # it ran into a limit, so each further output like this costs as much again
+
+
+async def _accepts(sandbox: Sandbox, source: str, stdin: bytes, output: bytes, answer: bytes) -> CheckerOpinion:
+    """Whether a suite's own checker program, in a cell of its own, accepts an output: only it may be led astray by one.
+
+    One over which the checker comes to no verdict is refused: a program must not gain by printing it. Only a checker
+    that comes to none over the expected answer either is at fault itself; where nothing is expected that can't be seen.
+
+    Raises DataError for a checker at fault, InfraError.
+    """
+    opinion = await _asked(sandbox, source, stdin, output, answer)
+    if opinion.trouble and answer.strip():
+        of_answer = await _asked(sandbox, source, stdin, answer, answer)
+        if of_answer.trouble:
+            raise DataError(
+                f"the custom checker gave no verdict: {of_answer.trouble}",
+                fix="end it with 0 (accepted), 1 (wrong) or 2 (presentation)",
+            )
+    return opinion
+
+
+async def _asked(sandbox: Sandbox, source: str, stdin: bytes, output: bytes, answer: bytes) -> CheckerOpinion:
+    payload = codec.encode(("checker", source, stdin, output, answer), max_bytes=REQUEST_BYTES)
+    async with sandbox.session(ProgramRun(Driver(TESTER, payload), limits=_CHECKER_LIMITS)) as session:
+        ended = await session.finish(_CHECKER_LIMITS.wall_s)
+    if ended.ending is Ending.EXITED and ended.exit_code == _ACCEPTED:
+        return CheckerOpinion(accepted=True)
+    if ended.ending is Ending.EXITED and ended.exit_code in _REFUSED and not ended.stderr.startswith(b"Traceback"):
+        return CheckerOpinion()
+    words = ended.stderr[-2000:].decode("utf-8", "replace").strip().splitlines()
+    ended_itself = ended.ending in (Ending.EXITED, Ending.SIGNALED)
+    how = f"exit code {ended.exit_code}" if ended.ending is Ending.EXITED else ended.ending.value
+    return CheckerOpinion(trouble=f"{how}{': ' + words[-1] if words else ''}", exhausted=not ended_itself)

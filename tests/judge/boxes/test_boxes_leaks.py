@@ -11,7 +11,7 @@ import pytest
 from areal.clients.boxes import BoxClient
 from areal.errors import ArealError
 from areal.v1 import boxes_pb2 as pb
-from areal_judge.boxes.values import BoxRequest
+from areal_judge.boxes.box import BoxRequest
 from boxes.conftest import Served
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(3600)]

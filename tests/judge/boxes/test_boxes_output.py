@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from areal_judge.boxes.driver.output import HeadAndTail
 from areal_judge.boxes.driver.processes import below
+from areal_judge.boxes.driver.worker import HeadAndTail
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from areal.errors import DataError
 from areal_judge.judge.formats import livecodebench
-from areal_judge.judge.formats.pickled_text import pickled_text
+from areal_judge.judge.formats.livecodebench import pickled_text
 from areal_judge.judge.formats.registry import suite_of
 from hypothesis import given
 from hypothesis import strategies as st

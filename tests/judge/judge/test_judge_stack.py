@@ -13,8 +13,7 @@ from areal.errors import ConfigError
 from areal.observe.metrics import RoleMetrics
 from areal_judge.judge.dispatch.dispatcher import Judging
 from areal_judge.judge.dispatch.values import Execution, Ticket
-from areal_judge.judge.self_test import SelfTest
-from areal_judge.judge.stack import CodeStack, StackSettings, code_stack
+from areal_judge.judge.stack import CodeStack, SelfTest, StackSettings, code_stack
 from areal_judge.judge.values import CallCase, CallSuite, Options, Status, StdioSuite, Submission
 from areal_judge.sandbox.values import Limits, ProgramRun, PythonScript, Tier
 from support.scripted_judge import SUITE, ScriptedJudge

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from areal_judge.boxes.driver import processes
-from areal_judge.boxes.driver.output import HeadAndTail
 
 REPORTS = 3  # the descriptor under which the process finds its report pipe
 _CHUNK_BYTES = 1 << 16
@@ -185,3 +184,31 @@ def _drain(descriptor: int, output: HeadAndTail) -> None:
                 return
         except BlockingIOError:
             return
+
+
+class HeadAndTail:
+    """Bounded buffer for a command's output: its first and last `most_bytes / 2` stay, the middle is left out."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._head_bytes = (most_bytes + 1) // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.left_out = 0
+
+    def add(self, data: bytes) -> None:
+        """What came next."""
+        room = self._head_bytes - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        over = len(self._tail) - (self._most - self._head_bytes)
+        if over > 0:
+            del self._tail[:over]
+            self.left_out += over
+
+    def bytes(self) -> bytes:
+        """All that was kept; a line says where something was left out."""
+        gap = f"\n[… {self.left_out} bytes left out …]\n".encode() if self.left_out else b""
+        return bytes(self._head) + gap + bytes(self._tail)

@@ -17,12 +17,13 @@ from areal_judge.judge.values import Checker, Suite
 _OF_TACO = ("skill_types", "Expected Time Complexity", "Expected Auxiliary Space", "raw_tags")
 
 
-def is_taco(row: Row) -> bool:
-    return any(name in row for name in _OF_TACO)
-
-
 def claims(row: Row) -> bool:
-    return _column(row) is not None and not is_taco(row)
+    return _column(row) is not None and not any(name in row for name in _OF_TACO)
+
+
+def claims_taco(row: Row) -> bool:
+    """TACO: the same tests, with limits written out ("2.0 seconds", "256.0 megabytes")."""
+    return "input_output" in row and any(name in row for name in _OF_TACO)
 
 
 def suite(row: Row) -> Suite:

@@ -15,7 +15,6 @@ from typing import Any
 
 from areal_judge.judge.formats.cases import Pairs, suite_of_pairs
 from areal_judge.judge.formats.fields import MAX_TEXT_CHARS, Row, has, limits, mapping, refuse, sequence
-from areal_judge.judge.formats.pickled_text import pickled_text
 from areal_judge.judge.values import Checker, Suite
 
 CASE_S = 6.0  # LiveCodeBench's own limit
@@ -23,6 +22,10 @@ _CONVERT = (
     "where you trust the file, write the column as JSON once: "
     "json.loads(pickle.loads(zlib.decompress(base64.b64decode(value))))"
 )
+_PROTOCOL, _FRAME, _STOP = 0x80, 0x95, ord(".")
+_SIZES = {0x8C: 1, ord("X"): 4, 0x8D: 8}  # opcode of a text → bytes of its length, little-endian
+_MEMO = {0x94: 0, ord("q"): 1, ord("r"): 4}  # opcode that remembers what was made → bytes of its place
+_HIGHEST_PROTOCOL = 5
 
 
 def claims(row: Row) -> bool:
@@ -102,3 +105,37 @@ def unpacked(value: Any, at: str) -> list[Any]:
 def _is_pickle(content: bytes) -> bool:
     """Protocol 2 and above starts with 0x80; all end with a full stop, which no JSON does."""
     return content[:1] == b"\x80" or content[-1:] == b"."
+
+
+def pickled_text(content: bytes) -> str | None:
+    """The text of a pickle of one text, of protocol 2 or above; None for any other pickle. Nothing is ever unpickled.
+
+    Of the pickle language only the opcodes that such a pickle is made of are known here (protocol marker, frame, text,
+    memo, stop): none of them can name or call anything.
+    """
+    if len(content) < 3 or content[0] != _PROTOCOL or not 2 <= content[1] <= _HIGHEST_PROTOCOL:
+        return None
+    found: str | None = None
+    at = 2
+    while at < len(content):
+        opcode, at = content[at], at + 1
+        if opcode == _STOP:
+            return found if at == len(content) else None
+        if opcode == _FRAME:
+            at += 8
+        elif opcode in _MEMO and found is not None:
+            at += _MEMO[opcode]
+        elif opcode in _SIZES and found is None:
+            begin = at + _SIZES[opcode]
+            at = begin + int.from_bytes(content[begin - _SIZES[opcode] : begin], "little")
+            found = _decoded(content[begin:at]) if at <= len(content) else None
+        else:
+            return None
+    return None
+
+
+def _decoded(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -21,7 +21,6 @@ from areal_judge.judge.formats import (
     mbpp,
     native,
     sandboxfusion,
-    taco,
     verifiable,
 )
 from areal_judge.judge.formats.fields import Row
@@ -41,7 +40,7 @@ _TABLE: Mapping[str, _Format] = {
     "mbpp": _Format(mbpp.claims, mbpp.suite),
     "evalplus": _Format(evalplus.claims, evalplus.suite),
     "apps": _Format(apps.claims, apps.suite),
-    "taco": _Format(taco.claims, taco.suite),
+    "taco": _Format(apps.claims_taco, apps.suite),
     "codecontests": _Format(codecontests.claims, codecontests.suite),
     "livecodebench": _Format(livecodebench.claims, livecodebench.suite),
     "sandboxfusion": _Format(sandboxfusion.claims, sandboxfusion.suite),

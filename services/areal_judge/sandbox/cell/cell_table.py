@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_judge.sandbox.cell import messages, orphans
+from areal_judge.sandbox.cell import messages
 from areal_judge.sandbox.cell.confinement import Confinement
 from areal_judge.sandbox.cell.forks import Forks
 from areal_judge.sandbox.cell.lines import CellLines
@@ -37,6 +37,8 @@ _REPORTS_A_LOOK = 64
 _UNSEEN_S = (
     0.1  # CPU time of a group that nobody's usage has: less may be the kernel's rounding, or bringing files back
 )
+_ROUNDS = 200  # a program that forks faster than it is killed is stopped first; this bounds the effort
+_PATIENCE_S = 2.0
 
 
 @dataclass(eq=False)
@@ -328,7 +330,7 @@ class CellTable:
             self._drain(cell.entry, cell)
             self._drain(cell.control, cell)
             if not self._inside and self.layers.kill_all and (cell.shape.fork or not self.layers.seccomp):
-                orphans.end(os.getpid(), frozenset(self._cells))
+                _end_orphans(os.getpid(), frozenset(self._cells))
             if cell.state is not CellState.REPORTED:
                 cpu_s = usage.ru_utime + usage.ru_stime
                 report = {"cpu_s": cpu_s, "rss": usage.ru_maxrss << 10, "ended": time.monotonic(), "full": False}
@@ -400,7 +402,7 @@ class CellTable:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         if not self._inside and self.layers.kill_all:
-            orphans.end(os.getpid(), frozenset())
+            _end_orphans(os.getpid(), frozenset())
         for cell in self._cells.values():
             if cell.group is not None:
                 cell.group.close()
@@ -426,3 +428,34 @@ def _unseen_s(cell: Cell, report: dict[str, Any]) -> float:
         return 0.0
     unseen = (cell.group.cpu_s() or 0.0) - cell.group_before_s - report["cpu_s"] - own_s
     return unseen if unseen > _UNSEEN_S else 0.0
+
+
+def _end_orphans(parent: int, known: frozenset[int]) -> None:
+    """Kills and reaps every descendant of `parent` that isn't `known` or below one of those."""
+    until = time.monotonic() + _PATIENCE_S
+    for _ in range(_ROUNDS):
+        found = _descendants(parent, known)
+        if not found or time.monotonic() > until:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them forks while the others are killed
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        for pid in found:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _descendants(parent: int, known: frozenset[int]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+                children.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(name))
+    found: list[int] = []
+    todo = [pid for pid in children.get(parent, []) if pid not in known]
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        todo += children.get(pid, [])
+    return found

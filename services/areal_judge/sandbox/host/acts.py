@@ -26,6 +26,10 @@ _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | k
 STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 SHMGET = {"x86_64": 29, "aarch64": 194}
 _SYS_PTRACE = {"x86_64": 101, "aarch64": 117}
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+_SYS_SYSLOG = {"x86_64": 103, "aarch64": 116}
+_SYSLOG_READ_ALL = 3
+_GVISOR_FIRST_LINE = b"Starting gVisor..."
 
 
 class NotHeld(Exception):
@@ -396,3 +400,21 @@ def limit_of_processes(outside: Outside) -> str:
     _limit(resource.RLIMIT_NPROC, 1)
     refused(_fork_once, errno.EAGAIN, what="a second process where one is allowed")
     return "a process above the limit was refused"
+
+
+def kernel_of_gvisor(outside: Outside) -> str:
+    """Whether gVisor's kernel answers instead of Linux.
+
+    Two behaviours that no Linux has, both without privilege, and both have to be there. Its system log begins with a
+    line of its own, and the first is the oldest: Linux's begins otherwise, and only root can write to it. And it
+    answers perf_event_open with ENODEV before it looks at the arguments, where Linux says EFAULT for a null pointer. A
+    container's filter that hides one of them makes this say no: too low a tier, never too high. Version strings are
+    no evidence: gVisor lets its operator choose them.
+    """
+    buffer = ctypes.create_string_buffer(4096)
+    length = raw(_SYS_SYSLOG[kernel.MACHINE], _SYSLOG_READ_ALL, ctypes.addressof(buffer), len(buffer))
+    first = buffer.raw[:length].partition(b"\n")[0]
+    if not first.endswith(_GVISOR_FIRST_LINE):
+        raise NotHeld("the system log is Linux's")
+    refused(lambda: raw(_SYS_PERF_EVENT_OPEN[kernel.MACHINE], 0, 0, -1, -1, 0), errno.ENODEV, what="perf_event_open")
+    return "gVisor answers: its own system log, and no perf events"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from areal.errors import InfraError
 
-from areal_judge.sandbox.host import acts, group_acts, gvisor, tiers
+from areal_judge.sandbox.host import acts, group_acts, tiers
 from areal_judge.sandbox.kernel import calls as kernel
 from areal_judge.sandbox.values import Powers, Tier, TierProbe
 
@@ -57,7 +57,7 @@ ACTS: Mapping[str, acts.Act] = {
     "rlimit_open_files": acts.limit_of_open_files,
     "rlimit_cpu": acts.limit_of_processor_time,
     "rlimit_processes": acts.limit_of_processes,
-    "gvisor": gvisor.answers,
+    "gvisor": acts.kernel_of_gvisor,
 }
 """Every probe, by the name that tiers, results and health use."""
 

@@ -24,7 +24,6 @@ from areal.errors import ConfigError, InfraError
 from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.cell.orders import packed, write_order
 from areal_judge.sandbox.host import delegation, tiers
-from areal_judge.sandbox.host.admission import SandboxRefusalError, check
 from areal_judge.sandbox.host.probing import probe
 from areal_judge.sandbox.host.profiles import Profile
 from areal_judge.sandbox.host.session import MAX_FRAME_BYTES, CellSession, close, shut_down
@@ -288,7 +287,7 @@ class Sandbox:
         asked = time.monotonic()
         theirs: list[int] = [channel.detach()] if channel is not None else []
         try:
-            check(run, self.powers)
+            _admit(run, self.powers)
             async with contextlib.nullcontext() if reserved else self._slots.held():
                 profile = await self._profile(run.numpy)
                 zygote = await profile.pick()
@@ -415,3 +414,29 @@ def _allow_descriptors() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class SandboxRefusalError(ConfigError):
+    """This machine's tier can't run what was asked."""
+
+
+def _admit(run: ProgramRun, powers: Powers) -> None:
+    """Raises SandboxRefusalError for a run that these powers can't run, or that names files where none may be."""
+    needs = []
+    if run.limits.processes > 1 and not powers.fork:
+        needs.append(f"{run.limits.processes} processes")
+    if isinstance(run.entry, ImageCommand) and not powers.execute:
+        needs.append("to execute programs")
+    if (run.files or run.keep) and not powers.scratch:
+        needs.append("a scratch directory for its files")
+    if needs:
+        raise SandboxRefusalError(
+            f"the run needs {' and '.join(needs)}; sandbox tier {powers.tier.name} offers none",
+            fix="run it where T3 is available: namespaces (root or user namespaces) allowed to the reward service",
+        )
+    size = sum(len(data) for data in run.files.values())
+    if size > run.limits.disk_bytes or len(run.files) > run.limits.inodes:
+        raise SandboxRefusalError("the run's files are larger than its disk limit", fix="raise limits.disk_bytes")
+    for path in (*run.files, *run.keep):
+        if not path or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
+            raise SandboxRefusalError(f"{path!r} is no plain relative path", fix="name files below the scratch")
