@@ -15,13 +15,16 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
+.PHONY: help setup wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Install what is missing: uv, .venv, Redis
 	@tools/setup
+
+wheel: setup  ## Build dist/areal_kube-*.whl, which installs without the sources
+	@PATH="$$PWD/.cache/uv/bin:$$PATH" uv build -q --wheel --out-dir dist .
 
 k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (8 minutes)
 	@tools/k8s/build

@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 from areal import __version__
 from areal.cli.table import COMMANDS, HIDDEN, LoadedCommands
-from areal.distribution import refuse_upstream
-from areal.errors import ArealError, ExitCode
+from areal.distribution import command, missing_package, refuse_upstream
+from areal.errors import ArealError, ExitCode, of_machine
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
 
@@ -86,11 +86,7 @@ def guarded(call: Callable[[], Any]) -> int:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         return int(ExitCode.CONFIG) if code == _USAGE else code
     except ArealError as error:
-        with suppress(OSError):  # a closed terminal
-            _complain(error)
-            if error.exit_code is ExitCode.BUG:
-                _trace(error)
-        return int(error.exit_code)
+        return _refused(error)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         return int(ExitCode.DRAINED)
@@ -98,19 +94,39 @@ def guarded(call: Callable[[], Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 0
     except Exception as error:
+        if (ours := _ours(error)) is not None:
+            return _refused(ours)
         with suppress(OSError):
-            typer.secho(f"internal error: {type(error).__name__}: {error}", fg="red", err=True)
+            _styled(f"internal error: {type(error).__name__}: {error}\n", fg="red")
             _trace(error)
         return int(ExitCode.BUG)
     return 0
 
 
-def _complain(error: ArealError) -> None:
-    typer.secho(f"{error.kind} error: ", fg="red", bold=True, err=True, nl=False)
-    typer.echo(error.message, err=True)
-    if error.fix:
-        typer.secho("  fix: ", fg="green", err=True, nl=False)
-        typer.echo(error.fix, err=True)
+def _ours(error: Exception) -> ArealError | None:
+    """An error that only looks like an internal one: a package that isn't here, a machine that is full."""
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("areal"):
+        return missing_package(error)
+    return of_machine(error)
+
+
+def _refused(error: ArealError) -> int:
+    with suppress(OSError):  # a closed terminal
+        _styled(f"{error.kind} error: ", fg="red", bold=True)
+        typer.echo(error.message, err=True)
+        if error.fix:
+            _styled("  fix: ", fg="green")
+            typer.echo(error.fix, err=True)
+            if (here := command()) != "areal":
+                typer.echo(f"  `areal` is not on this shell's PATH: it is {here}", err=True)
+        if error.exit_code is ExitCode.BUG:
+            _trace(error)
+    return int(error.exit_code)
+
+
+def _styled(text: str, **style: Any) -> None:
+    """Write to standard error, in colour where a terminal shows it and NO_COLOR isn't set."""
+    typer.secho(text, err=True, nl=False, color=False if os.environ.get("NO_COLOR") else None, **style)
 
 
 def _trace(error: BaseException) -> None:

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.data import Snapshot
+from areal.distribution import command
 from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.ledger.audit import audit
 from areal.local import finish, view
@@ -243,8 +244,7 @@ def summary_table(result: Mapping[str, Any], run_dir: Path) -> RenderableType:
     grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
     grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
     grid.add_row("restarts", died)
-    grid.add_row("files", Text(str(run_dir)))
-    return Group(Text(), grid)
+    return _with_files(grid, run_dir)
 
 
 def _supervised_table(
@@ -256,5 +256,11 @@ def _supervised_table(
     grid.add_row("rows", f"{result['groups']['trained']} trained, each of the dataset's {times} times")
     grid.add_row("tokens", f"training {rate(result['tokensPerSecond']['training'])}")
     grid.add_row("restarts", died)
+    return _with_files(grid, run_dir)
+
+
+def _with_files(grid: Table, run_dir: Path) -> RenderableType:
+    """The last rows of an end: where the files are, and a command that works in this very shell."""
     grid.add_row("files", Text(str(run_dir)))
+    grid.add_row("next", Text(f"{command()} view {run_dir}"))
     return Group(Text(), grid)

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Mapping
 
+from areal.distribution import install
 from areal.observe.traces import NO_TRACES, Span, SpanIds, Traces
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def open_traces(run: str, role: str, job: str, endpoint: str | None, share: floa
     try:
         sink = OtlpSink(role, job, run, endpoint)
     except ImportError as error:
-        log.warning("traces are off, %s is not installed: pip install 'areal-kube[traces]'", error.name)
+        log.warning("traces are off, %s is not installed: %s", error.name, install("traces"))
         return NO_TRACES
     log.info("traces of %g of the groups go to %s", share, named)
     return Traces(run, share, sink)

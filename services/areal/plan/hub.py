@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeGuard
 
+from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 
@@ -89,9 +90,7 @@ def _refusals(uri: str, token: str) -> Iterator[None]:
     try:
         from huggingface_hub import errors
     except ImportError:
-        raise ConfigError(
-            f"downloading {uri} needs huggingface_hub", fix="pip install 'areal-kube[trainer,engine]'"
-        ) from None
+        raise ConfigError(f"downloading {uri} needs huggingface_hub", fix=install("trainer", "engine")) from None
     name, revision = _parts(uri)
     try:
         yield

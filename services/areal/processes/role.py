@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal.distribution import install, refuse_upstream
-from areal.errors import ArealError, BugError, ConfigError, ExitCode
+from areal.distribution import missing_package, refuse_upstream
+from areal.errors import ArealError, BugError, ConfigError, ExitCode, of_machine
 from areal.observe import logs
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
@@ -59,13 +59,9 @@ def load_entry(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").split(".")[0]
-        if missing == "areal":
+        if (error.name or "").startswith("areal"):
             raise BugError(f"the entry {name} is missing: {error}") from error
-        raise ConfigError(
-            f"this role needs the package {missing!r}, which is not installed",
-            fix=f"install the role's extra: {install('reward', 'engine', 'trainer')}",
-        ) from error
+        raise missing_package(error) from error
 
 
 def read_token(path: Path) -> str:
@@ -92,6 +88,9 @@ def collect_rarely() -> None:
 
 def report(error: BaseException) -> ExitCode:
     """Log `error` once, as its reader needs it, and choose the exit code."""
+    if not isinstance(error, ArealError) and (failed := of_machine(error)) is not None:
+        log.error("%s error: %s", failed.kind, failed, exc_info=error)
+        return failed.exit_code
     if isinstance(error, ArealError):
         own_fault = error.exit_code is ExitCode.BUG
         log.error("%s error: %s", error.kind, error, exc_info=error if own_fault else None)

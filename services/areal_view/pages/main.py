@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from areal.distribution import missing_package
 from areal.errors import ConfigError
 from areal.plan.cluster_names import CLUSTER_CA_KEY, CLUSTER_DIR
 
@@ -23,9 +24,7 @@ def serve(places: Sequence[Path], port: int) -> None:
 
         from areal_view.pages.app import make_app
     except ImportError as error:
-        raise ConfigError(
-            f"the page needs a package that is not installed: {error.name}", fix="pip install 'areal-kube[view]'"
-        ) from error
+        raise missing_package(error, "view") from error
     runs = Runs(places)
     runs.all()  # a wrong directory is told before anything listens
     listener = _listen(port)
