@@ -1,4 +1,4 @@
-"""Commands on a run directory: status, logs, compare, audit, set; of a job on a cluster another package answers."""
+"""Commands on run directories: status, logs, list, clean, compare, audit, set; of a cluster another package answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,6 +29,9 @@ from areal.cli.arguments import (
 )
 from areal.cli.table import load
 from areal.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from areal.local.kept import KeptRun
 
 _LOOK_S = 0.3  # between looks of --follow
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -94,6 +99,64 @@ def logs(
         for name, text in follower.new():
             show(name, text)
         time.sleep(_LOOK_S)
+
+
+Places = Annotated[
+    list[Path] | None, typer.Argument(metavar="[DIR]...", help="Where runs lie, or runs; runs/ unless given.")
+]
+
+
+@app.command(
+    "runs",
+    epilog="Examples:\n\n  areal runs\n\n  areal runs runs/eta /scratch/runs --json",
+)
+def list_runs(places: Places = None, as_json: AsJson = False) -> None:
+    """List runs: what each came to, when, and how much of the disk it has."""
+    from areal.local.kept import kept
+
+    runs = kept(_some(places))
+    if as_json:
+        print(json.dumps([{**asdict(run), "place": str(run.place)} for run in runs], indent=2))
+    elif runs:
+        Console().print(_listed(runs))
+    else:
+        print(f"no run in {', '.join(map(str, _some(places)))}")
+
+
+@app.command(
+    epilog="Examples:\n\n  areal clean\n\n  areal clean runs/digits.1 --whole --yes\n\n  areal clean --stopped",
+)
+def clean(
+    places: Places = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Remove whole directories, figures and models too.")] = False,
+    stopped: Annotated[bool, typer.Option("--stopped", help="Also runs that could still be gone on with.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Free the disk: show what would go, ask, and remove it. Of a complete run that is what only going on with it
+    needs: checkpoints, published versions, the ledger; its figures, samples, evidence and final model stay.
+    """
+    from areal.local.kept import kept, remove
+    from areal.local.view import size
+
+    runs = kept(_some(places))
+    going = [run for run in runs if run.status != "Running" and (run.over or stopped) and (whole or run.spare)]
+    if going:
+        Console().print(_listed(going, whole=whole))
+    left = sum(run.status == "Running" or not (run.over or stopped) for run in runs)
+    if left:
+        print(f"{left} left alone: running, or to be gone on with (--stopped takes those that don't run)")
+    if not going:
+        print("nothing to remove")
+        return
+    freed = sum(run.size if whole else run.spare for run in going)
+    if not yes:
+        if not sys.stdin.isatty():
+            print(f"{size(freed)} would go; say --yes to remove it")
+            return
+        typer.confirm(f"remove {size(freed)}?", abort=True)
+    for run in going:
+        remove(run, whole=whole)
+    print(f"removed {size(freed)}")
 
 
 @app.command(
@@ -200,6 +263,27 @@ def _audit_table(report: dict[str, Any]) -> Table:
     for problem in report["problems"]:
         grid.add_row("problem", problem, style="red")
     grid.add_row("verdict", "exactly once" if report["ok"] else "a promise is broken", style="bold")
+    return grid
+
+
+def _some(places: list[Path] | None) -> list[Path]:
+    return places or [Path("runs")]
+
+
+def _listed(runs: Sequence[KeptRun], *, whole: bool | None = None) -> Table:
+    """Rows of runs; `whole` says which size is in question, None shows both."""
+    from areal.local.view import size
+
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    grid.add_column("run", overflow="fold")
+    for title in ("status", "steps", "held-out", "last written"):
+        grid.add_column(title, no_wrap=True)
+    grid.add_column("on disk" if whole is None else "would go", justify="right")
+    for run in runs:
+        held_out = "—" if run.held_out is None else f"{run.held_out:.3f}"
+        taken = run.spare if whole is False else run.size
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.ended))
+        grid.add_row(str(run.place), run.status, str(run.steps), held_out, when, size(taken))
     return grid
 
 

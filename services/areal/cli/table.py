@@ -19,6 +19,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "chat": ("areal.cli.chat", "Talk to a model in the terminal."),
     "status": ("areal.cli.runs", "Show what every role of a run waits for."),
     "logs": ("areal.cli.runs", "Show what all roles of a run logged."),
+    "runs": ("areal.cli.runs", "List the runs on this disk."),
+    "clean": ("areal.cli.runs", "Free the disk of what ended runs leave."),
     "compare": ("areal.cli.runs", "Set runs beside each other."),
     "why": ("areal_view.commands", "Say in one sentence why a run waits."),
     "view": ("areal_view.commands", "Show runs as a web page on this machine."),

@@ -15,6 +15,7 @@ from areal.admit.sandbox import sandbox_findings
 from areal.admit.verdict import admit
 from areal.errors import ConfigError
 from areal.local.claim import is_occupied, set_aside
+from areal.local.kept import refuse_cleaned
 from areal.plan import ResolvedJob, RunLayout, hub, write_run
 from areal.spec import RLJob, check, for_clusters_only, refuse
 from areal.spec.load import job_from
@@ -106,6 +107,7 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
         raise ConfigError(
             f"there is no run to resume in {run_dir}", fix="leave --resume out, or name it with --run-dir"
         )
+    refuse_cleaned(run_dir)
     resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir, resume=True)
     recipe = resolved.recipe_source
     kept = resolved.recipe_path

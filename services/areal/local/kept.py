@@ -1,0 +1,131 @@
+"""Runs that lie on this disk: what each came to, how large it is, and what of it can go.
+
+Of a complete run the ledger, the published versions and the checkpoints are of use to nobody who doesn't go on with it;
+figures, samples, evidence, logs and the final model stay. A run that stopped or failed goes on from them, so they stay
+unless somebody asks. Nothing is taken from a run that a process holds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal.errors import ConfigError, DataError
+from areal.local.claim import claimed
+from areal.plan.layout import RunLayout
+from areal.record import summary
+
+CLEANED = "cleaned"
+"""A file that says that a run can't be gone on with: what it would start from was removed."""
+
+_DEEPEST = 3  # directories below a place: runs/sweep/variant/seed
+_GOING = ".going"
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run directory. Sizes are bytes on the disk, `ended` seconds since 1970."""
+
+    place: Path
+    status: str  # Running; a summary's; Unfinished without a summary, Damaged with one that can't be read
+    steps: int
+    held_out: float | None
+    size: int
+    spare: int  # of it, what only going on needs
+    ended: float
+
+    @property
+    def over(self) -> bool:
+        """Whether it came to its end, so that nobody goes on with it."""
+        return self.status in ("Complete", "NothingLearned")
+
+
+def kept(places: Iterable[Path]) -> list[KeptRun]:
+    """The runs in and below `places`, the newest first."""
+    roots = dict.fromkeys(root for place in places for root in _roots(place, _DEEPEST))
+    return sorted(map(look, roots), key=lambda run: -run.ended)
+
+
+def look(root: Path) -> KeptRun:
+    """What is known of one run directory."""
+    layout = RunLayout(root)
+    try:
+        told = summary.read(layout.summary) or {"status": "Unfinished"}
+    except DataError:
+        told = {"status": "Damaged"}
+    spare = sum(map(_size, _spare(layout)))
+    newest = max(one.stat().st_mtime for one in (layout.metrics, layout.summary, layout.resolved) if one.exists())
+    return KeptRun(
+        root,
+        "Running" if _held(root) else str(told["status"]),
+        int(told.get("steps", 0)),
+        (told.get("heldOut") or {}).get("last"),
+        _size(root),
+        spare,
+        newest,
+    )
+
+
+def remove(run: KeptRun, *, whole: bool) -> None:
+    """Remove a run's spare parts, or its directory. Raises ConfigError when a process holds it.
+
+    A part is renamed before it is emptied, and a directory loses `resolved.json` first: whatever is interrupted, half a
+    checkpoint or half a run is never read as a whole one.
+    """
+    layout = RunLayout(run.place)
+    with claimed(run.place):
+        if whole:
+            layout.resolved.unlink(missing_ok=True)
+            shutil.rmtree(run.place)
+            return
+        (run.place / CLEANED).touch()
+        for part in reversed(_spare(layout)):  # what an earlier removal left, first
+            shutil.rmtree(part if part.suffix == _GOING else part.rename(part.with_name(part.name + _GOING)))
+
+
+def refuse_cleaned(run_dir: Path) -> None:
+    """Raise ConfigError where a run's checkpoints were removed: going on would train its groups again."""
+    if (run_dir / CLEANED).exists():
+        raise ConfigError(
+            f"{run_dir} can't be gone on with: `areal clean` removed its checkpoints and its ledger",
+            fix="start anew with --fresh, or from its final model: model.path=" + str(RunLayout(run_dir).model),
+        )
+
+
+def _spare(layout: RunLayout) -> list[Path]:
+    parts = (layout.redis, layout.weights, layout.checkpoints)
+    both = (one for part in parts for one in (part, part.with_name(part.name + _GOING)))
+    return [one for one in both if one.is_dir()]
+
+
+def _roots(place: Path, deepest: int) -> Iterator[Path]:
+    if (place / "resolved.json").is_file():
+        yield place
+    elif deepest and place.is_dir():
+        for below in sorted(place.iterdir()):
+            if below.is_dir() and not below.is_symlink():
+                yield from _roots(below, deepest - 1)
+
+
+def _held(root: Path) -> bool:
+    try:
+        with claimed(root):
+            return False
+    except ConfigError:
+        return True
+
+
+def _size(root: Path) -> int:
+    """Bytes on the disk below `root`; a file with two names counts once."""
+    files: dict[tuple[int, int], int] = {}
+    for directory, _, names in os.walk(root):
+        for name in names:
+            try:
+                stat = os.lstat(os.path.join(directory, name))
+            except FileNotFoundError:  # a run that goes on
+                continue
+            files[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+    return sum(files.values())
