@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import orjson
 
 from areal.admit.sources import Sources
 from areal.data import Snapshot
+from areal.data.adapters.files import read_file
+from areal.data.rows import encode
 from areal.errors import ArealError, DataError, InfraError
 from areal.reward.rows import gold_of_row
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
@@ -97,8 +100,7 @@ def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET
     """The same for all rows of a prepared dataset."""
     snapshot = Snapshot(directory)
     try:
-        source = snapshot.meta.source
-        rows = ((f"{source}, row {number}", row) for number, row in enumerate(snapshot, start=1))
+        rows = ((snapshot.place(index), row) for index, row in enumerate(snapshot))
         return check_golds(rows, field, budget_s=budget_s)
     finally:
         snapshot.close()
@@ -122,15 +124,10 @@ def check_suites(job: RLJob, rows: SuiteRows) -> None:
 
 
 def rows_of_file(path: Path) -> SuiteRows:
-    """The rows of a file of JSON lines, as `check_suites` takes them. Lines without an object are others' business."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(row, dict):
-                yield f"{path}:{number}", row, len(line)
+    """The rows of a data file, as `check_suites` takes them, up to one that can't be read: it is told elsewhere."""
+    with suppress(DataError):
+        for place, row, text in read_file(path, kind=".jsonl"):
+            yield place, row, len(encode(row, place) if text is None else text)
 
 
 def rows_of_snapshot(directory: Path, split: str) -> SuiteRows:
@@ -152,10 +149,10 @@ def row_findings(job: RLJob, sources: Sources) -> list[Finding]:
     if verifier == "math" and not installed():
         return []
     findings = []
-    for split, source in (("train", sources.train), ("evaluation", sources.evaluation)):
-        if source is None or source.jsonl is None or not Path(source.jsonl).is_file():
+    for field, source in sources.dataset.named.items():
+        if source.jsonl is None or not Path(source.jsonl).is_file():
             continue
-        field, severity = f"spec.dataset.{split}", Severity.ERROR
+        severity = Severity.ERROR
         rows = rows_of_file(Path(source.jsonl))
         try:
             if verifier == "code":

@@ -231,8 +231,8 @@ def _verifier(job: RLJob, recipe_source: str | None) -> Verifier | None:
 
 
 def _dataset(dataset: Dataset) -> Dataset:
-    evaluation = dataset.evaluation and _source(dataset.evaluation, "dataset.evaluation")
-    return Dataset(train=_source(dataset.train, "dataset.train"), evaluation=evaluation)
+    named = dataset.named.items()
+    return dataset.replaced({field: _source(source, field.removeprefix("spec.")) for field, source in named})
 
 
 def _source(source: DatasetSource, field: str) -> DatasetSource:

@@ -53,6 +53,7 @@ class FileFacts:
     model: ModelFolder | None  # with its weights
     teacher: ModelFolder | None
     planned: Mapping[str, Any] | None  # the config.json that memory is planned by
+    read_as: tuple[tuple[str, str], ...] = ()  # of each dataset: its field, how its rows are read
 
 
 def read(job: RLJob, sources: Sources, *, here: bool = True, model_config: Path | None = None) -> FileFacts:
@@ -94,6 +95,7 @@ class _FactReader:
     faults: list[tuple[str, ArealError]] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
+    read_as: list[tuple[str, str]] = field(default_factory=list)
     model: ModelFolder | None = None
     tokenizer: Tokenizer | None = None
 
@@ -101,11 +103,10 @@ class _FactReader:
         job = self.job
         parts = self._recipe()
         self._model()
-        dataset = {"train": self.sources.train, "evaluation": self.sources.evaluation}
-        for split, source in dataset.items():
-            if source is not None and len(source.given) == 1:
-                with self._at(f"spec.dataset.{split}"):
-                    self._rows(split, source, parts)
+        for place, source in self.sources.dataset.named.items():
+            if len(source.given) == 1:
+                with self._at(place):
+                    self._rows(place, source, parts)
         self._engine_and_trainer()
         teacher = self._beside()
         self._programs(here)
@@ -114,7 +115,14 @@ class _FactReader:
         if planned is None and job.spec.trainer.gpus:
             self.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
         return FileFacts(
-            self.facts, tuple(self.faults), tuple(self.unseen), tuple(self.warnings), self.model, teacher, planned
+            self.facts,
+            tuple(self.faults),
+            tuple(self.unseen),
+            tuple(self.warnings),
+            self.model,
+            teacher,
+            planned,
+            tuple(self.read_as),
         )
 
     @contextmanager
@@ -175,8 +183,10 @@ class _FactReader:
                 with suppress(ArealError):  # a rule says what is wrong with its size
                     self.tokenizer = Tokenizer.from_dir(tokenizer, model_dir=model, fast=fast, config=config)
 
-    def _rows(self, split: str, source: DatasetSource, parts: RecipeParts | None) -> None:
+    def _rows(self, field: str, source: DatasetSource, parts: RecipeParts | None) -> None:
+        """The rows of one source, the `number`-th of its split."""
         recipe, reward = self.sources.recipe, self.job.spec.reward
+        split, _, number = field.removeprefix("spec.dataset.").partition(".sources.")
         named = source_from_spec(source, base_dir=Path("/"), recipe=recipe or Path("recipe"), split=split)
         limit = _GENERATED
         match named:
@@ -207,6 +217,7 @@ class _FactReader:
             seconds=_SECONDS,
             each=measure.measure,
         )
+        self._told(field, seen.rows, measure)
         size = named.size if isinstance(named, ReasoningGymSource) else None  # where that is cheap to know
         rows = seen.rows if seen.whole else size
         if not seen.whole:
@@ -215,14 +226,29 @@ class _FactReader:
         if split == "evaluation":
             self.facts = replace(self.facts, evaluation_rows=rows)
             return
+        known, longest, place = self.facts, measure.longest, measure.place
+        before = known.train_rows, known.train_columns
+        if number not in ("", "0"):  # what several sources have together
+            rows = None if rows is None or before[0] is None else rows + before[0]
+        if longest is None or (known.longest_prompt_tokens or 0) > longest:
+            longest, place = known.longest_prompt_tokens, known.longest_prompt_place
         self.facts = replace(
-            self.facts,
+            known,
             train_rows=rows,
-            train_columns=seen.columns,
-            longest_prompt_tokens=measure.longest,
-            longest_prompt_place=measure.place,
-            prompts_too_long=measure.too_long,
+            train_columns=seen.columns if before[1] is None else seen.columns & before[1],
+            longest_prompt_tokens=longest,
+            longest_prompt_place=place,
+            prompts_too_long=known.prompts_too_long + measure.too_long,
         )
+
+    def _told(self, field: str, read: int, measure: RowMeasure) -> None:
+        """What check says of the rows that it read."""
+        name, dropped = field.removeprefix("spec."), self.job.spec.dataset.long_prompts == "drop"
+        if measure.form is not None:
+            self.read_as.append((name, f"read as {measure.form}"))
+        if dropped and measure.too_long and name != "dataset.evaluation":
+            words = f"{measure.too_long} of {read} rows read have prompts that leave no room for an answer: dropped"
+            self.read_as.append((name, words))
 
     def _engine_and_trainer(self) -> None:
         """What both would say of the model."""

@@ -21,7 +21,6 @@ from areal.plan.role_specs import redis_logins
 from areal.plan.roles import PortAllocator, assign_ports, role_instances
 from areal.spec.job import RLJob
 from areal.spec.locality import hub_models
-from areal.spec.sources import Dataset
 
 _HOST = "127.0.0.1"
 
@@ -73,7 +72,7 @@ def resolve(
         recipe_source=sources.recipe,
         recipe_path=layout.recipe / sources.recipe.name if sources.recipe else None,
         hooks_path=sources.hooks,
-        dataset=Dataset(train=sources.train, evaluation=sources.evaluation),
+        dataset=sources.dataset,
         **_models(job, sources, earlier),
         verifier=verifier,
         endpoints=Endpoints(

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from areal.data import Snapshot, prepare, source_from_spec
+from areal.data.prepare import LeftOut
 from areal.data.rows import Column, ColumnKey
-from areal.errors import ArealError
+from areal.errors import ArealError, DataError
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, sequences_of
 from areal.workflow.prompt import prompt_of
-from areal.workflow.rows.forms import PROMPT_COLUMNS, prompt_row
+from areal.workflow.rows.forms import PROMPT_COLUMNS, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
@@ -48,8 +49,15 @@ def prepare_datasets(resolved: ResolvedJob, recipe: Path | None, say: Say) -> No
     required = required_columns(resolved.job, resolved.verifier)
     for split, source in (("train", resolved.dataset.train), ("evaluation", resolved.dataset.evaluation)):
         if source is not None:
-            snapshot = prepare_split(source, resolved.layout.dataset / split, split, recipe, required)
-            say(f"dataset {split}: {len(snapshot)} rows")
+            drops = LongPrompts.of(resolved.job, split, resolved.tokenizer_path, resolved.model_path)
+            snapshot = prepare_split(source, resolved.layout.dataset / split, split, recipe, required, drops)
+            say(f"dataset {split}: {rows_in_words(snapshot)}")
+
+
+def rows_in_words(snapshot: Snapshot) -> str:
+    """How many rows a snapshot has, and which were left out of it."""
+    left_out = "".join(f", {count} left out: {reason}" for reason, count in snapshot.meta.left_out.items())
+    return f"{len(snapshot)} rows{left_out}"
 
 
 def prepare_split(
@@ -58,57 +66,113 @@ def prepare_split(
     split: str,
     recipe: Path | None,
     required: Sequence[Column],
+    left_out: LeftOut | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Snapshot:
     """One dataset, whose paths are absolute, as a snapshot."""
     named = source_from_spec(source, base_dir=Path("/"), recipe=recipe, split=split)
-    return prepare(named, target, required=required, progress=progress)
+    return prepare(named, target, required=required, left_out=left_out, progress=progress)
 
 
 def with_snapshots(resolved: ResolvedJob) -> Facts:
-    """What the prepared datasets tell, whatever they were made of: every prompt is measured."""
+    """What the prepared datasets tell, whatever they were made of: every row is looked at, every prompt measured."""
     layout = resolved.layout
-    train = Snapshot(layout.dataset / "train")
+    train, held_out = Snapshot(layout.dataset / "train"), layout.dataset / "evaluation"
     try:
         tokenizer = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
     except ArealError:
         tokenizer = None
     rows = RowMeasure(resolved.job, tokenizer)
-    for index in range(len(train)):
-        rows.measure(f"{train.meta.source}, row {index + 1}", train.row(index))
-    held_out = layout.dataset / "evaluation"
+    rows.measure_all(train)
+    evaluation = Snapshot(held_out) if held_out.exists() else None
+    if evaluation is not None:
+        RowMeasure(resolved.job, tokenizer).measure_all(evaluation)
     return Facts(
         train_rows=len(train),
         train_columns=frozenset(train.columns),
-        evaluation_rows=len(Snapshot(held_out)) if held_out.exists() else None,
+        evaluation_rows=len(evaluation) if evaluation is not None else None,
         longest_prompt_tokens=rows.longest,
         longest_prompt_place=rows.place,
         prompts_too_long=rows.too_long,
     )
 
 
+class PromptLength:
+    """How many tokens the prompts of a job's rows have."""
+
+    def __init__(self, job: RLJob, tokenizer: Tokenizer) -> None:
+        rollout = job.spec.rollout
+        self.room = rollout.max_sample_tokens - rollout.sampling.max_new_tokens
+        self._template = rollout.chat_template
+        self._tokenizer = tokenizer
+        self._around = _bytes_around(tokenizer, self._template)  # what a chat template puts around a prompt
+
+    def tokens(self, row: Mapping[str, Any]) -> int:
+        """Of a row's prompt. Raises DataError for a row without one."""
+        return len(prompt_of(row, self._tokenizer, chat_template=self._template).ids)
+
+    def surely_fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a prompt leaves room for an answer, as far as its bytes tell without a tokenizer."""
+        try:
+            chat = prompt_row(row)
+        except ArealError:
+            return False
+        texts = sum(len(message["content"].encode(errors="replace")) for message in chat.messages)
+        return chat.plain and texts + self._around <= self.room
+
+
+class LongPrompts:
+    """Leaves rows out of a snapshot whose prompts leave no room for an answer."""
+
+    def __init__(self, length: PromptLength) -> None:
+        self._length = length
+
+    @classmethod
+    def of(cls, job: RLJob, split: str, tokenizer: Path, model: Path | None) -> LongPrompts | None:
+        """For one split of a job; None where nothing is dropped."""
+        if split != "train" or job.spec.dataset.long_prompts != "drop":
+            return None
+        return cls(PromptLength(job, Tokenizer.from_dir(tokenizer, model_dir=model)))
+
+    def __call__(self, place: str, row: Mapping[str, Any]) -> str | None:
+        try:
+            if self._length.surely_fits(row) or self._length.tokens(row) <= self._length.room:
+                return None
+        except ArealError as error:
+            raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
+        return f"prompts of more than {self._length.room} tokens"
+
+
 class RowMeasure:
-    """Looks at row after row: prompts for RL, whole examples for a training on fixed rows.
+    """Looks at row after row of one source: prompts for RL, whole examples for a training on fixed rows.
 
     Knows nothing without a tokenizer: who loads it says why.
     """
 
     def __init__(self, job: RLJob, tokenizer: Tokenizer | None) -> None:
-        rollout, self._spec = job.spec.rollout, job.spec
-        self._template = rollout.chat_template
-        self._room = rollout.max_sample_tokens - rollout.sampling.max_new_tokens
-        looks = job.spec.supervised is not None or rollout.workflow in _READS_PROMPT
+        self._spec = job.spec
+        looks = job.spec.supervised is not None or job.spec.rollout.workflow in _READS_PROMPT
         self._tokenizer = tokenizer if looks else None
-        self._around = _SPECIAL  # bytes that a chat template puts around a prompt
+        self._length: PromptLength | None = None
         if self._tokenizer is not None and job.spec.is_rl:
             try:
-                self._around = _bytes_around(self._tokenizer, self._template)
+                self._length = PromptLength(job, self._tokenizer)
             except ArealError:
                 self._tokenizer = None
         self._rows = 0
+        self.form: str | None = None  # of the first row
         self.longest: int | None = None  # tokens of a prompt
         self.place = ""
         self.too_long = 0
+
+    def measure_all(self, snapshot: Snapshot) -> None:
+        """Every row of a prepared dataset, source by source."""
+        index = 0
+        for part in snapshot.parts:
+            self.form = None
+            for _ in range(part.rows):
+                self.measure(snapshot.place(index), snapshot.row(index))
+                index += 1
 
     def measure(self, place: str, row: Mapping[str, Any]) -> None:
         """Take one row into account. Raises DataError for one that can't be used, naming its place."""
@@ -116,12 +180,23 @@ class RowMeasure:
             return
         self._rows += 1
         try:
+            self._same_form(row)
             if self._spec.supervised is not None:
                 self._example(row, self._tokenizer)
-            elif self._rows <= _FIRST_ROWS or not self._surely_fits(row):
-                self._prompt(place, row, self._tokenizer)
+            elif self._length is not None and (self._rows <= _FIRST_ROWS or not self._length.surely_fits(row)):
+                self._prompt(place, row, self._length)
         except ArealError as error:
             raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
+
+    def _same_form(self, row: Mapping[str, Any]) -> None:
+        form = form_name(row)
+        if self.form is None or form is None:  # a row without a form is refused for what it lacks
+            self.form = self.form or form
+        elif form != self.form and self._spec.dataset.form != "auto":
+            raise DataError(
+                f"the row is read as {form}, the first row of its source as {self.form}",
+                fix="mend the row, or write dataset.form: auto where a source mixes forms",
+            )
 
     def _example(self, row: Mapping[str, Any], tokenizer: Tokenizer) -> None:
         if self._rows > _EXAMPLES:
@@ -130,19 +205,11 @@ class RowMeasure:
         if (block := self._spec.reward_model) is not None:
             margin_of(row, block.margin_field)
 
-    def _prompt(self, place: str, row: Mapping[str, Any], tokenizer: Tokenizer) -> None:
-        tokens = len(prompt_of(row, tokenizer, chat_template=self._template).ids)
-        self.too_long += tokens > self._room
+    def _prompt(self, place: str, row: Mapping[str, Any], length: PromptLength) -> None:
+        tokens = length.tokens(row)
+        self.too_long += tokens > length.room
         if self.longest is None or tokens > self.longest:
             self.longest, self.place = tokens, place
-
-    def _surely_fits(self, row: Mapping[str, Any]) -> bool:
-        try:
-            chat = prompt_row(row)
-        except ArealError:
-            return False
-        texts = sum(len(message["content"].encode(errors="replace")) for message in chat.messages)
-        return chat.plain and texts + self._around <= self._room
 
 
 def _bytes_around(tokenizer: Tokenizer, template: bool | None) -> int:

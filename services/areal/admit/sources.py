@@ -10,7 +10,7 @@ from areal.plan import ResolvedJob, hub
 from areal.spec import RLJob
 from areal.spec.locality import where_models_come_from
 from areal.spec.locate import locate, must_locate
-from areal.spec.sources import DatasetSource, on_volume
+from areal.spec.sources import Dataset, DatasetSource, on_volume
 
 _WORDS = {  # what people call a field's file, and how to mend it
     "spec.recipe.file": (
@@ -28,8 +28,8 @@ _WORDS = {  # what people call a field's file, and how to mend it
 class Sources:
     """Where a job's files are. None: it names none, or it isn't there.
 
-    `teacher` and `reward_model` are None, too, where nobody loads them, `train` and `evaluation` are the job's own
-    entries, with absolute paths of what is there.
+    `teacher` and `reward_model` are None, too, where nobody loads them, `dataset` is the job's own block, with absolute
+    paths of what is there.
     """
 
     recipe: Path | None
@@ -38,8 +38,7 @@ class Sources:
     tokenizer: Path | None
     teacher: Path | None
     reward_model: Path | None
-    train: DatasetSource
-    evaluation: DatasetSource | None
+    dataset: Dataset
 
 
 def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
@@ -79,7 +78,8 @@ def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
     if model is None and hub.is_hub(spec.model.uri):
         model = hub.cached(spec.model.uri)
     scored = reward.model.path if spec.is_rl and reward.verifier == "model" and reward.model is not None else None
-    evaluation = spec.dataset.evaluation
+    named = spec.dataset.named.items()
+    dataset = spec.dataset.replaced({field: rows(field, source) for field, source in named})
     return Sources(
         recipe=found("spec.recipe.file", spec.recipe.file if spec.recipe else None),
         hooks=found("spec.trainer.hooks", spec.trainer.hooks),
@@ -87,8 +87,7 @@ def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
         tokenizer=found("spec.model.tokenizer", spec.model.tokenizer) if spec.model.tokenizer else model,
         teacher=found(spec.teacher_field, spec.teacher.path if spec.teacher else None),
         reward_model=found("spec.reward.model.path", scored),
-        train=rows("spec.dataset.train", spec.dataset.train),
-        evaluation=rows("spec.dataset.evaluation", evaluation) if evaluation else None,
+        dataset=dataset,
     )
 
 
@@ -98,8 +97,7 @@ def sources_in_pods(resolved: ResolvedJob) -> Sources:
     named = {
         "spec.recipe": resolved.recipe_source,
         "spec.trainer.hooks": resolved.hooks_path,
-        "spec.dataset.train.jsonl": dataset.train.jsonl,
-        "spec.dataset.evaluation.jsonl": dataset.evaluation.jsonl if dataset.evaluation else None,
+        **{f"{field}.jsonl": source.jsonl for field, source in dataset.named.items()},
         "spec.model": resolved.model_path,
         "spec.model.tokenizer": resolved.tokenizer_path,
         resolved.spec.teacher_field.removesuffix(".path"): resolved.teacher_path,
@@ -118,6 +116,5 @@ def sources_in_pods(resolved: ResolvedJob) -> Sources:
         tokenizer=resolved.tokenizer_path,
         teacher=resolved.teacher_path,
         reward_model=resolved.reward_model_path,
-        train=dataset.train,
-        evaluation=dataset.evaluation,
+        dataset=dataset,
     )

@@ -26,6 +26,7 @@ class JobVerdict:
     faults: tuple[ArealError, ...]
     unseen: tuple[str, ...]
     memory: tuple[tuple[str, str], ...]  # what GPUs and disk hold: subject and sentence
+    read_as: tuple[tuple[str, str], ...]  # how the rows of each dataset are read: its field and sentence
     sources: Sources
     scores_itself: bool  # the workflow or its agent: no service is needed for it
     defines_reward: bool  # the recipe, and no verifier is named
@@ -67,6 +68,7 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         tuple(error for _, error in known.faults),
         known.unseen,
         tuple(memory),
+        known.read_as,
         sources,
         unnamed and not (job.spec.recipe and known.facts.recipe_defines_reward is not False),
         unnamed and bool(known.facts.recipe_defines_reward),

@@ -35,12 +35,20 @@ def check_command(
         found = [asdict(finding) for finding in findings]
         print(
             json.dumps(
-                {"ok": not refused, "findings": found, "notLookedAt": verdict.unseen, "memory": verdict.memory},
+                {
+                    "ok": not refused,
+                    "findings": found,
+                    "notLookedAt": verdict.unseen,
+                    "memory": verdict.memory,
+                    "readAs": verdict.read_as,
+                },
                 indent=2,
             )
         )
     else:
-        explained = [] if refused else [*explain(job, scores_itself=verdict.scores_itself), *verdict.memory]
+        explained = (
+            [] if refused else [*explain(job, scores_itself=verdict.scores_itself), *verdict.read_as, *verdict.memory]
+        )
         _show(job, job_file, findings, explained, refused)
         for what in verdict.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)

@@ -88,7 +88,7 @@ def prepare(
     from rich.table import Table
 
     from areal.admit.resolve import verifier_of
-    from areal.admit.rows import prepare_split, required_columns
+    from areal.admit.rows import LongPrompts, prepare_split, required_columns, rows_in_words
     from areal.admit.sources import sources_of
     from areal.plan import RunLayout
     from areal.spec.load import job_from
@@ -101,7 +101,7 @@ def prepare(
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("split", "rows", "digest", "columns", "directory"):
         table.add_column(title)
-    for split, source in (("train", sources.train), ("evaluation", sources.evaluation)):
+    for split, source in (("train", sources.dataset.train), ("evaluation", sources.dataset.evaluation)):
         if source is None:
             continue
         with console.status(f"reading {split}") as status:
@@ -109,7 +109,11 @@ def prepare(
             def show(rows: int, split: str = split, status: object = status) -> None:
                 status.update(f"reading {split}: {rows} rows")  # type: ignore[attr-defined]
 
-            snapshot = prepare_split(source, root / split, split, sources.recipe, required, show)
+            tokenizer = sources.tokenizer or root  # what `longPrompts: drop` needs is missing at a run's start as well
+            drops = LongPrompts.of(made, split, tokenizer, sources.model)
+            snapshot = prepare_split(source, root / split, split, sources.recipe, required, drops, show)
         columns = ", ".join(f"{name} ({kind})" for name, kind in snapshot.columns.items())
-        table.add_row(split, str(len(snapshot)), snapshot.digest[:12], columns, str(root / split))
+        table.add_row(
+            split, rows_in_words(snapshot).removesuffix(" rows"), snapshot.digest[:12], columns, str(root / split)
+        )
     console.print(table)

@@ -1,17 +1,22 @@
 """Dataset order: the row that a prompt group or a fixed step trains, by one permutation of the rows an epoch.
 
-Owns the order of the data. Pure integer arithmetic, so it is the same on every machine and in every Python, costs no
-memory, and any group's row is known without the groups before it.
+Owns the order of the data, of one source or of several with weights. Pure integer arithmetic, so it is the same on
+every machine and in every Python, costs no memory, and any group's row is known without the groups before it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 
 from areal.spec.supervised import FixedRowsBlock
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_LONGEST_CYCLE = 4096  # places; shares that need more are met to 1/4096
 _ROUNDS = 8  # four are enough for an unpredictable Feistel network of large blocks; tiny datasets need more mixing
 
 
@@ -34,22 +39,119 @@ def row_of(group: int, size: int, seed: int) -> int:
 
 
 @dataclass(frozen=True)
+class SourceShare:
+    """One of a dataset's sources: how many rows it has, and its weight among all."""
+
+    rows: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class SourceVisit:
+    """A prompt group's source, and which of that source's visits it is: 0, 1, 2, …"""
+
+    source: int
+    number: int
+
+
+def cycle_of(weights: Sequence[float]) -> tuple[int, ...]:
+    """The sources at the places of one cycle, which repeats: at each place the one that is furthest behind its weight.
+
+    The shortest cycle that meets the weights exactly, if one of at most 4,096 places does. Raises ValueError where a
+    source's weight is too small for a place.
+    """
+    parts = [Fraction(repr(weight)) for weight in weights]
+    whole = [int(part * math.lcm(*(other.denominator for other in parts))) for part in parts]
+    total = sum(whole)
+    length = min(total // math.gcd(*whole), _LONGEST_CYCLE)
+    given = [0] * len(whole)
+    places = []
+    for place in range(1, length + 1):
+        behind = [weight * place - total * count for weight, count in zip(whole, given, strict=True)]
+        chosen = behind.index(max(behind))
+        given[chosen] += 1
+        places.append(chosen)
+    if 0 in given:
+        raise ValueError(f"source {given.index(0)} has a share of less than 1/{_LONGEST_CYCLE}")
+    return tuple(places)
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """The rows of a dataset in the order of prompt groups; rows are numbered through its sources, one after another."""
+
+    sources: tuple[SourceShare, ...]
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Of all sources."""
+        return sum(source.rows for source in self.sources)
+
+    def row(self, group: int) -> int:
+        """The row of prompt group `group`, counted from 0."""
+        visit = self.visit(group)
+        return self.row_at(visit.source, visit.number)
+
+    def visit(self, group: int) -> SourceVisit:
+        """The group's source and visit: with L places a cycle, group g has place g mod L."""
+        if group < 0:
+            raise ValueError("groups count from 0")
+        cycles, at = divmod(group, len(self._cycle))
+        source = self._cycle[at]
+        return SourceVisit(source, cycles * self._places[source] + self._before[at])
+
+    def row_at(self, source: int, position: int) -> int:
+        """The row at a position of one source's own order."""
+        first = sum(other.rows for other in self.sources[:source])
+        seed = self.seed if source == 0 else _mix(self.seed ^ _mix(source))
+        return first + row_of(position, self.sources[source].rows, seed)
+
+    @cached_property
+    def _cycle(self) -> tuple[int, ...]:
+        return cycle_of([source.weight for source in self.sources])
+
+    @cached_property
+    def _places(self) -> list[int]:
+        return [self._cycle.count(source) for source in range(len(self.sources))]
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """How many places of the same source the cycle has before each place."""
+        seen = [0] * len(self.sources)
+        before = []
+        for source in self._cycle:
+            before.append(seen[source])
+            seen[source] += 1
+        return before
+
+
+@dataclass(frozen=True)
 class FixedOrder:
     """The rows of a training on fixed rows: which ones each step uses, in which epoch.
 
     A position counts the rows that are used, repetitions included: 0, 1, 2, … Step s has the positions from s·B on,
-    the last step what is left.
+    the last step what is left. With several sources an epoch is as many positions as there are rows.
     """
 
-    rows: int
+    order: RowOrder
     batch: int
     positions: int  # of the whole run
-    seed: int
 
     @classmethod
-    def of(cls, block: FixedRowsBlock, rows: int, seed: int) -> FixedOrder:
+    def of(cls, block: FixedRowsBlock, order: RowOrder) -> FixedOrder:
         """The order that a job asks for."""
-        return cls(rows, block.batch_size, block.positions(rows), seed)
+        return cls(order, block.batch_size, block.positions(order.rows))
+
+    @property
+    def rows(self) -> int:
+        """Of the dataset."""
+        return self.order.rows
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Rows of each of the dataset's sources."""
+        return tuple(source.rows for source in self.order.sources)
 
     @property
     def steps(self) -> int:
@@ -61,7 +163,7 @@ class FixedOrder:
 
     def row(self, position: int) -> int:
         """The dataset's row at a position."""
-        return row_of(position, self.rows, self.seed)
+        return self.order.row(position)
 
     def epoch(self, step: int) -> float:
         """How many times the dataset was used when the step is done."""

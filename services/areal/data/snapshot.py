@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
+from areal.data.order import RowOrder, SourceShare
 from areal.errors import DataError
 
 ROWS = "rows.jsonl"
@@ -23,6 +24,15 @@ INDEX = "index.bin"  # little-endian u64 offsets into rows.jsonl: count + 1 of t
 META = "meta.json"
 FORMAT = 1
 _REMAKE = "run `areal prepare` again"
+
+
+@dataclass(frozen=True)
+class SnapshotPart:
+    """The rows of one source, which follow on those of the one before."""
+
+    source: str  # in words
+    rows: int
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,8 @@ class Meta:
     columns: dict[str, str]  # name → JSON type or "mixed"; "?" at its end: missing or null in some rows
     source: str  # in words
     fingerprint: str | None  # of the source; see `source.fingerprint`
+    parts: list[SnapshotPart] = field(default_factory=list)  # one a source
+    left_out: dict[str, int] = field(default_factory=dict)  # how many rows of the source it lacks, by reason
     format: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -45,7 +57,7 @@ def read_meta(directory: Path) -> Meta | None:
     """The snapshot's description; None when the directory holds none (or one that another version wrote)."""
     try:
         fields = orjson.loads((directory / META).read_bytes())
-        meta = Meta(**fields)
+        meta = Meta(**{**fields, "parts": [SnapshotPart(**part) for part in fields.get("parts", [])]})
     except (OSError, orjson.JSONDecodeError, TypeError):
         return None
     return meta if meta.format == FORMAT else None
@@ -85,6 +97,23 @@ class Snapshot:
     @property
     def columns(self) -> dict[str, str]:
         return self.meta.columns
+
+    def order(self, seed: int) -> RowOrder:
+        """Which row each prompt group has, or each position of a training on fixed rows."""
+        return RowOrder(tuple(SourceShare(part.rows, part.weight) for part in self.parts), seed)
+
+    def place(self, index: int) -> str:
+        """Where a row comes from, for messages: its source, and its number there from 1, rows left out not counted."""
+        for part in self.parts:
+            if index < part.rows:
+                return f"{part.source}, row {index + 1}"
+            index -= part.rows
+        raise IndexError(f"row {index} beyond a dataset with {self.meta.count} rows")
+
+    @property
+    def parts(self) -> list[SnapshotPart]:
+        """The sources of the rows, in their order."""
+        return self.meta.parts or [SnapshotPart(self.meta.source, self.meta.count)]
 
     def row_json(self, index: int) -> bytes:
         """The row as JSON text, without a line end."""

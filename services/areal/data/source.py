@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 
 from areal.errors import ConfigError, DataError
-from areal.spec.sources import DatasetSource
+from areal.spec.locate import is_pattern
+from areal.spec.sources import DatasetSource, TrainSource
 
 _CHUNK_BYTES = 1 << 20
 
@@ -60,7 +61,22 @@ class RecipeSource:
     split: str
 
 
-Source = JsonlSource | HuggingFaceSource | ReasoningGymSource | RecipeSource
+@dataclass(frozen=True)
+class MixedSource:
+    """Several sources with their weights."""
+
+    parts: tuple[Source, ...]
+    weights: tuple[float, ...]
+
+
+Source = JsonlSource | HuggingFaceSource | ReasoningGymSource | RecipeSource | MixedSource
+
+
+def parts_of(source: Source) -> tuple[tuple[Source, float], ...]:
+    """The sources that one is made of, each with its weight: itself, or several."""
+    return (
+        tuple(zip(source.parts, source.weights, strict=True)) if isinstance(source, MixedSource) else ((source, 1.0),)
+    )
 
 
 def describe(source: Source) -> str:
@@ -74,6 +90,8 @@ def describe(source: Source) -> str:
             return f"reasoning-gym task {task} (size {size}, seed {seed})"
         case RecipeSource(path, split):
             return f"dataset({split!r}) of {path}"
+        case MixedSource(parts):
+            return " + ".join(describe(part) for part in parts)
 
 
 def fingerprint(source: Source) -> str | None:
@@ -88,6 +106,9 @@ def fingerprint(source: Source) -> str | None:
             described = [task, size, seed, dict(config), _package_version("reasoning-gym")]
             text = orjson.dumps(described, option=orjson.OPT_SORT_KEYS, default=repr)
             return "reasoning-gym:" + hashlib.sha256(text).hexdigest()
+        case MixedSource(parts, weights):
+            marks = [fingerprint(part) for part in parts]
+            return None if None in marks else f"mixed {weights}: {' '.join(map(str, marks))}"
         case HuggingFaceSource() | RecipeSource():
             return None
 
@@ -96,7 +117,7 @@ def source_from_spec(spec: DatasetSource, *, base_dir: Path, recipe: Path | None
     """The source that one entry of the job's `dataset` names.
 
     Args:
-        spec: `dataset.train` or `dataset.evaluation`; gives exactly one of its four kinds.
+        spec: `dataset.train` or `dataset.evaluation`; gives exactly one of its kinds.
         base_dir: what relative paths are relative to.
         recipe: the job's recipe file, for `recipe: …`.
         split: what a recipe is asked for when the job doesn't say: "train" or "evaluation".
@@ -106,6 +127,9 @@ def source_from_spec(spec: DatasetSource, *, base_dir: Path, recipe: Path | None
             f"a dataset gives {' and '.join(spec.given) or 'no source'}",
             fix="give exactly one of jsonl, huggingFace, reasoningGym and recipe",
         )
+    if isinstance(spec, TrainSource) and spec.sources:
+        parts = [source_from_spec(part, base_dir=base_dir, recipe=recipe, split=split) for part in spec.sources]
+        return MixedSource(tuple(parts), tuple(part.weight for part in spec.sources))
     if spec.jsonl is not None:
         return JsonlSource(base_dir / spec.jsonl)
     if (hub := spec.hugging_face) is not None:
@@ -121,7 +145,7 @@ def source_from_spec(spec: DatasetSource, *, base_dir: Path, recipe: Path | None
 def _local_or_hub(path: str, base_dir: Path) -> str:
     """A path that exists beside the job is local; anything else is a name on the hub."""
     local = base_dir / path
-    return str(local) if local.exists() else path
+    return str(local) if local.exists() or is_pattern(path) else path
 
 
 def _package_version(name: str) -> str:

@@ -57,15 +57,18 @@ def _check_batches(report: AuditReport, survivors: list[EvidenceEntry], start: S
 
 
 def _check_uses(report: AuditReport, uses: Counter[int], plan: FixedRows) -> None:
-    """No row is used twice more than another one; in whole epochs, all are used equally often."""
+    """No row of a source is used twice more than another one; in whole epochs of it, all are used equally often."""
     if not uses:
         return
     counts = [uses[row] for row in range(plan.rows)]
     report.used = (min(counts), max(counts))
-    fewest, rest = divmod(sum(counts), plan.rows)
-    asked = (fewest, fewest + (rest > 0))
-    if report.used != asked or sum(counts) != sum(uses.values()):
-        times = f"{asked[0]}" if asked[0] == asked[1] else f"{asked[0]} or {asked[1]}"
-        report.problems.append(
-            f"rows are used {report.used[0]} to {report.used[1]} times, where {times} were asked of each"
-        )
+    first, known = 0, sum(counts) == sum(uses.values())
+    for rows in plan.sources or (plan.rows,):
+        own = counts[first : first + rows]
+        first += rows
+        fewest, rest = divmod(sum(own), rows)
+        asked = (fewest, fewest + (rest > 0))
+        if (min(own), max(own)) != asked or not known:
+            times = f"{asked[0]}" if asked[0] == asked[1] else f"{asked[0]} or {asked[1]}"
+            said = f"rows are used {min(own)} to {max(own)} times, where {times} were asked of each"
+            report.problems.append(said)

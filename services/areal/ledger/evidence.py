@@ -28,11 +28,13 @@ class TrainedGroup:
 class FixedRows:
     """A supervised training's plan: how many rows its dataset has, and how many it uses in all, repetitions counted.
 
-    Its groups are positions in that order, and each group's only sample is (row, xxh3 of the row).
+    Its groups are positions in that order, and each group's only sample is (row, xxh3 of the row). `sources`: rows of
+    each source in the dataset, whose weights say how often it is used.
     """
 
     rows: int
     positions: int
+    sources: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class EvidenceLog:
 
     def start(self, from_step: int, batch_groups: int, group_size: int, fixed: FixedRows | None = None) -> None:
         """Before anything else."""
-        plan = {} if fixed is None else {"fixed": [fixed.rows, fixed.positions]}
+        plan = {} if fixed is None else {"fixed": [fixed.rows, fixed.positions, fixed.sources]}
         self._append("start", from_step=from_step, batch_groups=batch_groups, group_size=group_size, **plan)
 
     def attempt(self, step: int, groups: Mapping[int, int]) -> None:
@@ -156,11 +158,15 @@ def _unpack(groups: Sequence[Any]) -> tuple[TrainedGroup, ...]:
     return tuple(TrainedGroup(group, tuple((i, int(xxh3, 16)) for i, xxh3 in samples)) for group, samples in groups)
 
 
+def _fixed(rows: int, positions: int, sources: Sequence[int] = ()) -> FixedRows:
+    return FixedRows(rows, positions, tuple(sources))
+
+
 def _apply(evidence: Evidence, record: Record) -> None:
     fence = int(record["fence"])
     match record["kind"]:
         case "start":
-            fixed = FixedRows(*record["fixed"]) if "fixed" in record else None
+            fixed = _fixed(*record["fixed"]) if "fixed" in record else None
             sizes = record["batch_groups"], record["group_size"]
             evidence.starts.append(Start(fence, record["from_step"], *sizes, fixed))
         case "attempt":

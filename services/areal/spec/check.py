@@ -12,6 +12,7 @@ from areal.spec import (
     rules_asynchrony,
     rules_cluster,
     rules_code,
+    rules_datasets,
     rules_gpus,
     rules_learning,
     rules_lora,
@@ -28,6 +29,7 @@ from areal.spec.rules import Facts, Finding, Rule, Severity
 RULES: tuple[Rule, ...] = (
     *rules_trainings.RULES,
     *rules_sources.RULES,
+    *rules_datasets.RULES,
     *rules_agents.RULES,
     *rules_code.RULES,
     *rules_asynchrony.RULES,

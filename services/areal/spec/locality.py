@@ -37,14 +37,13 @@ def locality_of(source: str) -> Locality:
 
 def named_files(spec: JobSpec) -> dict[str, str]:
     """The sources that a job names, by dotted field. A Hugging Face dataset may be a name on the hub: it isn't here."""
-    evaluation, teacher, scores = spec.dataset.evaluation, spec.teacher, spec.reward.model
+    teacher, scores = spec.teacher, spec.reward.model
     fields = {
         "spec.model.path": spec.model.path,
         "spec.model.uri": spec.model.uri,
         "spec.model.tokenizer": spec.model.tokenizer,
         "spec.recipe.file": spec.recipe.file if spec.recipe else None,
-        "spec.dataset.train.jsonl": spec.dataset.train.jsonl,
-        "spec.dataset.evaluation.jsonl": evaluation.jsonl if evaluation else None,
+        **{f"{field}.jsonl": source.jsonl for field, source in spec.dataset.named.items()},
         "spec.trainer.hooks": spec.trainer.hooks,
         spec.teacher_field: teacher.path if teacher else None,
         "spec.reward.model.path": scores.path if scores else None,
@@ -61,11 +60,10 @@ def hub_models(spec: JobSpec) -> dict[str, str]:
 
 def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
     """Of each Hugging Face dataset, the path: a name on the hub, or a folder or file."""
-    sources = {"train": spec.dataset.train, "evaluation": spec.dataset.evaluation}
     return {
-        f"spec.dataset.{split}.huggingFace.path": source.hugging_face.path
-        for split, source in sources.items()
-        if source is not None and source.hugging_face is not None
+        f"{field}.huggingFace.path": source.hugging_face.path
+        for field, source in spec.dataset.named.items()
+        if source.hugging_face is not None
     }
 
 

@@ -18,9 +18,28 @@ def candidates(path: str, base_dir: Path) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
+def is_pattern(path: str) -> bool:
+    """Whether a path stands for several files: `shards/*.parquet`."""
+    return any(character in path for character in "*?[")
+
+
+def split_pattern(path: str | Path) -> tuple[Path, str]:
+    """The folder above the first part of a path that stands for several names, and the rest."""
+    parts = Path(path).parts
+    first = next((place for place, part in enumerate(parts) if is_pattern(part)), len(parts) - 1)
+    return Path(*parts[:first]), "/".join(parts[first:])
+
+
 def locate(path: str, base_dir: Path) -> Path | None:
-    """The first place where `path` exists, absolute; None when there is none."""
-    return next((place for place in candidates(path, base_dir) if place.exists()), None)
+    """The first place where `path` exists, or of a pattern where a file fits it, absolute; None when there is none."""
+    places = candidates(path, base_dir)
+    there = (place for place in places if place.exists() or (is_pattern(path) and _fits(place)))
+    return next(there, None)
+
+
+def _fits(pattern: Path) -> bool:
+    folder, rest = split_pattern(pattern)
+    return next(folder.glob(rest), None) is not None
 
 
 def must_locate(path: str, base_dir: Path, *, what: str, where: str = "", fix: str) -> Path:

@@ -110,6 +110,27 @@ def _volume_rule(id: str, field: str, *, model: bool = False) -> Rule:
     return broken
 
 
+_PLACED = "(!has({0}) || !{0}.startsWith('pvc://') || {0}.matches('" + _VOLUME + "'))"
+
+
+@rule(
+    "volume-sources",
+    "spec.dataset.train.sources",
+    "A volume in a source of dataset.train.sources is written pvc://claim/path.",
+    fix="Write it as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
+    cel=(
+        "!has(self.spec.dataset.train.sources) || self.spec.dataset.train.sources.all(s, "
+        f"{_PLACED.format('s.jsonl')} && (!has(s.huggingFace) || {_PLACED.format('s.huggingFace.path')}))"
+    ),
+    every_training=True,
+)
+def volume_sources(job: RLJob, facts: Facts) -> str | None:
+    files = {**named_files(job.spec), **hugging_face_paths(job.spec)}
+    wrong = ((field, source) for field, source in files.items() if ".sources." in field and on_volume(source))
+    odd = next(((field, source) for field, source in wrong if not re.match(_VOLUME, source)), None)
+    return None if odd is None else f"{odd[1]!r} of {odd[0]} names no place on a volume"
+
+
 @rule(
     "external-redis",
     "spec.replay.external",
@@ -264,6 +285,7 @@ RULES = (
     _volume_rule("volume-evaluation", "spec.dataset.evaluation.jsonl"),
     _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
     _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
+    volume_sources,
     _volume_rule("volume-hooks", "spec.trainer.hooks"),
     _volume_rule("volume-teacher", "spec.training.teacher.path", model=True),
     _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path", model=True),

@@ -1,4 +1,4 @@
-"""Rules of names, models, datasets, sampling and scoring."""
+"""Rules of names, models, evaluations, sampling and scoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule
 from areal.spec.rules_teacher import TAUGHT_ALONE
 from areal.spec.serving import SglangEngine
-from areal.spec.sources import DatasetSource
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40
@@ -51,60 +50,6 @@ def model_source(job: RLJob, facts: Facts) -> str | None:
     if (model.path is None) != (model.uri is None):
         return None
     return "neither path nor uri is given" if model.path is None else "both path and uri are given"
-
-
-def _sources(source: DatasetSource) -> str | None:
-    if len(source.given) == 1:
-        return None
-    return f"{' and '.join(source.given)} are given, one is allowed" if source.given else "no source is given"
-
-
-_ONE_SOURCE_CEL = (
-    "[has({0}.jsonl), has({0}.huggingFace), has({0}.reasoningGym), has({0}.recipe)].filter(x, x).size() == 1"
-)
-
-
-@rule(
-    "train-source",
-    "spec.dataset.train",
-    "dataset.train has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
-    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.train.",
-    cel=_ONE_SOURCE_CEL.format("self.spec.dataset.train"),
-    every_training=True,
-)
-def train_source(job: RLJob, facts: Facts) -> str | None:
-    return _sources(job.spec.dataset.train)
-
-
-@rule(
-    "evaluation-source",
-    "spec.dataset.evaluation",
-    "dataset.evaluation has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
-    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.evaluation.",
-    cel="!has(self.spec.dataset.evaluation) || " + _ONE_SOURCE_CEL.format("self.spec.dataset.evaluation"),
-    every_training=True,
-)
-def evaluation_source(job: RLJob, facts: Facts) -> str | None:
-    return _sources(job.spec.dataset.evaluation) if job.spec.dataset.evaluation else None
-
-
-@rule(
-    "recipe-dataset-without-recipe",
-    "spec.dataset",
-    "A dataset of the recipe needs a recipe.",
-    fix="Name the recipe in recipe.file, or use another source.",
-    cel=(
-        "has(self.spec.recipe) || (!has(self.spec.dataset.train.recipe) && "
-        "(!has(self.spec.dataset.evaluation) || !has(self.spec.dataset.evaluation.recipe)))"
-    ),
-    every_training=True,
-)
-def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
-    dataset = job.spec.dataset
-    asked = [which for which, source in dataset if source is not None and source.recipe is not None]
-    if not asked or job.spec.recipe is not None:
-        return None
-    return f"dataset.{' and dataset.'.join(asked)} asks for the recipe's rows, but the job has no recipe"
 
 
 @rule(
@@ -313,22 +258,6 @@ def two_rewards(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "answer-column",
-    "spec.reward.answerField",
-    "Rows have the column of the expected answer, for verifiers exact and math.",
-    fix="Set reward.answerField to a column of the dataset, or rename one with dataset.train.huggingFace.columns.",
-    cel=None,
-)
-def answer_column(job: RLJob, facts: Facts) -> str | None:
-    reward, columns = job.spec.reward, facts.train_columns
-    if reward.verifier not in ("exact", "math") or columns is None or reward.answer_field in columns:
-        return None
-    return (
-        f"verifier {reward.verifier} needs the column {reward.answer_field!r}; rows have {', '.join(sorted(columns))}"
-    )
-
-
-@rule(
     "workflow",
     "spec.rollout.workflow",
     "The workflow is built in or in the recipe.",
@@ -363,57 +292,6 @@ def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "dataset-smaller-than-batch",
-    "spec.dataset.train",
-    "A batch has different prompts: the dataset has at least batchSize rows.",
-    fix="Add rows, or lower algorithm.batchSize.",
-    cel=None,
-    severity=Severity.WARNING,
-)
-def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
-    rows, batch = facts.train_rows, job.spec.algorithm.batch_size
-    if rows is None or rows >= batch:
-        return None
-    return f"{rows} rows for batches of {batch} groups: prompts repeat within a step"
-
-
-@rule(
-    "evaluation-rows",
-    "spec.evaluation.rows",
-    "There are as many held-out rows as are asked for.",
-    fix="Lower evaluation.rows, or leave it out to use all.",
-    cel=None,
-    severity=Severity.WARNING,
-    every_training=True,
-)
-def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
-    wanted, there = job.spec.evaluation.rows, facts.evaluation_rows
-    if wanted is None or there is None or wanted <= there:
-        return None
-    return f"{wanted} rows were asked for, the dataset has {there}: all of them are used"
-
-
-@rule(
-    "prompt-too-long",
-    "spec.rollout.maxSampleTokens",
-    "The longest prompt leaves room for an answer.",
-    fix="Raise rollout.maxSampleTokens, lower rollout.sampling.maxNewTokens, or drop the row.",
-    cel=None,
-)
-def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
-    longest, rollout = facts.longest_prompt_tokens, job.spec.rollout
-    if longest is None or longest + rollout.sampling.max_new_tokens <= rollout.max_sample_tokens:
-        return None
-    needed = longest + rollout.sampling.max_new_tokens
-    place = f", {facts.longest_prompt_place}," if facts.longest_prompt_place else ""
-    more = f"; {facts.prompts_too_long} rows are too long" if facts.prompts_too_long > 1 else ""
-    return (
-        f"the longest prompt{place} has {longest} tokens, with an answer of {rollout.sampling.max_new_tokens} that "
-        f"makes {needed}, more than maxSampleTokens {rollout.max_sample_tokens}{more}"
-    )
-
-
-@rule(
     "model-context",
     "spec.rollout.maxSampleTokens",
     "A sample fits the model's context.",
@@ -445,9 +323,6 @@ def vocabulary(job: RLJob, facts: Facts) -> str | None:
 RULES = (
     name,
     model_source,
-    train_source,
-    evaluation_source,
-    recipe_dataset_without_recipe,
     evaluation_without_dataset,
     evaluation_interval,
     pass_at,
@@ -460,12 +335,8 @@ RULES = (
     no_reward,
     custom_without_reward,
     two_rewards,
-    answer_column,
     workflow,
     sglang_arguments,
-    dataset_smaller_than_batch,
-    evaluation_rows,
-    prompt_too_long,
     model_context,
     vocabulary,
 )

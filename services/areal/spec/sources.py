@@ -6,6 +6,7 @@ Files are named by a path on the machine that runs the job, or by `pvc://claim/p
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -120,14 +121,51 @@ class DatasetSource(SpecBlock):
     @property
     def given(self) -> list[str]:
         """Names of the sources that are given, as in the file."""
-        return [name for name, value in self if value is not None]
+        return [name for name, value in self if value not in (None, []) and name != "weight"]
+
+
+class WeightedSource(DatasetSource):
+    """One of several sources of a job."""
+
+    weight: float = knob(
+        1.0, what="Its share of the prompts is its weight over the sum of all weights.", gt=0, le=10**6
+    )
+
+
+class TrainSource(DatasetSource):
+    """Where rows to train on come from: one source, or several with weights."""
+
+    sources: list[WeightedSource] = knob(
+        list, what="Several sources instead of one; each is visited in an order of its own.", max_length=64
+    )
 
 
 class Dataset(SpecBlock):
     """What is trained on, and what is only ever measured."""
 
-    train: DatasetSource = knob(what="Rows to train on.")
+    train: TrainSource = knob(what="Rows to train on.")
     evaluation: DatasetSource | None = knob(None, what="Held-out rows; without them nothing is evaluated.")
+    long_prompts: Literal["refuse", "drop"] = knob(
+        "refuse", what="What becomes of training rows whose prompts leave no room for an answer: the job is refused, "
+        "or they are dropped, and their number is told.",
+    )  # fmt: skip
+    form: Literal["one", "auto"] = knob(
+        "one", what="Each source's rows have the form of its first row (one), or each row a form of its own (auto)."
+    )
+
+    @property
+    def named(self) -> dict[str, DatasetSource]:
+        """Each source by its dotted field."""
+        several = {f"spec.dataset.train.sources.{place}": source for place, source in enumerate(self.train.sources)}
+        held_out = {} if self.evaluation is None else {"spec.dataset.evaluation": self.evaluation}
+        return {**(several or {"spec.dataset.train": self.train}), **held_out}
+
+    def replaced(self, sources: Mapping[str, DatasetSource]) -> Dataset:
+        """The same with other sources, by their dotted fields as `named` has them."""
+        several = [sources[field] for field in sources if ".sources." in field]
+        train = self.train.model_copy(update={"sources": several}) if several else sources["spec.dataset.train"]
+        evaluation = sources.get("spec.dataset.evaluation")
+        return self.model_copy(update={"train": train, "evaluation": evaluation})
 
 
 class EvaluationBlock(SpecBlock):

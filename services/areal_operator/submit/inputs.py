@@ -16,22 +16,20 @@ from typing import Any
 from areal.errors import ConfigError, DataError
 from areal.spec import RLJob
 from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
-from areal.spec.locate import locate, must_locate
+from areal.spec.locate import is_pattern, locate, must_locate, split_pattern
 
 INPUTS = "inputs"
 _BLOCK_BYTES = 1 << 20
 _DIGEST_CHARACTERS = 12
-_PURPOSES = {  # field → the first part of its directory's name
+_PURPOSES = {  # field, or a block above it → the first part of its directory's name
     "spec.model.path": "model",
     "spec.model.tokenizer": "tokenizer",
     "spec.trainer.hooks": "hooks",
     "spec.training.teacher.path": "teacher",
     "spec.algorithm.teacher.path": "teacher",
     "spec.reward.model.path": "reward-model",
-    "spec.dataset.train.jsonl": "train",
-    "spec.dataset.evaluation.jsonl": "evaluation",
-    "spec.dataset.train.huggingFace.path": "train",
-    "spec.dataset.evaluation.huggingFace.path": "evaluation",
+    "spec.dataset.train": "train",
+    "spec.dataset.evaluation": "evaluation",
 }
 
 
@@ -78,7 +76,7 @@ def local_sources(job: RLJob, base_dir: Path) -> dict[str, Path]:
             fix=f"Correct {field.removeprefix('spec.')}.",
         )
         for field, source in named_files(job.spec).items()
-        if field in _PURPOSES and locality_of(source) is Locality.RELATIVE
+        if _purpose(field) and locality_of(source) is Locality.RELATIVE
     }
     for field, source in hugging_face_paths(job.spec).items():
         if locality_of(source) is Locality.RELATIVE and (place := locate(source, base_dir)):
@@ -126,15 +124,19 @@ def on_cluster(
             spec["model"]["uri"] = place
         else:
             *above, last = tree.field.split(".")[1:]
-            holder = spec
+            holder: Any = spec
             for name in above:
-                holder = holder[name]
+                holder = holder[int(name) if isinstance(holder, list) else name]
             holder[last] = place
     if recipe is not None:
         spec["recipe"] = {"configMap": {"name": recipe[0], "key": recipe[1]}}
     if verifier is not None and job.spec.reward.verifier is None:
         spec.setdefault("reward", {})["verifier"] = verifier
     return values
+
+
+def _purpose(field: str) -> str | None:
+    return next((purpose for above, purpose in _PURPOSES.items() if f"{field}.".startswith(f"{above}.")), None)
 
 
 def _tree(field: str, source: Path, folder: str, read: Read) -> Tree:
@@ -146,14 +148,23 @@ def _tree(field: str, source: Path, folder: str, read: Read) -> Tree:
         )
     lines = "".join(f"{file.sha256} {file.size} {file.path}\n" for file in files)
     digest = hashlib.sha256(lines.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    directory = f"{folder}/{_PURPOSES[field]}-{digest}"
-    return Tree(field, source, directory, f"{directory}/{files[0].path}" if source.is_file() else directory, files)
+    directory = f"{folder}/{_purpose(field)}-{digest}"
+    place = directory
+    if is_pattern(str(source)):
+        place = f"{directory}/{split_pattern(source)[1]}"
+    elif source.is_file():
+        place = f"{directory}/{files[0].path}"
+    return Tree(field, source, directory, place, files)
 
 
 def _files(source: Path) -> Iterator[tuple[Path, str]]:
     """Every file of a source with its path there, sorted. Links are followed, hidden files and folders left out."""
     if source.is_file():
         yield source, source.name.lstrip(".") or "file"
+        return
+    if is_pattern(str(source)):
+        above, rest = split_pattern(source)
+        yield from ((file, file.relative_to(above).as_posix()) for file in sorted(above.glob(rest)) if file.is_file())
         return
     entered: set[Path] = set()
     for folder, inner, names in os.walk(source, followlinks=True):

@@ -32,7 +32,7 @@ def test_a_group_has_the_row_of_its_place_in_the_order_and_says_where_that_is(ro
     for group in (0, 4, 5, 12):
         row = row_of(group, 5, 3)
         assert orjson.loads(rows.row(group)) == {"prompt": f"{row}"}
-        assert rows.place(group).startswith(f"row {row} of ")
+        assert rows.place(group).endswith(f"train.jsonl, row {row + 1}")
     assert {orjson.loads(rows.row(group))["prompt"] for group in range(5)} == {"0", "1", "2", "3", "4"}
 
 

@@ -48,7 +48,7 @@ class RowsDesk(Desk):
         """Leave evidence of this start, before any step of it. `metric` is what held-out rows are measured by."""
         settings, paths = self._settings, self.paths
         self._evidence = EvidenceLog(paths.evidence, self.fence)
-        self._evidence.start(step, order.batch, 1, FixedRows(order.rows, order.positions))
+        self._evidence.start(step, order.batch, 1, FixedRows(order.rows, order.positions, order.sources))
         self._reporter = RowsReporter(
             settings.spec.training, self.fence, paths.metrics, paths.evaluations, paths.tensorboard, self.metrics,
             metric,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 from areal.data import Snapshot
+from areal.data.order import RowOrder
 from areal.errors import ArealError
 from areal.spec.job import JobSpec
 from areal.workflow.examples import Example, margin_of, sequences_of
@@ -35,6 +36,10 @@ class PreparedRows:
 
     def __len__(self) -> int:
         return len(self._snapshot)
+
+    def order(self, seed: int) -> RowOrder:
+        """Which row each position has."""
+        return self._snapshot.order(seed)
 
     @property
     def digest(self) -> str:
@@ -69,8 +74,7 @@ class PreparedRows:
         try:
             found = sequences_of(self._snapshot.row(row), self._tokenizer, self._spec)
         except ArealError as error:
-            place = f"{self._snapshot.meta.source}, row {row + 1}"
-            raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
+            raise type(error)(f"{self._snapshot.place(row)}: {error.message}", fix=error.fix) from error
         self.truncated += sum(len(example.ids) > self._longest for example in found)
         kept = [example.cut(self._longest) for example in found]
         return kept if self._scored is None else [example.scored() for example in kept]

@@ -68,7 +68,7 @@ class RowBatches:
         self._train = PreparedRows(settings.dataset / "train", tokenizer, spec)
         held_out = settings.dataset / "evaluation"
         self._held_out = PreparedRows(held_out, tokenizer, spec) if held_out.exists() else None
-        self._order = FixedOrder.of(block, len(self._train), spec.seed)
+        self._order = FixedOrder.of(block, self._train.order(spec.seed))
         self._schedule = schedule_of(spec, spec.optimizer.learning_rate)
         self._training = kind_of(spec, self._learner, settings.cache, _model_digest(paths.start_model))
         self.checkpointer = Checkpointer(paths.checkpoints, spec.checkpoint.keep, self._engine)

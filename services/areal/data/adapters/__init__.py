@@ -7,9 +7,10 @@ JSON already. It raises `DataError` with that place; it never skips a bad row.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
-from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, Source
+from areal.data.source import HuggingFaceSource, JsonlSource, MixedSource, ReasoningGymSource, RecipeSource, Source
 
 Read = tuple[str, dict[str, Any], bytes | None]
 
@@ -17,6 +18,8 @@ Read = tuple[str, dict[str, Any], bytes | None]
 def read_rows(source: Source) -> Iterator[Read]:
     """All rows of a source, in order. Optional packages are imported here and not before."""
     match source:
+        case MixedSource():
+            return chain.from_iterable(read_rows(part) for part in source.parts)
         case JsonlSource():
             from areal.data.adapters.files import read_file
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import orjson
 
-from areal.data.order import row_of
 from areal.data.snapshot import Snapshot
 from areal.errors import DataError
 
@@ -20,15 +19,15 @@ class PreparedRows:
     def __init__(self, train: Path, evaluation: Path | None, seed: int) -> None:
         self._train = Snapshot(train)
         self._evaluation = Snapshot(evaluation) if evaluation is not None else None
-        self._seed = seed
+        self._order = self._train.order(seed)
 
     def row(self, group: int) -> bytes:
         """The row of prompt group `group`, as JSON."""
-        return self._train.row_json(row_of(group, len(self._train), self._seed))
+        return self._train.row_json(self._order.row(group))
 
     def place(self, group: int) -> str:
         """Where the group's row is, for people."""
-        return f"row {row_of(group, len(self._train), self._seed)} of {self._train.meta.source}"
+        return self._train.place(self._order.row(group))
 
     def evaluation_row(self, row: int) -> bytes:
         """Row `row` of the evaluation set, as JSON."""

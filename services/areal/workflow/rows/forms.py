@@ -28,7 +28,7 @@ _HUMAN_MARK = re.compile(r"\n\n(Human|Assistant):")
 class RowForm(Enum):
     """How a row tells its chat; the value names it in messages."""
 
-    CHAT = "messages"
+    CHAT = "OpenAI's messages"
     PROMPT_COMPLETION = "TRL's prompt and completion"
     INSTRUCTION = "Alpaca's instruction"
     TEXT = "a text prompt"
@@ -86,6 +86,17 @@ def answer_text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def form_name(row: Mapping[str, Any]) -> str | None:
+    """What a row's shape is called; None for a row that has none."""
+    form = _form_of(row)
+    if form is not RowForm.CHAT:
+        return None if form is None else form.value
+    listed = _json_or_text(row[_chat_column(row)])
+    first = listed[0] if isinstance(listed, list | tuple) and listed else None
+    keys = first if isinstance(first, Mapping) else {}
+    return "ShareGPT" if "from" in keys else "Gemini's contents" if "parts" in keys else RowForm.CHAT.value
 
 
 def prompt_row(row: Mapping[str, Any]) -> ChatRow:
@@ -197,7 +208,7 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
     """The messages of a row without the answer that a column of its own holds."""
     tools = _tools_of(row)
     if form is RowForm.CHAT:
-        name = next((name for name in (*_CHATS, "input", "prompt") if _chat_value(row, name)), "messages")
+        name = _chat_column(row)
         listed = message_list(_json_or_text(row[name]), name, tools)
     elif form is RowForm.INSTRUCTION:
         listed = MessageList(_instructed(row), tools, frozenset())
@@ -213,6 +224,10 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
         muted = frozenset(place + 1 for place in listed.muted)
         return replace(listed, messages=[*system, *listed.messages], muted=muted)
     return listed
+
+
+def _chat_column(row: Mapping[str, Any]) -> str:
+    return next((name for name in (*_CHATS, "input", "prompt") if _chat_value(row, name)), "messages")
 
 
 def _chat_value(row: Mapping[str, Any], name: str) -> bool:

@@ -65,7 +65,7 @@ def _places(resolved: ResolvedJob, source: SourceKind) -> list[Path | None]:
         case SourceKind.RECIPE:
             return [resolved.recipe_source]
         case SourceKind.DATASET:
-            data = [split for split in (resolved.dataset.train, resolved.dataset.evaluation) if split]
+            data = resolved.dataset.named.values()
             files = [split.jsonl or (split.hugging_face.path if split.hugging_face else None) for split in data]
             return [Path(file) for file in files if file]
 

@@ -1,0 +1,97 @@
+"""Rows of a job before it runs: how they are read, rows of another form, prompts that are too long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from areal.admit.resolve import resolve
+from areal.admit.rows import prepare_datasets, with_snapshots
+from areal.admit.verdict import admit
+from areal.data import Snapshot
+from areal.errors import DataError
+from areal.spec import check, load_job
+from areal.spec.job import RLJob
+from support.tiny_job import make_tiny_job, write_job
+
+TEXT = {"question": "1+1=", "answer": "2"}
+CHAT = {"messages": [{"role": "user", "content": "1+1="}], "answer": "2"}
+LONG = {"question": "1+" * 60, "answer": "60"}
+
+
+def job_of(folder: Path, rows: list[dict[str, Any]], **dataset: Any) -> RLJob:
+    if not (folder / "model").exists():
+        make_tiny_job(folder)
+    train = folder / "rows.jsonl"
+    train.write_bytes(b"\n".join(orjson.dumps(row) for row in rows))
+    dataset.setdefault("train", {"jsonl": str(train)})
+    blocks = {"model": {"path": str(folder / "model")}, "recipe": None, "reward": {"verifier": "exact"}}
+    return load_job(write_job(folder, **blocks, dataset=dataset))
+
+
+def prepared(job: RLJob, folder: Path) -> tuple[Snapshot, list[str]]:
+    said: list[str] = []
+    resolved = resolve(job, run_dir=folder / "run", base_dir=folder)
+    prepare_datasets(resolved, None, said.append)
+    with_snapshots(resolved)
+    return Snapshot(resolved.layout.dataset / "train"), said
+
+
+def test_check_says_how_each_source_is_read(tmp_path: Path) -> None:
+    (tmp_path / "chats.jsonl").write_bytes(
+        orjson.dumps({"conversations": [{"from": "human", "value": "1"}], "answer": 1})
+    )
+    sources = [{"jsonl": str(tmp_path / "rows.jsonl")}, {"jsonl": str(tmp_path / "chats.jsonl"), "weight": 2}]
+    verdict = admit(job_of(tmp_path, [TEXT], train={"sources": sources}), tmp_path)
+    assert not verdict.refused
+    places = [f"dataset.train.sources.{number}" for number in (0, 1)]
+    assert verdict.read_as == ((places[0], "read as a text prompt"), (places[1], "read as ShareGPT"))
+
+
+def test_a_row_of_another_form_is_refused_with_both_names_unless_each_may_have_its_own(tmp_path: Path) -> None:
+    verdict = admit(job_of(tmp_path, [TEXT, CHAT]), tmp_path)
+    words = r"rows\.jsonl:2: the row is read as OpenAI's messages, the first row of its source as a text prompt"
+    with pytest.raises(DataError, match=words):
+        verdict.refuse("job.yaml")
+    assert not admit(job_of(tmp_path, [TEXT, CHAT], form="auto"), tmp_path).refused
+
+
+def test_what_check_did_not_read_is_refused_when_the_run_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows\.jsonl, row 2: the row is read as"):
+        prepared(job_of(tmp_path, [TEXT, CHAT]), tmp_path)
+
+
+def test_long_prompts_are_dropped_where_the_job_says_so_and_counted(tmp_path: Path) -> None:
+    rows = [TEXT, LONG, TEXT, LONG]
+    refused = admit(job_of(tmp_path, rows), tmp_path)
+    assert [finding.rule for finding in refused.findings if finding.severity == "error"] == ["prompt-too-long"]
+    job = job_of(tmp_path, rows, longPrompts="drop")
+    verdict = admit(job, tmp_path)
+    assert not verdict.refused
+    assert "2 of 4 rows read have prompts that leave no room for an answer: dropped" in dict(verdict.read_as).values()
+    snapshot, said = prepared(job, tmp_path)
+    room = job.spec.rollout.max_sample_tokens - job.spec.rollout.sampling.max_new_tokens
+    assert list(snapshot) == [TEXT, TEXT]
+    assert said == [f"dataset train: 2 rows, 2 left out: prompts of more than {room} tokens"]
+
+
+def test_a_dataset_of_nothing_but_long_prompts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"all 2 rows of .* are left out"):
+        prepared(job_of(tmp_path, [LONG, LONG], longPrompts="drop"), tmp_path)
+
+
+def test_a_nested_column_may_be_the_answer(tmp_path: Path) -> None:
+    job = job_of(tmp_path, [{"prompt": "1", "reward_model": {"ground_truth": "1"}}])
+    job = RLJob.model_validate(
+        {
+            **job.as_written,
+            "spec": {
+                **job.as_written["spec"],
+                "reward": {"verifier": "exact", "answerField": "reward_model.ground_truth"},
+            },
+        }
+    )
+    assert not admit(job, tmp_path).refused
+    assert "answer-column" not in {finding.rule for finding in check(job)}
