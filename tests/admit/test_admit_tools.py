@@ -19,7 +19,7 @@ from areal.local import finish
 from areal.plan import ResolvedJob, RunLayout
 from areal.spec import load_job
 from support.hub_server import COMMIT, hub_of
-from support.tiny_job import RECIPE, make_tiny_job, write_job
+from support.tiny_job import RECIPE, make_tiny_job, shapes_of, write_job, write_weights
 
 NO_ROLLOUTS = {"rollout": None, "algorithm": None}
 
@@ -105,6 +105,7 @@ def test_a_teacher_and_a_reward_model_of_the_hub_are_downloaded_beside_the_model
             config = json.loads((target / "config.json").read_bytes())
             classifies = {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}
             (target / "config.json").write_text(json.dumps({**config, **classifies}))
+            write_weights(target, {**shapes_of(config), "score.weight": [1, config["hidden_size"]]})
         return f"model {uri}"
 
     monkeypatch.setattr(prepare.hub, "download", download)

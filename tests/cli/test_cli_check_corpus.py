@@ -10,8 +10,8 @@ from areal.admit.recipe_probe import RecipeParts, probe_recipe
 from areal.cli.main import app, guarded
 from areal.errors import ArealError, ExitCode
 from areal.local.staging import StagingRequest, load, stage
-from check_corpus import BROKEN, EXACT, GOOD_ROW, TENSOR
-from support.tiny_job import RECIPE, make_tiny_job, write_job
+from check_corpus import BROKEN, EXACT, GOOD_ROW
+from support.tiny_job import RECIPE, make_tiny_job, shapes_of, write_job, write_weights
 
 pytestmark = pytest.mark.component  # recipes are imported in processes of their own
 
@@ -67,7 +67,6 @@ def test_the_corpus_is_as_large_as_promised():
 
 
 def test_a_good_job_is_fine_and_what_was_not_looked_at_is_said(folder, capsys):
-    (folder / "model" / "model.safetensors").write_bytes(len(TENSOR).to_bytes(8, "little") + TENSOR + bytes(16))
     assert checked(folder) == ExitCode.DONE
     assert "not looked at" not in capsys.readouterr().out
     write_job(folder, **{**EXACT, "dataset": {"train": {"huggingFace": {"path": "openai/gsm8k"}}}})
@@ -102,10 +101,12 @@ def test_a_service_for_rewards_is_told_of_where_there_will_be_one(folder, capsys
 
 
 def test_a_disk_without_room_for_checkpoints_is_refused_with_the_arithmetic(folder, capsys, monkeypatch):
-    parameters = 1 << 20
-    header = json.dumps({"a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()
-    data = len(header).to_bytes(8, "little") + header + bytes(4 * parameters)
-    (folder / "model" / "model.safetensors").write_bytes(data)
+    config = json.loads((folder / "model" / "config.json").read_text()) | {
+        "vocab_size": 130_987,  # 2²⁰ parameters
+        "tie_word_embeddings": True,
+    }
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    write_weights(folder / "model", shapes_of(config), "F32")
     usage = type("Usage", (), {"free": 10 << 20})
     monkeypatch.setattr("areal.admit.machine.shutil.disk_usage", lambda path: usage)
     assert checked(folder) == ExitCode.CONFIG

@@ -6,6 +6,7 @@ Enough for everything up to the start of roles, and for a role table of dummies.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,47 @@ def make_model(model: Path, vocabulary: int = 16) -> None:
     config = {
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": vocabulary, "eos_token_id": 11,
         "max_position_embeddings": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "hidden_size": 8,
-        "rms_norm_eps": 1e-6,
+        "rms_norm_eps": 1e-6, "intermediate_size": 16, "head_dim": 8,
     }  # fmt: skip
     (model / "config.json").write_text(json.dumps(config))
-    (model / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    write_weights(model, shapes_of(config))
+
+
+def shapes_of(config: dict[str, Any]) -> dict[str, list[int]]:
+    """Names and shapes of a dense model's weights as transformers saves them, of Qwen3's kind."""
+    vocabulary, hidden, inner = config["vocab_size"], config["hidden_size"], config["intermediate_size"]
+    heads, width = config["num_attention_heads"], config["head_dim"]
+    keys = config.get("num_key_value_heads", heads) * width
+    found = {"model.embed_tokens.weight": [vocabulary, hidden], "model.norm.weight": [hidden]}
+    if not config.get("tie_word_embeddings"):
+        found["lm_head.weight"] = [vocabulary, hidden]
+    layer = {
+        "self_attn.q_proj": [heads * width, hidden], "self_attn.k_proj": [keys, hidden],
+        "self_attn.v_proj": [keys, hidden], "self_attn.o_proj": [hidden, heads * width],
+        "self_attn.q_norm": [width], "self_attn.k_norm": [width], "mlp.gate_proj": [inner, hidden],
+        "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner], "input_layernorm": [hidden],
+        "post_attention_layernorm": [hidden],
+    }  # fmt: skip
+    for number in range(config["num_hidden_layers"]):
+        found |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+    return found
+
+
+def write_weights(
+    model: Path, shapes: dict[str, list[int]], dtype: str = "BF16", name: str = "model.safetensors"
+) -> Path:
+    """A file of zeros with these tensors; its data is a hole, so that it may be large."""
+    sizes = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "I8": 1}
+    header, end = {}, 0
+    for tensor, shape in shapes.items():
+        start, end = end, end + math.prod(shape) * sizes[dtype]
+        header[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    file = model / name
+    with file.open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        opened.truncate(8 + len(text) + end)
+    return file
 
 
 def write_job(folder: Path, **changes: Any) -> Path:

@@ -19,6 +19,7 @@ from areal.admit.models import (
     check_tokenizer,
     read_model,
     refuse_teacher,
+    refuse_weights,
     served_elsewhere,
 )
 from areal.admit.recipe_names import defines
@@ -267,6 +268,12 @@ class _FactReader:
             refuse_untrainable(model.config, str(model.path))
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))
+            self._weights("model", model)
+
+    def _weights(self, what: str, model: ModelFolder) -> None:
+        """Names and shapes of its weights; what can't be told of them is said."""
+        if unseen := refuse_weights(model):
+            self.unseen.append(f"{what}: {unseen}")
 
     def _beside(self) -> ModelFolder | None:
         """The models beside the job's own: one that scores can, and one that teaches can teach this student."""
@@ -278,13 +285,17 @@ class _FactReader:
         if (scores := self.sources.reward_model) is not None:
             with self._at("spec.reward.model.path"):
                 where = job.where("spec.reward.model.path")
-                refuse_unclassifying(read_model(check_model(scores, where)).config, str(scores))
+                scorer = read_model(check_model(scores, where), weights=True)
+                refuse_unclassifying(scorer.config, str(scores))
+                self._weights("reward.model", scorer)
                 check_tokenizer(scores, where)
         if (found := self.sources.teacher) is not None:
             with self._at(job.spec.teacher_field):
                 where = job.where(job.spec.teacher_field)
-                check_tokenizer(check_model(found, where, weights=not served_elsewhere(job)), where)
-                teacher = read_model(found)
+                here = not served_elsewhere(job)
+                check_tokenizer(check_model(found, where, weights=here), where)
+                teacher = read_model(found, weights=here)
+                self._weights("teacher", teacher)
                 if self.model is not None and self.tokenizer is not None and not self.faults:
                     refuse_teacher(job.spec, self.tokenizer, self.model, teacher)
         return teacher

@@ -7,28 +7,20 @@ as a reward model. Reads no weight.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal.admit.weight_files import AGAIN, WeightFiles, read_weights
+from areal.admit.weight_shapes import look_at_shapes
 from areal.errors import ConfigError, DataError
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.model_families import refuse_untrainable
 from areal.spec.teacher import PolicyTeacher
 from areal.workflow.tokenizer import Tokenizer
 
-_HEADER_BYTES = 100 << 20  # the format's own limit
-_AGAIN = "copy or download the model again"
-
-
-@dataclass(frozen=True)
-class WeightFiles:
-    """What the weights of a model directory say of themselves."""
-
-    parameters: int
-    matrices: frozenset[str]  # last part of their modules' names: q_proj, embed_tokens, …
+_SHOWN_FAULTS = 3
 
 
 @dataclass(frozen=True)
@@ -54,17 +46,47 @@ def read_model(place: Path, *, weights: bool = False) -> ModelFolder:
         raise DataError(f"{file} can't be read: {error}", fix="save the model again") from None
     if not isinstance(loaded, dict):
         raise DataError(f"{file} holds no JSON object", fix="save the model again")
-    return ModelFolder(place, loaded, look_at_weights(place) if weights else None)
+    return ModelFolder(place, loaded, read_weights(place) if weights else None)
+
+
+def refuse_weights(model: ModelFolder) -> str:
+    """Raise DataError where weights contradict their config.json. Answers what could not be looked at, or nothing."""
+    if model.weights is None:
+        return ""
+    opinion = look_at_shapes(model.config, model.weights)
+    if opinion.faults:
+        more = len(opinion.faults) - _SHOWN_FAULTS
+        shown = "; ".join(opinion.faults[:_SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else "")
+        raise DataError(f"{model.path}: {shown}", fix=f"{AGAIN}, or the config.json that belongs to these weights")
+    return opinion.unseen
 
 
 def check_model(found: Path, where: str, *, weights: bool = True) -> Path:
     """The directory, when it holds a model, with `weights` or without; `where` is the field's place in the job file."""
+    _refuse_adapter(found, where)
     if not (found / "config.json").exists() or (weights and not any(found.glob("*.safetensors"))):
         raise ConfigError(
             f"{where}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
             fix="Name the directory of a model saved with `save_pretrained`, or make one with `areal init-model`.",
         )
     return found
+
+
+def _refuse_adapter(found: Path, where: str) -> None:
+    """Raise ConfigError for a directory that holds the matrices of an adapter and no model."""
+    file = found / "adapter_config.json"
+    whole = [path for path in found.glob("*.safetensors") if not path.name.startswith("adapter")]
+    if not file.is_file() or whole:
+        return
+    try:
+        base = json.loads(file.read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    raise ConfigError(
+        f"{where}: {found} is a LoRA adapter{f' of {base}' if base else ''}, no whole model",
+        fix="Merge it into its base model (peft's merge_and_unload) and name that directory; or name the base model, "
+        "and train a new adapter with trainer.lora.",
+    )
 
 
 def check_tokenizer(found: Path, where: str) -> Path:
@@ -118,32 +140,3 @@ def refuse_smaller_vocabulary(student: int | None, teacher: int | None, place: P
             "student has the teacher can't say how likely they are",
             fix="take a teacher with as many rows in its embedding, or pad it with rows",
         )
-
-
-def look_at_weights(model: Path) -> WeightFiles:
-    """Read the headers of all `*.safetensors`; raises DataError for a file that is cut off or none of that format."""
-    parameters = 0
-    matrices: set[str] = set()
-    for file in sorted(model.glob("*.safetensors")):
-        tensors = _tensors(file)
-        parameters += sum(math.prod(tensor["shape"]) for tensor in tensors.values())
-        matrices |= {name.split(".")[-2] for name, each in tensors.items() if len(each["shape"]) == 2 and "." in name}
-    return WeightFiles(parameters, frozenset(matrices))
-
-
-def _tensors(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            if not 0 < length <= _HEADER_BYTES:
-                raise ValueError("its header has no length")
-            header = json.loads(opened.read(length))
-        tensors = {name: each for name, each in header.items() if name != "__metadata__"}
-        needed = 8 + length + max((each["data_offsets"][1] for each in tensors.values()), default=0)
-    except OSError as error:
-        raise DataError(f"{file} can't be read: {error.strerror}", fix="check the file's permissions") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file} is no safetensors file: {error}", fix=_AGAIN) from None
-    if (there := file.stat().st_size) < needed:
-        raise DataError(f"{file} is cut off: it has {there} of {needed} bytes", fix=_AGAIN)
-    return tensors

@@ -6,7 +6,6 @@ so a failed load leaves the old weights untouched. Every tensor is copied out of
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch import Tensor
 from areal.engine.adapter import NONE, LayerAdapter
 from areal.engine.model_config import ModelConfig
 from areal.errors import DataError
-from areal.weights.safetensors_format import TensorHeader, read_header
+from areal.weights.safetensors_format import TensorHeader, model_files, read_header
 
 _TORCH = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -177,15 +176,9 @@ def _tensor(path: Path, header: TensorHeader, start: int, mapped: mmap.mmap) -> 
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    index = path / "model.safetensors.index.json"
-    single = path / "model.safetensors"
-    if index.is_file():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    elif single.is_file():
-        files = [single.name]
-    else:
-        raise DataError(f"{path} has no safetensors weights", fix="give the directory of a Hugging Face model")
     tensors: dict[str, Tensor] = {}
-    for name in files:
-        tensors |= read_shard(path / name)
+    for file in model_files(path):
+        tensors |= read_shard(file)
+    if not tensors:
+        raise DataError(f"{path} has no safetensors weights", fix="give the directory of a Hugging Face model")
     return tensors

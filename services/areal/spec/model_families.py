@@ -23,6 +23,9 @@ EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 WITHOUT_SCORES = ("granite",)
 """Of the compared families, those that Hugging Face's library has no sequence-classification model of."""
 
+TIED = ("gemma", "gemma3_text", "smollm3", "starcoder2")
+"""Families whose output layer is the embedding unless config.json says otherwise."""
+
 _LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
@@ -79,6 +82,23 @@ def refuse_unclassifying(config: Mapping[str, Any], where: str) -> None:
     labels = len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)  # the library's default
     if labels != 1:
         raise DataError(f"{where} has {labels} labels, and a score is one", fix=fix)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the language model: a wrapper's `text_config` before its own entries."""
+    inner = config.get("text_config")
+    return {**config, **inner} if isinstance(inner, Mapping) else config
+
+
+def is_tied(config: Mapping[str, Any]) -> bool | None:
+    """Whether the output layer is the embedding; None where config.json leaves that to a family not known here."""
+    text = text_part(config)
+    said = [part["tie_word_embeddings"] for part in (text, config) if part.get("tie_word_embeddings") is not None]
+    if said:
+        return any(bool(value) for value in said)
+    if text.get("model_type") in TIED:
+        return True
+    return False if text.get("model_type") in COMPARED else None
 
 
 def _count(value: object) -> int:

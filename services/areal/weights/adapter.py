@@ -14,7 +14,7 @@ from pathlib import Path
 import xxhash
 
 from areal.errors import DataError, InfraError
-from areal.weights.safetensors_format import read_header
+from areal.weights.safetensors_format import model_files, read_header
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_STEM = "adapter_model"  # of the one safetensors file
@@ -76,7 +76,7 @@ def base_checksums(model: Path) -> dict[str, str]:
     """xxh3-128 of each tensor of a model as it lies in its files, by name. Reads all of them."""
     found: dict[str, str] = {}
     try:
-        for file in sorted(model.glob("*.safetensors")):
+        for file in model_files(model):
             start, headers = read_header(file)
             with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 for header in headers:

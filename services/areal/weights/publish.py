@@ -24,10 +24,10 @@ from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_CONFIG, ADAPTER_STEM
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
+from areal.weights.safetensors_format import INDEX_NAME
 from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, DeltaPart, ShardPart, TensorSource, write_part
 
 TMP_PREFIX = ".tmp-"
-INDEX_NAME = "model.safetensors.index.json"
 _OURS = (PART_PREFIX, "delta-")  # how names of files begin that writers make
 
 

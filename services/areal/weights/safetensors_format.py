@@ -1,6 +1,7 @@
 """The safetensors file format: a length, a JSON header, the tensors' bytes without gaps.
 
-Owns reading and writing of headers; data is written by the publisher. Knows dtypes by name and size only.
+Owns reading and writing of headers, and which files of a directory are the model's; data is written by the publisher.
+Knows dtypes by name and size only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ DTYPE_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+INDEX_NAME = "model.safetensors.index.json"
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 
@@ -68,6 +70,29 @@ def read_header(path: Path) -> tuple[int, list[TensorHeader]]:
             TensorHeader(name, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
             for name, entry in table.items()
         ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{wrong}: its header is unreadable ({error})") from error
     return _LENGTH_BYTES + length, tensors
+
+
+def read_index(model: Path) -> dict[str, str] | None:
+    """Which file of a model directory holds which tensor, by its index; None without one.
+
+    Raises DataError for an index that says nothing of that kind.
+    """
+    file = model / INDEX_NAME
+    if not file.is_file():
+        return None
+    try:
+        table = json.loads(file.read_bytes())["weight_map"]
+        return {str(name): str(holder) for name, holder in table.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{file} is no index of weights: {error!r}", fix="copy or download the model again") from None
+
+
+def model_files(model: Path) -> list[Path]:
+    """The files that hold a model's weights: those that its index names, else all but a second, consolidated copy."""
+    if (index := read_index(model)) is not None:
+        return [model / name for name in sorted(set(index.values()))]
+    found = sorted(model.glob("*.safetensors"))
+    return [file for file in found if not file.name.startswith("consolidated")] or found

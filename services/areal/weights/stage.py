@@ -26,7 +26,8 @@ from areal.values.policy import PolicyId
 from areal.weights import delta
 from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import DeltaEntry, Manifest, TensorEntry
-from areal.weights.publish import INDEX_NAME, index_of
+from areal.weights.publish import index_of
+from areal.weights.safetensors_format import INDEX_NAME
 from areal.weights.verify import check_files, open_version, verify_tensors
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from areal.errors import DataError
-from areal.weights.safetensors_format import read_header
+from areal.weights.safetensors_format import model_files, read_header
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -114,7 +114,7 @@ def _place(into: Tensor, part: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _files(path: Path) -> list[Path]:
-    found = sorted(path.glob("*.safetensors"))
+    found = model_files(path)
     if not found:
         raise DataError(f"{path} holds no *.safetensors", fix=_FIX)
     return found

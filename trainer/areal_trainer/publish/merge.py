@@ -13,7 +13,7 @@ import torch
 from areal.errors import DataError
 from areal.weights.adapter import ADAPTER_STEM, AdapterConfig, tensor_name
 from areal.weights.manifest import MANIFEST_NAME
-from areal.weights.publish import INDEX_NAME
+from areal.weights.safetensors_format import INDEX_NAME, model_files
 from safetensors.torch import load_file, save_file
 
 from areal_trainer.publish.files import side_files
@@ -26,7 +26,7 @@ def merge(base: Path, tokenizer: Path, adapter: Path, target: Path) -> None:
     partial = target.with_name(target.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(adapter, partial / "adapter", ignore=shutil.ignore_patterns(MANIFEST_NAME))
-    for file in sorted(base.glob("*.safetensors")):
+    for file in model_files(base):
         tensors = load_file(file)
         for name in tensors:
             module = name.removesuffix(".weight")
