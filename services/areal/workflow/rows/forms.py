@@ -19,6 +19,7 @@ from areal.workflow.rows.messages import Message, MessageList, ToolSchema, messa
 TEXT_PROMPTS = ("prompt", "question", "problem", "query")
 _CHATS = ("messages", "conversations", "conversation", "contents")
 _ANSWERS = ("answer", "response", "output", "solution", "completion")
+_MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
 _SYSTEMS = ("system", "system_prompt")
 PROMPT_COLUMNS = ("messages", *TEXT_PROMPTS, *_CHATS[1:], "instruction", "input")
 """Any of these can be a row's prompt."""
@@ -118,6 +119,8 @@ def prompt_row(row: Mapping[str, Any]) -> ChatRow:
     if form is RowForm.TEXT:
         _refuse_unshown_choices(row, messages[-1]["content"])
     begun = messages[-1]["role"] == "assistant"
+    if begun and messages[-1].get("tool_calls"):
+        raise DataError("the prompt ends with a call that has no result", fix="give the result, or drop the call")
     return ChatRow(form, messages, tuple(listed.tools), plain=_is_plain(messages, 1, listed), continues=begun)
 
 
@@ -159,6 +162,7 @@ def pair_row(row: Mapping[str, Any]) -> PairRow:
     Raises DataError as `prompt_row` does, and for sides that are equal or say nothing.
     """
     _refuse_unused(row)
+    _refuse_media(row)
     if (lacking := next((side for side in ("chosen", "rejected") if row.get(side) is None), None)) is not None:
         raise DataError(
             f"a row's column {lacking!r} is missing; it has {_names(row)}", fix="give prompt, chosen and rejected"
@@ -186,7 +190,7 @@ def pair_row(row: Mapping[str, Any]) -> PairRow:
     texts = all(
         isinstance(row[side], str) and not row[side].startswith("\n\nHuman:") for side in ("chosen", "rejected")
     )
-    plain = texts and isinstance(row.get("prompt", row.get("question")), str) and len(whole) == 1
+    plain = texts and len(whole) == 1 and isinstance(row.get("prompt", row.get("question")), str)
     return PairRow(tuple(whole), answers[0], answers[1], tuple(tools), plain and not tools)
 
 
@@ -206,6 +210,7 @@ def _form_of(row: Mapping[str, Any]) -> RowForm | None:
 
 def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
     """The messages of a row without the answer that a column of its own holds."""
+    _refuse_media(row)
     tools = _tools_of(row)
     if form is RowForm.CHAT:
         name = _chat_column(row)
@@ -216,14 +221,34 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
         name = next((name for name in TEXT_PROMPTS if row.get(name) is not None), "prompt")
         value = _json_or_text(row[name]) if _is_chat(row[name]) else row[name]
         if isinstance(value, str):
-            listed = MessageList([{"role": "user", "content": value}], tools, frozenset())
+            listed = MessageList(_asked(value), tools, frozenset())
         else:
             listed = message_list(value, name, tools)
+    if not any(said for message in listed.messages for name, said in message.items() if name != "role"):
+        raise DataError("the prompt is empty", fix="drop the row, or give it a prompt")
     system = _system_of(row)
     if system and listed.messages[0]["role"] != "system":
         muted = frozenset(place + 1 for place in listed.muted)
         return replace(listed, messages=[*system, *listed.messages], muted=muted)
+    if system and listed.messages[0] != system[0]:
+        raise DataError("the row has two system messages: a column and the chat's first", fix="drop one of them")
     return listed
+
+
+def _asked(text: str) -> list[Message]:
+    """A text prompt as messages: a user's, or a dialogue with hh-rlhf's marks, whose answer is still to come."""
+    if not text.startswith("\n\nHuman:"):
+        return [{"role": "user", "content": text}]
+    messages = _dialogue(text)
+    return messages[:-1] if messages[-1] == {"role": "assistant", "content": ""} else messages
+
+
+def _dialogue(text: str) -> list[Message]:
+    pieces = _HUMAN_MARK.split(text)[1:]
+    roles = {"Human": "user", "Assistant": "assistant"}
+    return [
+        {"role": roles[role], "content": said.strip()} for role, said in zip(pieces[::2], pieces[1::2], strict=True)
+    ]
 
 
 def _chat_column(row: Mapping[str, Any]) -> str:
@@ -238,13 +263,22 @@ def _chat_value(row: Mapping[str, Any], name: str) -> bool:
 def _instructed(row: Mapping[str, Any]) -> list[Message]:
     """Alpaca's columns, with LLaMA-Factory's history: instruction and input are joined by a line end."""
     messages: list[Message] = []
-    for number, turns in enumerate(row.get("history") or ()):
+    for number, turns in enumerate(_history(row)):
         if not isinstance(turns, list | tuple) or len(turns) != 2 or not all(isinstance(turn, str) for turn in turns):
             raise DataError(f"history[{number}] is no pair of texts", fix='write ["question", "answer"]')
         messages += [{"role": "user", "content": turns[0]}, {"role": "assistant", "content": turns[1]}]
     more = row.get("input")
-    asked = f"{row['instruction']}\n{more}" if isinstance(more, str) and more else str(row["instruction"])
+    if more is not None and not isinstance(more, str):
+        raise DataError(f"column input is a {type(more).__name__}, not a text", fix="give a text, or drop the column")
+    asked = f"{row['instruction']}\n{more}" if more else str(row["instruction"])
     return [*messages, {"role": "user", "content": asked}]
+
+
+def _history(row: Mapping[str, Any]) -> Sequence[Any]:
+    history = row.get("history")
+    if history is not None and not isinstance(history, list | tuple):
+        raise DataError(f"history is a {type(history).__name__}, not a list", fix='write [["question", "answer"], …]')
+    return history or ()
 
 
 def _answer_in(row: Mapping[str, Any], form: RowForm, answer_field: str) -> MessageList:
@@ -275,11 +309,7 @@ def _side(given: Any, name: str, tools: Sequence[ToolSchema]) -> list[Message]:
         return message_list(given, name, tools).messages
     if not given.startswith("\n\nHuman:"):
         return [{"role": "assistant", "content": given}]
-    pieces = _HUMAN_MARK.split(given)[1:]
-    roles = {"Human": "user", "Assistant": "assistant"}
-    return [
-        {"role": roles[role], "content": text.strip()} for role, text in zip(pieces[::2], pieces[1::2], strict=True)
-    ]
+    return _dialogue(given)
 
 
 def _prompt_of_pair(row: Mapping[str, Any], tools: Sequence[ToolSchema]) -> list[Message] | None:
@@ -289,7 +319,7 @@ def _prompt_of_pair(row: Mapping[str, Any], tools: Sequence[ToolSchema]) -> list
         if value is None:
             continue
         if isinstance(value, str) and not _is_chat(value):
-            return [{"role": "user", "content": value}]
+            return _asked(value)
         return message_list(_json_or_text(value), name, tools).messages
     return _instructed(row) if isinstance(row.get("instruction"), str) else None
 
@@ -311,8 +341,12 @@ def _behind(messages: list[Message], before: list[Message], side: str) -> list[M
 
 
 def _system_of(row: Mapping[str, Any]) -> list[Message]:
-    text = next((row[name] for name in _SYSTEMS if isinstance(row.get(name), str) and row[name]), None)
-    return [] if text is None else [{"role": "system", "content": text}]
+    name = next((name for name in _SYSTEMS if row.get(name) is not None), None)
+    if name is None or row[name] == "":
+        return []
+    if not isinstance(row[name], str):
+        raise DataError(f"column {name} is a {type(row[name]).__name__}, not a text", fix="give a text")
+    return [{"role": "system", "content": row[name]}]
 
 
 def _tools_of(row: Mapping[str, Any]) -> list[ToolSchema]:
@@ -348,6 +382,12 @@ def _refuse_unused(row: Mapping[str, Any]) -> None:
             "label: an unpaired preference (KTO), which no training here uses",
             fix="drop the column to train completions, with label true alone",
         )
+
+
+def _refuse_media(row: Mapping[str, Any]) -> None:
+    name = next((name for name in _MEDIA_COLUMNS if row.get(name)), None)
+    if name is not None:
+        raise DataError(f"column {name} is not empty; this model reads text only", fix="drop such rows, or the column")
 
 
 def _refuse_unshown_choices(row: Mapping[str, Any], prompt: str) -> None:

@@ -71,7 +71,7 @@ def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> Me
     if isinstance(given, str):
         given = _parsed(given, place, "a list of messages")
     if isinstance(given, Mapping):
-        given = [given]
+        given = _by_columns(given) or [given]
     if not isinstance(given, list | tuple):
         raise DataError(f"{place} is a {type(given).__name__}, not a list of messages", fix="give a list of messages")
     if not given:
@@ -79,11 +79,19 @@ def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> Me
     known = [*tools]
     for number, entry in enumerate(given):
         if isinstance(entry, Mapping) and entry.get("tools"):
-            known += tools_in(entry["tools"], f"{place}[{number}].tools")
+            known += [tool for tool in tools_in(entry["tools"], f"{place}[{number}].tools") if tool not in known]
     reader = _MessageReader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
     for number, entry in enumerate(given):
         _read(entry, f"{place}[{number}]", reader)
     return MessageList(reader.messages, known, frozenset(reader.muted))
+
+
+def _by_columns(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Messages of a mapping of lists, as `datasets` gives a sequence of objects; none of another mapping."""
+    lists = [value for value in given.values() if isinstance(value, list)]
+    if len(lists) < len(given) or not lists or len({len(value) for value in lists}) > 1:
+        return []
+    return [dict(zip(given, values, strict=True)) for values in zip(*lists, strict=True)]
 
 
 def tools_in(given: Any, place: str) -> list[ToolSchema]:
@@ -163,29 +171,52 @@ def _read(entry: Any, place: str, reader: _MessageReader) -> None:
     parts = _ContentParts(own_place, role, reader)
     parts.read(content)
     calls += parts.calls
-    reasoning = [*parts.reasoning, *(given[name] for name in _REASONING_KEYS if isinstance(given.get(name), str))][:1]
+    reasoning = _reasoning_of(given, parts.reasoning, place)
     for result in parts.results:
         reader.messages.append(result)
     if parts.results and not parts.texts:
         return
-    said = content is not None or calls or any(reasoning)
+    said = content is not None or calls or reasoning
     if not said:
         raise DataError(f"{place} says nothing", fix="drop the message, or give it a content")
     message: Message = {"role": role, "content": "".join(parts.texts)}
     if role == "assistant":
-        if any(reasoning):
-            message["reasoning_content"] = reasoning[0]
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
-        if given.get("weight") == 0 or given.get("train") is False or given.get("loss") is False:
+        if not _counted(given, place):
             reader.muted.add(len(reader.messages))
-    elif calls:
-        raise DataError(f"{place} calls a tool, but is {role}'s", fix="calls stand in the assistant's messages")
+    elif calls or reasoning:
+        does = "calls a tool" if calls else "has reasoning"
+        raise DataError(f"{place} {does}, but is {role}'s", fix="that stands in the assistant's messages")
     if role == "tool" and (answered := _answered(given, reader)):
         message["tool_call_id"] = answered
     if isinstance(given.get("name"), str):
         message["name"] = given["name"]
     reader.messages.append(message)
+
+
+def _reasoning_of(given: Mapping[str, Any], parts: Sequence[str], place: str) -> str:
+    """What an answer thinks before it: by a key or in parts, which are joined."""
+    for name in _REASONING_KEYS:
+        if name in given and not isinstance(given[name], str):
+            raise DataError(f"{place}.{name} is a {type(given[name]).__name__}, not a text", fix="give a text")
+    told = [text for text in ("".join(parts), *(given[name] for name in _REASONING_KEYS if name in given)) if text]
+    if len(set(told)) > 1:
+        raise DataError(f"{place} tells its reasoning twice, in different words", fix="keep one of them")
+    return told[0] if told else ""
+
+
+def _counted(given: Mapping[str, Any], place: str) -> bool:
+    """Whether a loss counts an assistant's turn: `weight` 0 or 1, `train` and `loss` true or false."""
+    weight = given.get("weight", 1)
+    if weight not in (0, 1):
+        raise DataError(f"{place}.weight is {weight!r}", fix="a turn is trained (1) or not (0)")
+    train = given.get("train", True)
+    if not isinstance(train, bool):
+        raise DataError(f"{place}.train is {train!r}", fix="write true or false")
+    return bool(weight) and train and given.get("loss") is not False
 
 
 class _ContentParts:
@@ -222,11 +253,14 @@ class _ContentParts:
         if isinstance(part, str):
             self.texts.append(part)
             return
+        part = {key: value for key, value in part.items() if value is not None}
         kind = str(part.get("type") or "")
         if kind in ("thinking", "reasoning"):
             self.reasoning.append(str(part.get("thinking") or part.get("text") or ""))
         elif kind == "tool_use" or "functionCall" in part:
             call = part.get("functionCall", part)
+            if not isinstance(call, Mapping):
+                raise DataError(f"{place} names no function", fix='write {"functionCall": {"name": …, "args": {…}}}')
             wanted = {"id": call.get("id"), "name": call.get("name"), "arguments": call.get("input", call.get("args"))}
             self.calls.append(_call(wanted, place, self._reader))
         elif kind == "tool_result" or "functionResponse" in part:
@@ -268,8 +302,9 @@ def _calls_of(given: Mapping[str, Any], place: str, reader: _MessageReader) -> l
     if not isinstance(listed, list | tuple):
         raise DataError(f"{place}.tool_calls is a {type(listed).__name__}, not a list", fix="give a list of calls")
     calls = [_call(entry, f"{place}.tool_calls[{number}]", reader) for number, entry in enumerate(listed)]
-    if isinstance(given.get("function_call"), Mapping):
-        calls.append(_call(given["function_call"], f"{place}.function_call", reader))
+    if (single := given.get("function_call")) is not None:
+        single = _parsed(single, f"{place}.function_call", "a call") if isinstance(single, str) else single
+        calls.append(_call(single, f"{place}.function_call", reader))
     return calls
 
 
@@ -284,7 +319,7 @@ def _call(entry: Any, place: str, reader: _MessageReader) -> dict[str, Any]:
     arguments = _arguments(inner.get("arguments"), f"{here}.arguments")
     schema = reader.schemas.get(inner["name"])
     if schema is not None:
-        arguments = {name: value for name, value in arguments.items() if value is not None or _nullable(schema, name)}
+        arguments = _allowed(arguments, schema)
     function = {"name": inner["name"], "arguments": arguments}
     return {"id": str(identity), "type": "function", "function": function}
 
@@ -302,13 +337,31 @@ def _arguments(given: Any, place: str) -> dict[str, Any]:
     return dict(given)
 
 
-def _nullable(schema: Mapping[str, Any], name: str) -> bool:
-    """Whether a tool's schema lets an argument be null: a column of parquet gives every call every key."""
-    wanted = (schema.get("properties") or {}).get(name) or {}
-    kinds = wanted.get("type")
-    listed = [kinds] if isinstance(kinds, str) else list(kinds or [])
-    choices = [choice.get("type") for choice in wanted.get("anyOf") or [] if isinstance(choice, Mapping)]
-    return "null" in listed or "null" in choices or wanted.get("nullable") is True
+def _allowed(value: Any, schema: Any) -> Any:
+    """A call's arguments without nulls that the tool's schema does not allow: parquet gives every call every key."""
+    schema = schema if isinstance(schema, Mapping) else {}
+    if isinstance(value, Mapping):
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        kept = {name: inner for name, inner in value.items() if inner is not None or _nullable(known.get(name))}
+        return {name: _allowed(inner, known.get(name)) for name, inner in kept.items()}
+    return [_allowed(inner, schema.get("items")) for inner in value] if isinstance(value, list) else value
+
+
+def _nullable(schema: Any) -> bool:
+    """Whether a JSON schema lets a value be null."""
+    if not isinstance(schema, Mapping):
+        return schema is True
+    kinds, choices = schema.get("type"), [*_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))]
+    if None in _listed(schema.get("enum")) or "null" in _listed(kinds) or kinds == "null":
+        return True
+    return schema.get("nullable") is True or any(
+        isinstance(choice, Mapping) and _nullable(choice) for choice in choices
+    )
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _answered(given: Mapping[str, Any], reader: _MessageReader) -> str:
