@@ -203,7 +203,7 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
             waits=waits,
             progress=progress,
             metrics=metrics,
-            sessions=Sessions(tokenizer, SessionLimits(256, 256, 16), chat_template=None),
+            sessions=Sessions(tokenizer, SessionLimits(256, 256, 16)),
         )
         tokens = given["tokens"]
         made = Worker(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.gateway.admission import FIELDS, Treatment, admit, overridden
+from areal.gateway.admission import FIELDS, AdmissionRules, Treatment, admit, header_of, overridden
 from areal.gateway.faults import CallRefusal
+from hypothesis import given
+from hypothesis import strategies as st
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
 TABLE = [line for line in PAGE.splitlines() if line.startswith("| `")]
@@ -21,15 +23,41 @@ def test_a_field_is_documented_as_it_is_treated(name):
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.treatment is Treatment.REFUSED])
 def test_a_refused_field_passes_only_where_it_says_nothing(name):
     for harmless in FIELDS[name].harmless:
-        admit({name: harmless})
+        assert admit({name: harmless}) == []
     with pytest.raises(CallRefusal, match=name):
-        admit({name: "anything"})
+        admit({name: "anything"}, FIELDS, AdmissionRules(ignores=True))
 
 
-def test_a_field_that_is_not_known_is_refused():
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.treatment is Treatment.SHAPING])
+def test_what_changes_the_distribution_is_refused_ignored_or_done(name):
+    for harmless in FIELDS[name].harmless:
+        assert admit({name: harmless}) == []
     with pytest.raises(CallRefusal) as caught:
-        admit({"beam_width": 2})
-    assert caught.value.field == "beam_width"
+        admit({name: "anything"})
+    assert caught.value.field == name
+    assert "rollout.gateway.unsupported" in caught.value.message
+    assert admit({name: "anything"}, FIELDS, AdmissionRules(ignores=True)) == [name]
+    assert admit({name: "anything"}, FIELDS, AdmissionRules(honours=frozenset({name}))) == []
+
+
+@given(st.dictionaries(st.text(max_size=9), st.integers() | st.none(), max_size=5))
+def test_a_field_that_is_not_known_is_ignored_and_told(body):
+    named = {f"x-{name}": value for name, value in body.items()}
+    assert admit(named) == [name for name, value in named.items() if value is not None]
+
+
+@given(st.lists(st.text(max_size=200), max_size=60))
+def test_the_header_is_a_kilobyte_of_ascii_that_breaks_no_line(names):
+    told = header_of(names)
+    assert len(told) <= 1024
+    assert told.isascii()
+    assert told.isprintable()
+
+
+def test_the_header_counts_what_it_has_no_room_for():
+    told = header_of([f"field_{number:03}" for number in range(200)])
+    shown = told.count("field_")
+    assert told.endswith(f", +{200 - shown}")
 
 
 def test_an_override_is_a_value_that_differs_from_the_jobs():

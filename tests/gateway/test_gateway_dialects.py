@@ -77,8 +77,10 @@ async def test_a_streamed_message_is_the_whole_one_in_anthropics_order(tool_scen
     ("fields", "named"),
     [
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"mcp_servers": []}, "mcp_servers"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, "disable_parallel_tool_use"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"tools": [{"type": "custom", "input_schema": {}}]}, "tools[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0]"),
     ],
 )
@@ -158,9 +160,11 @@ async def test_a_streamed_response_is_the_whole_one(tool_scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"text": {"format": {"type": "json_schema"}}}, "text"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
         ({"previous_response_id": "resp_other_9"}, "previous_response_id"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
     ],
 )

@@ -55,6 +55,7 @@ async def test_t12_sampling_is_the_jobs_and_an_override_is_shown(scene: Scene) -
         ({"tool_choice": "required"}, "tool_choice"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"beam_width": 2}, "beam_width"),
+        ({"ignore_eos": True}, "ignore_eos"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop"),
         ({"messages": []}, "messages"),

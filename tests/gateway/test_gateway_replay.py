@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from areal.gateway.admission import AdmissionRules
 from areal.gateway.dialects import chat
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits
@@ -70,7 +71,7 @@ class Client:
         self.session = EpisodeCalls("s", self.template, LIMITS)
 
     def send(self, body: Body, *, retry: bool = False) -> tuple[SessionCall, bool]:
-        question = chat.parse(json.dumps(body).encode(), {}).question
+        question = chat.parse(json.dumps(body).encode(), AdmissionRules()).question
         call, begin = self.session.ask(question, retry=retry)
         if begin:
             parent = self.expected(body)

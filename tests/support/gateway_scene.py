@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from areal.errors import InfraError
 from areal.gateway.core import Access, GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.front import Front
@@ -47,7 +46,8 @@ class Engine:
         self.let.set()
         self.rest = asyncio.Event()
         self.rest.set()
-        self.fault: InfraError | None = None
+        self.fault: Exception | None = None
+        self.finish_reason = "stop"
         self.tokenizer = tokenizer
         self.says("the")
 
@@ -66,7 +66,8 @@ class Engine:
         logprobs = np.full(len(self.ids), -0.25, "<f4")
         on_tokens(self.ids[:1], logprobs[:1])
         await self.rest.wait()
-        return GenerationResult(self.ids, logprobs, (TokenSpan(0, len(self.ids), "3.f1", "server"),))
+        spans = (TokenSpan(0, len(self.ids), "3.f1", "server"),)
+        return GenerationResult(self.ids, logprobs, spans, self.finish_reason)
 
     async def until_asked(self, times: int) -> None:
         async with asyncio.timeout(60):

@@ -79,7 +79,7 @@ class Bench:
         if self.agents_run is not None:
             run = self.agents_run
             self.workflow = lambda: AgentWorkflow(run)
-        self.sessions = Sessions(self.tokenizer, self.limits, chat_template=None, gateways=self.gateways)
+        self.sessions = Sessions(self.tokenizer, self.limits, gateways=self.gateways)
         self.sessions.start()
         metrics = RoleMetrics("worker", "job")
         writer = RecordWriter(self.root, "worker-0", metrics, keep_bytes=64 << 20)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 import numpy as np
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,17 +22,20 @@ from starlette.types import Receive, Scope, Send
 from areal.engine.embedded import TorchEngine
 from areal.engine.request import BadRequest, GenerateRequest, Output, SamplingParams
 from areal.errors import DataError, InfraError
+from areal.gateway.admission import AdmissionRules
 from areal.gateway.core import GatewayCore, OpenSession
-from areal.gateway.dialects.dialect import Dialect
+from areal.gateway.dialects.dialect import Dialect, DialectRequest
 from areal.gateway.faults import CallRefusal
-from areal.gateway.http import GatewayServer
+from areal.gateway.http import GatewayServer, described
 from areal.gateway.requests import body_of, key_of
-from areal.gateway.session import SessionLimits
+from areal.gateway.session import SessionLimits, SessionRequest
 from areal.gateway.templates.template import Template
-from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
+from areal.values.generation import GenerationResult, Ids, OnTokens, PromptScore, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # answers to one request
+HONOURED = ("min_p", "min_tokens", "ignore_eos")
+REFUSAL = "this engine can't do it"
 _LIVES_S = 3600.0
 
 
@@ -45,21 +48,26 @@ class ModelServer(GatewayServer):
         self._engine = engine
         self._name = name
         self._key = key
+        self._unique = f"{name}.{secrets.token_hex(4)}"  # ids of calls never come again, in another server neither
         self._numbers = count()
 
     def _find(self, request: Request) -> OpenSession:
         self._authorise(request)
-        return self._open({})
+        return self._open(DialectRequest(SessionRequest((), 0), {}))
 
-    def _open(self, fields: dict[str, Any]) -> OpenSession:
+    def _rules(self, opened: OpenSession | None = None) -> AdmissionRules:
+        """Sampling is the request's; what the engine can't do is refused."""
+        return AdmissionRules(honours=frozenset(HONOURED), prompt_logprobs=True, refusal=REFUSAL)
+
+    def _open(self, asked: DialectRequest) -> OpenSession:
         """A session for one request."""
-        choices = fields.get("n")
-        if isinstance(choices, int) and choices > MOST_CHOICES:
-            raise CallRefusal(f"n is at most {MOST_CHOICES}", field="n")
+        wanted = sum(question.choices for question in (asked.question, *asked.more))
+        if wanted > MOST_CHOICES:
+            raise CallRefusal(f"a request has at most {MOST_CHOICES} answers: n times its prompts", field="n")
         context = self._engine.context
-        name = f"{self._name}.{next(self._numbers)}"
+        name = f"{self._unique}.{next(self._numbers)}"
         limits = SessionLimits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
-        owner = EngineOwner(self._engine, _sampling(fields), seeded=fields.get("seed") is not None)
+        owner = EngineOwner(self._engine, asked)
         access = self.open(name, owner, limits, lives_s=_LIVES_S)
         return self._gateway.find(name, access.api_key)
 
@@ -71,11 +79,9 @@ class ModelServer(GatewayServer):
         """None: a request is no episode."""
         return []
 
-    async def _models(self, request: Request) -> Response:
-        opened = self._find(request)
-        self.close(opened.session.name, "it was answered")
-        model = {"id": self._name, "object": "model", "owned_by": "areal", "max_model_len": self._engine.context}
-        return Response(orjson.dumps({"object": "list", "data": [model]}), media_type="application/json")
+    def _described(self, request: Request) -> dict[str, Any]:
+        self._authorise(request)
+        return described(self._name, self._engine.context)
 
     async def _count(self, request: Request) -> Response:
         opened = self._find(request)
@@ -86,10 +92,10 @@ class ModelServer(GatewayServer):
 
     async def _ask(self, dialect: Dialect, request: Request) -> Response:
         self._authorise(request)  # before its body is read
-        body = await body_of(request)
-        opened = self._open(_fields(body))
+        asked = dialect.parse(await body_of(request), self._rules())
+        opened = self._open(asked)
         try:
-            return _ClosingResponse(self._answer(dialect, opened, request, body), self, opened.session.name)
+            return _ClosingResponse(self._answer(dialect, opened, request, asked), self, opened.session.name)
         except BaseException:
             self.close(opened.session.name, "it was refused")
             raise
@@ -114,10 +120,12 @@ class _ClosingResponse(Response):
 class EngineOwner:
     """Generates for one request. See `areal.gateway.http.Owner`."""
 
-    def __init__(self, engine: TorchEngine, sampling: Sampling, *, seeded: bool) -> None:
-        self.sampling = sampling
+    def __init__(self, engine: TorchEngine, asked: DialectRequest) -> None:
+        inner = asked.fields.get("sampling_params")
+        self._fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else asked.fields
+        self.sampling = _sampling(self._fields)
         self._engine = engine
-        self._seeded = seeded
+        self._scored = asked.question.scored
 
     async def generate(
         self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
@@ -133,9 +141,13 @@ class EngineOwner:
             top_k=sampling.top_k or -1,
             stop=sampling.stop,
             stop_token_ids=sampling.stop_token_ids,
-            seed=draw if self._seeded else secrets.randbits(63),
+            seed=draw if self._fields.get("seed") is not None else secrets.randbits(63),
+            min_p=_number(self._fields, "min_p", 0.0, 0.0, 1.0),
+            min_new_tokens=min(int(_number(self._fields, "min_tokens", 0.0, 0.0, 1e9)), sampling.max_new_tokens, room),
+            ignore_eos=self._fields.get("ignore_eos") is True,
         )
-        request = GenerateRequest(secrets.token_hex(16), ids.astype(np.int64), params, True, stream=True)
+        start = 0 if self._scored else -1
+        request = GenerateRequest(secrets.token_hex(16), ids.astype(np.int64), params, True, start, stream=True)
         try:
             subscription = self._engine.submit([request])
         except BadRequest as error:
@@ -157,19 +169,13 @@ def _result(output: Output | None) -> GenerationResult:
         raise InfraError(f"the engine ended the answer: {finish.get('message', 'it stopped')}")
     spans = tuple(TokenSpan(start, end, version, "engine") for version, start, end in output.spans)
     logprobs = np.array(output.logprobs, "<f4")
-    return GenerationResult(as_ids(output.output_ids), logprobs, spans, finish["type"])
+    scores: tuple[PromptScore, ...] = ()
+    if output.input_logprobs is not None and output.input_tops is not None:
+        scores = ((None, None), *zip(output.input_logprobs, output.input_tops, strict=True))
+    return GenerationResult(as_ids(output.output_ids), logprobs, spans, finish["type"], prompt_scores=scores)
 
 
-def _fields(body: bytes) -> dict[str, Any]:
-    """The fields of a body; what is no object is the dialect's to refuse."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def _sampling(fields: dict[str, Any]) -> Sampling:
+def _sampling(fields: Mapping[str, Any]) -> Sampling:
     """The sampling that a request asks for. Raises Refused for values that mean nothing."""
     return Sampling(
         temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
@@ -178,7 +184,7 @@ def _sampling(fields: dict[str, Any]) -> Sampling:
     )
 
 
-def _number(fields: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+def _number(fields: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
     value = fields.get(name)
     if value is None:
         return default

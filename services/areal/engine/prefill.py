@@ -73,27 +73,34 @@ def fill(
 
 
 def score(model: DecoderModel, weights: Weights, items: list[Running], token_budget: int) -> None:
-    """Set `input_logprobs` of each item: of its prompt's tokens after `logprob_start_len`, at temperature 1."""
+    """Set `input_logprobs` of each item: of its prompt's tokens after `logprob_start_len`, at temperature 1.
+
+    And `input_tops`, the likeliest tokens in their places.
+    """
     pending = [(index, item.request.input_ids) for index, item in enumerate(items)]
     for group in _by_length(pending, token_budget):
         hidden = model.prefill(weights, None, _pad([tokens for _, tokens in group]), None, hidden=True)
         assert hidden is not None
         for place, (index, tokens) in enumerate(group):
             start = items[index].request.logprob_start_len
-            items[index].input_logprobs = _next_token_logprobs(
+            items[index].input_logprobs, items[index].input_tops = _next_token_logprobs(
                 model, weights, hidden[place, start : len(tokens) - 1], torch.from_numpy(tokens[start + 1 :])
             )
 
 
 def _next_token_logprobs(
     model: DecoderModel, weights: Weights, hidden: torch.Tensor, targets: torch.Tensor
-) -> list[float]:
+) -> tuple[list[float], list[tuple[int, float]]]:
+    """Of each target, and the likeliest token in its place with its own."""
     chunk = max(1, LOGIT_BUDGET // model.config.vocab)
-    parts = []
+    told: list[float] = []
+    tops: list[tuple[int, float]] = []
     for first in range(0, len(targets), chunk):
         logprobs = model.logits(weights, hidden[first : first + chunk]).log_softmax(-1)
-        parts.append(logprobs.gather(-1, targets[first : first + chunk, None])[:, 0])
-    return torch.cat(parts).tolist() if parts else []
+        told += logprobs.gather(-1, targets[first : first + chunk, None])[:, 0].tolist()
+        best = logprobs.max(-1)
+        tops += zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return told, tops
 
 
 def _tokens(item: Running) -> NDArray[np.int64]:

@@ -94,6 +94,7 @@ class Output:
     finish: dict[str, Any] | None = None
     retractions: int = 0
     input_logprobs: list[float] | None = None  # of prompt tokens 1…; token 0 has none
+    input_tops: list[tuple[int, float]] | None = None  # the likeliest token in each of these places, with its own
     text: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 

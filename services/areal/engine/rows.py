@@ -20,7 +20,9 @@ NO_TOKEN = -1  # fills unused stop slots; no id is negative
 class Running:
     """A request that was admitted at least once, with what it made before its last interruption."""
 
-    __slots__ = ("input_logprobs", "made_ids", "made_logprobs", "marks", "prefix", "request", "retractions", "row")
+    __slots__ = (
+        "input_logprobs", "input_tops", "made_ids", "made_logprobs", "marks", "prefix", "request", "retractions", "row",
+    )  # fmt: skip
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
@@ -30,6 +32,7 @@ class Running:
         self.marks: list[tuple[str, int]] = []  # (version, first token it made)
         self.retractions = 0
         self.input_logprobs: list[float] | None = None
+        self.input_tops: list[tuple[int, float]] | None = None
         self.prefix = b""
 
     def mark(self, version: str, made: int) -> None:
@@ -139,6 +142,7 @@ class RunningRows:
             finish=finish,
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
+            input_tops=item.input_tops,
         )
 
     def save(self, row: int) -> Running:

@@ -415,6 +415,7 @@ class DecodeScheduler:
             finish=finish,
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
+            input_tops=item.input_tops,
         )
         self._outputs.append(self._with_text(output))
 

@@ -5,7 +5,7 @@ Pure; the clock is injected. A key alone finds its session, a path alone never d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,10 @@ from areal.gateway import keys
 from areal.gateway.faults import over
 from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.templates.template import Template
+from areal.observe.metrics import RoleMetrics
 from areal.workflow.branches import SessionEnding
 
+NAMES_COUNTED = 64  # of ignored fields: clients may send any
 ENDED_KEPT = 65_536  # sessions whose end can still be told
 
 
@@ -40,13 +42,23 @@ class GatewayCore:
     """`secret` signs the keys, `clock` tells seconds.
 
     `owner` names this process where several share a secret: its sessions are told as `owner.name`, so that a key of an
-    earlier process opens none of this one.
+    earlier process opens none of this one. `first_system`: a system message that changes is said behind what was said.
     """
 
     def __init__(
-        self, template: Template, *, secret: bytes, clock: Callable[[], float], owner: str | None = None
+        self,
+        template: Template,
+        *,
+        secret: bytes,
+        clock: Callable[[], float],
+        owner: str | None = None,
+        first_system: bool = False,
+        metrics: RoleMetrics | None = None,
     ) -> None:
         self.template = template
+        self._first_system = first_system
+        self._metrics = metrics
+        self._names: set[str] = set()
         self._prefix = f"{owner}." if owner else ""
         self._secret = secret
         self._clock = clock
@@ -61,7 +73,8 @@ class GatewayCore:
     def open(self, name: str, owner: Any, limits: SessionLimits, *, lives_s: float, address: str) -> Access:
         """Begin a session that lives at most `lives_s`; `address` is where agents find it."""
         self._ended.pop(name, None)
-        self._opened[name] = OpenSession(EpisodeCalls(name, self.template, limits), owner)
+        calls = EpisodeCalls(name, self.template, limits, first_system=self._first_system, forked=self._forked)
+        self._opened[name] = OpenSession(calls, owner)
         told = self._prefix + name
         return Access(f"{address}/s/{told}/v1", keys.mint(self._secret, told, int(self._clock() + lives_s) + 1))
 
@@ -84,3 +97,17 @@ class GatewayCore:
             return SessionEnding()
         self._ended[name] = reason
         return SessionEnding(tuple(opened.session.close(reason)), opened.session.reward)
+
+    def ignored(self, names: Iterable[str]) -> None:
+        """Count fields of requests that were ignored; by name, while there are few names."""
+        for name in names:
+            if len(self._names) < NAMES_COUNTED:
+                self._names.add(name)
+            self._count("areal_gateway_ignored_total", field=name if name in self._names else "other")
+
+    def _forked(self, why: str) -> None:
+        self._count("areal_gateway_forks_total", why=why)
+
+    def _count(self, name: str, **labels: str) -> None:
+        if self._metrics is not None:
+            self._metrics.counter(name, **labels).inc()

@@ -57,27 +57,29 @@ class StopCutter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
         self._held = ""
-        self._over = False
+        self.found = ""  # the stop string that cut it
 
     def feed(self, text: str) -> str:
         """What can be told for certain."""
         if not self._stops or not text:
             return text
-        if self._over:
+        if self.found:
             return ""
         self._held += text
-        places = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
-        if places:
-            self._over = True
-            told, self._held = self._held[: min(places)], ""
-            return told
-        kept = max(begun(self._held, stop) for stop in self._stops)
-        told, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
-        return told
+        return self._cut(len(self._held) - max(begun(self._held, stop) for stop in self._stops))
 
     def end(self) -> str:
         """What was held back."""
-        told, self._held = self._held, ""
+        return self._cut(len(self._held))
+
+    def _cut(self, certain: int) -> str:
+        """The held text up to the first stop string, as far as none may have begun before `certain`."""
+        places = [(place, stop) for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if places and min(places)[0] <= certain:
+            certain, self.found = min(places)
+            told, self._held = self._held[:certain], ""
+        else:
+            told, self._held = self._held[:certain], self._held[certain:]
         return told
 
 

@@ -9,16 +9,26 @@ from typing import Any
 
 
 class CallRefusal(Exception):
-    """A call that can't be answered. `field` names the part of the request that is wrong."""
+    """A call that can't be answered. `field` names the part of the request that is wrong.
+
+    `again` says whether a client may try once more: unless told, for 5xx.
+    """
 
     def __init__(
-        self, message: str, *, status: int = 400, code: str = "invalid_request", field: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        code: str = "invalid_request",
+        field: str | None = None,
+        again: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.code = code
         self.field = field
+        self.again = status >= 500 if again is None else again
 
     @property
     def body(self) -> dict[str, Any]:
@@ -29,7 +39,7 @@ class CallRefusal(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Whether a client may try again, and when."""
-        if self.status >= 500:
+        if self.again:
             return {"retry-after-ms": "1000"}
         return {"x-should-retry": "false"}
 
@@ -37,3 +47,9 @@ class CallRefusal(Exception):
 def over(reason: str) -> CallRefusal:
     """The session has ended."""
     return CallRefusal(f"this episode is over: {reason}", status=410, code="episode_over")
+
+
+def broken() -> CallRefusal:
+    """An exception of ours behind a call; its traceback is in the log. Asked again it would come again."""
+    message = "the gateway failed at this call; its log has the traceback"
+    return CallRefusal(message, status=500, code="generation_failed", again=False)

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from areal.gateway import keys
 from areal.gateway.change import ChangeSignal
 from areal.gateway.faults import CallRefusal
-from areal.gateway.http import dialect_of
+from areal.gateway.http import dialect_of, is_probe
 from areal.gateway.requests import MAX_BODY, body_of, key_of
 from areal.gateway.streams import disconnected
 from areal.gateway.tunnel import TunnelExchange, TunnelledRequest, Tunnels, WorkerLost
@@ -50,6 +50,8 @@ class Front:
         return Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST"])])
 
     async def _answer(self, request: Request) -> Response:
+        if is_probe(request):
+            return Response(b'{"status":"ok"}', media_type="application/json")
         path = request.url.path
         try:
             session = keys.verify(self._secret, key_of(request), self._clock())

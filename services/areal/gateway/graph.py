@@ -46,24 +46,40 @@ class MessageGraph:
         """In the order in which the calls were made."""
         return [self._spoken[number].node for number in sorted(self._spoken)]
 
-    def place(self, messages: Sequence[Message], tools: str) -> CallPlace:
+    def place(self, messages: Sequence[Message], tools: str | None, *, any_system: bool = False) -> CallPlace:
         """Behind the answer that the longest part of the history agrees with, if all that follows is no answer.
 
-        Of several answers that agree the newest one.
+        Of several answers that agree the newest one. Without `tools` their digest doesn't count. `any_system`: the
+        first system message may differ; it is new then, behind the results of tools.
         """
-        best: Spoken | None = None
-        for number in sorted(self._spoken):
-            spoken = self._spoken[number]
-            longer = best is None or len(spoken.messages) >= len(best.messages)
-            if longer and spoken.tools == tools and _begins_with(messages, spoken.messages):
-                best = spoken
+        best: tuple[int, bool, int] | None = None
+        for number, spoken in self._spoken.items():
+            if tools not in (None, spoken.tools):
+                continue
+            exact = _begins_with(messages, spoken.messages)
+            if exact or (any_system and _begins_with(messages, _with_system_of(messages, spoken.messages))):
+                best = max(best or (0, False, 0), (len(spoken.messages), exact, number))
         whole = tuple(messages)
         if best is None:
             return CallPlace(None, whole)
-        new = whole[len(best.messages) :]
+        length, exact, number = best
+        new = whole[length:]
         if not new or any(message.role == "assistant" for message in new):
             return CallPlace(None, whole)
-        return CallPlace(best, new)
+        if not exact:
+            results = next((place for place, message in enumerate(new) if message.role != "tool"), len(new))
+            new = (*new[:results], whole[0], *new[results:])
+        return CallPlace(self._spoken[number], new)
+
+    def cut(self, messages: Sequence[Message], tools: str) -> int | None:
+        """The node whose answer its budget has cut, where these messages are all that was said up to its end."""
+        for number in sorted(self._spoken, reverse=True):
+            spoken = self._spoken[number]
+            same = spoken.tools == tools and len(spoken.messages) == len(messages)
+            cut = spoken.node.result.truncated and spoken.messages[-1].text.strip()
+            if same and cut and _begins_with(messages, spoken.messages):
+                return number
+        return None
 
     def place_ids(self, ids: Ids) -> int | None:
         """The node whose path is the longest beginning of these ids; None for a root."""
@@ -87,6 +103,12 @@ class MessageGraph:
         """Tokens of all branches as they would be stored: the paths to the leaves, but for the one to `without`."""
         inner = {spoken.node.parent for spoken in self._spoken.values()} | {without}
         return sum(length for number, length in self._length.items() if number not in inner)
+
+
+def _with_system_of(messages: Sequence[Message], known: Sequence[Message]) -> Sequence[Message]:
+    """Known messages with the system message of these, where both begin with one."""
+    both = messages and known and messages[0].role == known[0].role == "system"
+    return (messages[0], *known[1:]) if both else known
 
 
 def _begins_with(messages: Sequence[Message], known: Sequence[Message]) -> bool:

@@ -6,6 +6,7 @@ Lives in the running event loop. A client that leaves cancels nothing: its answe
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,15 +15,17 @@ from typing import Any, Protocol
 
 import orjson
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from areal.errors import ArealError, InfraError
+from areal.gateway.admission import IGNORED_HEADER, AdmissionRules, header_of
 from areal.gateway.core import Access, GatewayCore, OpenSession
 from areal.gateway.dialects import chat, completions, inference, messages, responses
-from areal.gateway.dialects.dialect import Dialect, DialectReply, read_object
-from areal.gateway.faults import CallRefusal, over
+from areal.gateway.dialects.dialect import Dialect, DialectReply, DialectRequest, read_object
+from areal.gateway.faults import CallRefusal, broken, over
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.requests import body_of, key_of
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits
@@ -69,6 +72,8 @@ def episode_routes(
     ]
 
 
+log = logging.getLogger(__name__)
+
 LOOPBACK = "127.0.0.1"
 _GRACE_S = 1
 DIALECTS: Mapping[str, Dialect] = {
@@ -99,8 +104,10 @@ class Owner(Protocol):
 class GatewayServer:
     """Serves the sessions of one process on loopback."""
 
-    def __init__(self, gateway: GatewayCore, tokenizer: Tokenizer) -> None:
+    def __init__(self, gateway: GatewayCore, tokenizer: Tokenizer, *, ignores: bool = False) -> None:
+        """`ignores`: what would change the distribution of tokens is ignored instead of refused."""
         self.address = ""
+        self._ignores = ignores
         self._gateway = gateway
         self._tokenizer = tokenizer
         self._tasks: dict[SessionCall, asyncio.Task[None]] = {}
@@ -122,9 +129,11 @@ class GatewayServer:
             for path in ("/v1/messages", "/v1/v1/messages"):
                 count = _in_shape(messages, self._count)
                 routes.append(Route(f"{prefix}{path}/count_tokens", count, methods=["POST"]))
-            routes.append(Route(f"{prefix}/v1/models", self._models, methods=["GET"]))
+            routes.append(Route(f"{prefix}/v1/models", _in_shape(chat, self._models), methods=["GET"]))
+            routes.append(Route(f"{prefix}/v1/models/{{name:path}}", _in_shape(chat, self._model), methods=["GET"]))
+            routes += [Route(f"{prefix}{path}", _alive, methods=["GET"]) for path in PROBES if prefix or path]
             routes += self._own_routes(prefix)
-        return Starlette(routes=routes, exception_handlers={CallRefusal: _refuse})
+        return Starlette(routes=routes, exception_handlers={CallRefusal: _refuse, HTTPException: _refuse_route})
 
     async def stop(self) -> None:
         """End it; running calls get a moment."""
@@ -170,25 +179,38 @@ class GatewayServer:
             told()
 
     async def _models(self, request: Request) -> Response:
-        opened = self._find(request)
-        model = {"id": "policy", "object": "model", "owned_by": "areal", "max_model_len": opened.session.max_tokens}
-        return _json({"object": "list", "data": [model]})
+        model = self._described(request)
+        return _json(
+            {"object": "list", "data": [model], "first_id": model["id"], "last_id": model["id"], "has_more": False}
+        )
+
+    async def _model(self, request: Request) -> Response:
+        return _json(self._described(request))
+
+    def _described(self, request: Request) -> dict[str, Any]:
+        """The one model there is, for any name, as OpenAI's and Anthropic's clients read it. Raises Refused."""
+        return described("policy", self._find(request).session.max_tokens)
 
     async def _count(self, request: Request) -> Response:
         return await self._counted(self._find(request), request)
 
     async def _counted(self, opened: OpenSession, request: Request) -> Response:
-        asked = messages.parse(await body_of(request), {})
+        asked = messages.parse(await body_of(request), self._rules(opened))
         return _json(messages.counted(opened.session.measure(asked.question)))
 
     async def _ask(self, dialect: Dialect, request: Request) -> Response:
-        return self._answer(dialect, self._find(request), request, await body_of(request))
+        opened = self._find(request)
+        asked = dialect.parse(await body_of(request), self._rules(opened))
+        return self._answer(dialect, opened, request, asked)
 
-    def _answer(self, dialect: Dialect, opened: OpenSession, request: Request, body: bytes) -> Response:
-        """Begin what a request asks for; the response waits for it. Raises Refused."""
-        sampling, session = opened.owner.sampling, opened.session
+    def _rules(self, opened: OpenSession) -> AdmissionRules:
+        sampling = opened.owner.sampling
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        asked = dialect.parse(body, enforced)
+        return AdmissionRules(enforced, self._ignores)
+
+    def _answer(self, dialect: Dialect, opened: OpenSession, request: Request, asked: DialectRequest) -> Response:
+        """Begin what a request asks for; the response waits for it. Raises Refused."""
+        session = opened.session
         retry = request.headers.get("x-stainless-retry-count", "0") != "0"  # of the OpenAI and Anthropic clients
         if asked.question.tools and self._gateway.template.form is None:
             raise CallRefusal(
@@ -197,21 +219,28 @@ class GatewayServer:
                 code="unsupported_field",
                 field="tools",
             )
-        calls = session.choices(asked.question, retry=retry)
+        calls = session.choices([asked.question, *asked.more], retry=retry)
         for call, begin in calls:
             if begin:
                 self._begin(opened, call)
         reply = DialectReply(
-            session.name, tuple(call for call, _ in calls), asked.fields, int(time.time()), self._tokenizer.text_of
+            session.name,
+            tuple(call for call, _ in calls),
+            asked.fields,
+            int(time.time()),
+            self._tokenizer.text_of,
+            self._tokenizer.decode,
+            asked.named,
         )
-        names = ", ".join(asked.question.overridden)
+        self._gateway.ignored(asked.ignored)
+        told = {"x-areal-overridden": ", ".join(asked.question.overridden), IGNORED_HEADER: header_of(asked.ignored)}
         return StreamedAnswering(
             dialect,
             session,
             reply,
             stream=asked.stream,
             reader_of=partial(self._reader, session.name),
-            headers={"x-areal-overridden": names} if names else {},
+            headers={name: value for name, value in told.items() if value},
         )
 
     def _find(self, request: Request) -> OpenSession:
@@ -242,14 +271,19 @@ class GatewayServer:
         )
         try:
             result = await opened.owner.generate(call.number, call.prompt_ids, sampling, call.draw, call.made.add)
+            reader = self._reader(session.name, call)
+            answer = read(reader, result.output_ids.tolist())
+            call.unparsed, call.stopped = reader.unparsed, reader.stopped
+            session.answered(call, result, answer)
         except ArealError as error:
             status = 503 if isinstance(error, InfraError) else 400
             session.failed(call, CallRefusal(error.message, status=status, code="generation_failed"))
-            return
-        reader = self._reader(session.name, call)
-        answer = read(reader, result.output_ids.tolist())
-        call.unparsed = reader.unparsed
-        session.answered(call, result, answer)
+        except asyncio.CancelledError:
+            session.failed(call, CallRefusal("the call was given up", status=503, code="generation_failed"))
+            raise
+        except Exception:
+            log.exception("call %d of %s failed", call.number, session.name)
+            session.failed(call, broken())
 
     def _reader(self, session: str, call: SessionCall) -> AnswerReader:
         template, question = self._gateway.template, call.question
@@ -271,9 +305,36 @@ def _in_shape(dialect: Dialect, endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except CallRefusal as error:
-            return Response(orjson.dumps(dialect.error(error)), error.status, error.headers, "application/json")
+            fault = error
+        except ClientDisconnect:
+            raise
+        except Exception:
+            log.exception("%s failed", request.url.path)
+            fault = broken()
+        return Response(orjson.dumps(dialect.error(fault)), fault.status, fault.headers, "application/json")
 
     return answer
+
+
+def described(name: str, context: int) -> dict[str, Any]:
+    """A model, as OpenAI's and Anthropic's clients read it."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "areal", "max_model_len": context}
+    return openai | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+PROBES = ("", "/", "/v1", "/v1/", "/health", "/v1/health")
+"""Below a session's path or the root; clients ask them whether somebody is there, without a key."""
+
+
+def is_probe(request: Request) -> bool:
+    """Whether a request asks only whether somebody is there."""
+    path = request.url.path
+    inner = "/" + path.removeprefix("/s/").partition("/")[2] if path.startswith("/s/") else path
+    return request.method in ("GET", "HEAD") and inner in PROBES
+
+
+async def _alive(request: Request) -> Response:
+    return _json({"status": "ok"})
 
 
 def dialect_of(path: str) -> Dialect | None:
@@ -290,3 +351,11 @@ def _json(content: Any) -> Response:
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, CallRefusal)
     return Response(orjson.dumps(error.body), error.status, error.headers, "application/json")
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    fault = CallRefusal(
+        f"{request.method} {request.url.path} is not served here", status=error.status_code, code="not_found"
+    )
+    return await _refuse(request, fault)

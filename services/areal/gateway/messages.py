@@ -7,13 +7,13 @@ fields, reorder keys and turn null into "" or a line end.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from areal.gateway.faults import CallRefusal
-
-ROLES = ("system", "user", "assistant", "tool")
+from areal.values.strict_json import read_json
+from areal.workflow.rows.messages import MessageReader, PlaceError
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ToolCall:
     def canonical(self) -> tuple[str, str]:
         """What is called, whatever the spelling of its JSON."""
         try:
-            return self.name, json.dumps(json.loads(self.arguments or "{}"), sort_keys=True)
+            return self.name, json.dumps(read_json(self.arguments or "{}"), sort_keys=True)
         except ValueError:
             return self.name, self.arguments.strip()
 
@@ -46,6 +46,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
     reasoning: str | None = None
+    name: str = ""
 
     def same(self, other: Message) -> bool:
         """Whether two messages say the same: white space around texts, and reasoning that one lacks, don't count."""
@@ -70,6 +71,8 @@ class Message:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call)}}
                 for call in self.tool_calls
             ]
+        if self.name:
+            shown["name"] = self.name
         if self.tool_call_id:
             shown["tool_call_id"] = self.tool_call_id
         if self.reasoning:
@@ -77,58 +80,41 @@ class Message:
         return shown
 
 
-def parse_messages(given: Any) -> tuple[Message, ...]:
-    """Messages of a chat request. Raises Refused with the place of what is wrong."""
+def parse_messages(given: Any, place: str = "messages") -> tuple[Message, ...]:
+    """Messages of a request, in OpenAI's form or Anthropic's. Raises Refused with the place of what is wrong."""
     if not isinstance(given, list) or not given:
-        raise CallRefusal("messages has to be a list with at least one message", field="messages")
-    return tuple(_message(entry, f"messages[{number}]") for number, entry in enumerate(given))
+        raise CallRefusal(f"{place} has to be a list with at least one message", field=place)
+    return read_messages([(f"{place}[{number}]", entry) for number, entry in enumerate(given)])
 
 
-def _message(entry: Any, place: str) -> Message:
-    if not isinstance(entry, Mapping):
-        raise CallRefusal(f"{place} is no object", field=place)
-    role = "system" if entry.get("role") == "developer" else entry.get("role")
-    if role not in ROLES:
-        raise CallRefusal(f"{place}.role is {role!r}; known are {', '.join(ROLES)}", field=f"{place}.role")
-    reasoning = entry.get("reasoning_content")
-    calls = entry.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise CallRefusal(f"{place}.tool_calls is no list", field=f"{place}.tool_calls")
+def read_messages(entries: Iterable[tuple[str, Any]]) -> tuple[Message, ...]:
+    """Messages that stand at these places of a request. Raises Refused."""
+    reader = MessageReader(verbatim=True)
+    try:
+        for place, entry in entries:
+            reader.read(entry, place)
+    except PlaceError as error:
+        raise CallRefusal(error.message, field=error.place) from None
+    return tuple(_message(message) for message in reader.messages)
+
+
+def _message(read: Mapping[str, Any]) -> Message:
     return Message(
-        role=role,
-        text=_text(entry.get("content"), f"{place}.content"),
-        tool_calls=tuple(_call(call, f"{place}.tool_calls[{number}]") for number, call in enumerate(calls)),
-        tool_call_id=str(entry.get("tool_call_id") or ""),
-        reasoning=reasoning if isinstance(reasoning, str) else None,
+        role=read["role"],
+        text=read["content"],
+        tool_calls=tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in read.get("tool_calls", ())
+        ),
+        tool_call_id=read.get("tool_call_id", ""),
+        reasoning=read.get("reasoning_content"),
+        name=read.get("name", ""),
     )
-
-
-def _text(content: Any, place: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise CallRefusal(f"{place} is a {type(content).__name__}, not a text", field=place)
-    texts = []
-    for number, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise CallRefusal(f"{place}[{number}] is {kind!r}; this model reads text only", field=f"{place}[{number}]")
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _call(entry: Any, place: str) -> ToolCall:
-    function = entry.get("function") if isinstance(entry, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise CallRefusal(f"{place} names no function", field=place)
-    arguments = function.get("arguments")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-    return ToolCall(str(entry.get("id") or ""), function["name"], text)
 
 
 def _object(call: ToolCall) -> Any:
     """Arguments as the object they are; the text where they are no JSON."""
     try:
-        return json.loads(call.arguments or "{}")
+        return read_json(call.arguments or "{}")
     except ValueError:
         return call.arguments

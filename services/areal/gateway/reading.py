@@ -15,6 +15,7 @@ from areal.gateway.detokenizer import Detokenizer, StopCutter, begun
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.templates.template import THINK
 from areal.gateway.tools import CLOSE, OPEN, Form, WrittenToolCall, one_call, whole_answer
+from areal.values.strict_json import as_utf8
 from areal.workflow.tokenizer import Tokenizer
 
 THOUGHT = "</think>"
@@ -84,6 +85,11 @@ class AnswerReader:
         return self._take(self._cutter.feed(self._detokenizer.end()) + self._cutter.end(), end=True)
 
     @property
+    def stopped(self) -> str:
+        """The stop string that ended it, or nothing."""
+        return self._cutter.found
+
+    @property
     def message(self) -> Message:
         """The answer as far as it was read."""
         reasoning = [part.text for part in self._parts if isinstance(part, Reasoning)]
@@ -95,7 +101,7 @@ class AnswerReader:
         )
 
     def _take(self, text: str, *, end: bool) -> list[Part]:
-        self._held += text
+        self._held += as_utf8(text)
         parts = list(self._step(end))
         self._parts += parts
         return parts

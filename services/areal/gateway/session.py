@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -69,6 +69,7 @@ class Growing:
 
 
 _NO_CHAT = "no chat"  # instead of the tools' digest: no chat continues such an answer
+_CUT = "cut"  # what is asked behind an answer that its budget has cut: that it goes on
 _POSITIVE = (1 << 63) - 1
 
 
@@ -92,6 +93,12 @@ class SessionRequest:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     overridden: tuple[str, ...] = ()
+    scored: bool = False  # log-probabilities of the prompt's tokens are wanted
+
+    @property
+    def continues(self) -> bool:
+        """Whether the last message is the assistant's and begun: the answer goes on with it."""
+        return bool(self.messages) and self.messages[-1].role == "assistant" and not self.messages[-1].tool_calls
 
 
 @dataclass(frozen=True)
@@ -131,15 +138,38 @@ class SessionCall:
     answer: Message | None = None
     result: GenerationResult | None = None
     fault: CallRefusal | None = None
+    stopped: str = ""  # the stop string that ended the answer
     unparsed: bool = False  # the answer holds what looks like a call of a tool and is none
     made: Growing = field(default_factory=Growing)  # its answer as it comes
+
+    @property
+    def said(self) -> tuple[Message, ...]:
+        """All messages up to its answer, as a client tells them next time: an answer that was begun is one with it."""
+        assert self.answer is not None
+        before, answer = self.question.messages, self.answer
+        if not self.question.continues:
+            return (*before, answer)
+        begun = before[-1]
+        thought = answer.reasoning if begun.reasoning is None else begun.reasoning
+        return (*before[:-1], replace(answer, text=begun.text + answer.text, reasoning=thought))
 
 
 class EpisodeCalls:
     """All calls of one episode."""
 
-    def __init__(self, name: str, template: Template, limits: SessionLimits) -> None:
+    def __init__(
+        self,
+        name: str,
+        template: Template,
+        limits: SessionLimits,
+        *,
+        first_system: bool = False,
+        forked: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """`forked` is told why a call that has a history begins a sequence of its own."""
         self.name = name
+        self._first_system = first_system
+        self._forked = forked
         self.graph = MessageGraph()
         self._template = template
         self._limits = limits
@@ -192,27 +222,27 @@ class EpisodeCalls:
 
     def ask(self, question: SessionRequest, *, retry: bool) -> tuple[SessionCall, bool]:
         """The call that answers a request for one answer; see `choices`."""
-        return self.choices(question, retry=retry)[0]
+        return self.choices([question], retry=retry)[0]
 
-    def choices(self, question: SessionRequest, *, retry: bool) -> list[tuple[SessionCall, bool]]:
-        """The calls that answer a request, and whether each has to be generated. Raises Refused.
+    def choices(self, questions: Sequence[SessionRequest], *, retry: bool) -> list[tuple[SessionCall, bool]]:
+        """The calls that answer a request's questions, and whether each has to be generated. Raises Refused.
 
         `retry` says that the client itself calls this a retry. The connection counts as alive until `gone` or
         `delivered`.
         """
         if self._over:
             raise over(self._over)
-        question = self._with_history(question)
         asked: list[tuple[SessionCall, bool]] = []
         try:
-            for choice in range(question.choices):
-                asked.append(self._choice(question, choice, asked[0][0] if asked else None, retry=retry))
+            for question in map(self._with_history, questions):
+                for choice in range(question.choices):
+                    asked.append(self._choice(question, choice, asked[0][0] if asked else None, retry=retry))
         except CallRefusal:
             for call, begin in asked:
                 self.gone(call)
                 if begin:  # none of them is generated
                     self._calls.remove(call)
-                    self._by_digest[question.digest, call.choice].remove(call)
+                    self._by_digest[call.question.digest, call.choice].remove(call)
             raise
         return asked
 
@@ -226,7 +256,7 @@ class EpisodeCalls:
         earlier = next((call for call in self._calls if call.number == question.follows), None)
         if earlier is None or earlier.answer is None:
             raise CallRefusal("the previous response is none of this session", field="previous_response_id")
-        history = (*earlier.question.messages, earlier.answer)
+        history = earlier.said
         if question.messages[0].role == "system" and history[0].role == "system":
             history = history[1:]  # instructions replace those of before
             return replace(question, messages=(question.messages[0], *history, *question.messages[1:]))
@@ -261,7 +291,7 @@ class EpisodeCalls:
         call.state, call.result, call.answer = CallState.DONE, result, answer
         node = Node(call.number, call.parent, call.given, result, call.asked, call.request)
         tools = digest_of(call.question.tools) if call.question.messages else _NO_CHAT
-        self.graph.add(node, (*call.question.messages, answer), tools)
+        self.graph.add(node, call.said, tools)
         call.made.complete(result)
         call.made.changed()
 
@@ -287,6 +317,8 @@ class EpisodeCalls:
                 code="too_many_calls",
             )
         parent, given, prompt, what = self._place(question)
+        if parent is None and first is None and (why := self._fork_of(question)):
+            self._forked(why)
         asked = self._asked.setdefault((parent, what), len(self._asked))
         number = self._numbers
         self._numbers += 1
@@ -311,7 +343,12 @@ class EpisodeCalls:
             given = prompt if behind is None else prompt[len(self.graph.ids(behind)) :]
             return behind, given, prompt, given.tobytes()
         tools = digest_of(question.tools)
-        place = self.graph.place(question.messages, tools)
+        if question.continues:
+            if (cut := self.graph.cut(question.messages, tools)) is not None:
+                return cut, as_ids([]), self.graph.ids(cut), (_CUT, tools)
+            given = self._template.first(question.messages, question.tools, continues=True)
+            return None, given, given, (question.messages, tools)
+        place = self.graph.place(question.messages, tools, any_system=self._first_system)
         if place.parent is None:
             given = self._template.first(place.new, question.tools)
             return None, given, given, (place.new, tools)
@@ -319,6 +356,15 @@ class EpisodeCalls:
         given = self._template.bridge(place.new, last_id=int(before[-1]), tools=question.tools)
         prompt = as_ids(np.concatenate([before, given]))
         return place.parent.node.number, given, prompt, (place.new, tools)
+
+    def _fork_of(self, question: SessionRequest) -> str:
+        """Why a request with a history continues nothing: its system message, its tools or another message is new."""
+        messages, tools = question.messages, digest_of(question.tools)
+        if not self.graph.nodes or not any(message.role == "assistant" for message in messages[:-1]):
+            return ""
+        if self.graph.place(messages, tools, any_system=True).parent is not None:
+            return "system"
+        return "history" if self.graph.place(messages, None, any_system=True).parent is None else "tools"
 
     def _room(self, prompt: int, parent: int | None, wanted: int | None) -> int:
         """Tokens that the answer may have. Raises Refused when there is no room."""

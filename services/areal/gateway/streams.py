@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import orjson
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from areal.gateway.dialects.dialect import Delta, Dialect, DialectReply, Events
-from areal.gateway.faults import CallRefusal, over
+from areal.gateway.faults import CallRefusal, broken, over
 from areal.gateway.reading import AnswerReader
 from areal.gateway.session import CallState, EpisodeCalls, SessionCall
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up a silent stream after a minute or so
 KEEP_ALIVE = b": waiting\n\n"
@@ -43,6 +47,8 @@ class StreamedAnswering(Response):
         self._stream = stream
         self._reader_of = reader_of
         self._extra = dict(headers)
+        self._events = dialect.events(reply)
+        self._begun = False  # the head of a stream was sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait and send."""
@@ -53,6 +59,14 @@ class StreamedAnswering(Response):
                     arrived = await self._streamed(watch, scope, receive, send)
                 else:
                     arrived = await self._whole(watch, scope, receive, send)
+        except (OSError, ClientDisconnect):
+            raise  # the client left
+        except Exception:
+            log.exception("an answer of %s could not be told", self._session.name)
+            if self._begun:
+                await _send(send, b"".join(self._events.fault(broken())), more=False)
+            else:
+                await self._refused(broken())(scope, receive, send)
         finally:
             for call in self._reply.calls:
                 (self._session.delivered if arrived else self._session.gone)(call)
@@ -97,7 +111,7 @@ class StreamedAnswering(Response):
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache", **self._extra}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        events = self._dialect.events(self._reply)
+        self._begun, events = True, self._events
         await _send(send, b"".join(events.begin()))
         choices = [_ChoiceProgress(index, call, self._reader_of(call)) for index, call in enumerate(self._reply.calls)]
         while True:

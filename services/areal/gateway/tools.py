@@ -6,9 +6,8 @@ request names stays text: nothing is guessed, and nothing parsed is ever encoded
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -16,6 +15,7 @@ import orjson
 import xxhash
 
 from areal.gateway.faults import CallRefusal
+from areal.values.strict_json import first_json, members, read_json
 
 Tool = Mapping[str, Any]
 
@@ -47,20 +47,66 @@ def form_of(chat_template: str) -> Form | None:
     return None
 
 
-def parse_tools(given: Any) -> tuple[Tool, ...]:
-    """Tools of a chat request, as they are rendered. Raises Refused with the place of what is wrong."""
-    if given is None:
-        return ()
-    if not isinstance(given, list):
+@dataclass(frozen=True)
+class ToolList:
+    """Tools of a request in OpenAI's form, as they are rendered.
+
+    `dropped` names those that are no functions of the client's; `named` tells of a function out of a namespace, by the
+    name that the model is told, its namespace and its own name.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    dropped: tuple[str, ...] = ()
+    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def parse_tools(given: Any) -> ToolList:
+    """Tools of a request, in any dialect. Raises Refused with the place of what is wrong."""
+    if not isinstance(given, list | None):
         raise CallRefusal("tools is no list", field="tools")
-    for number, entry in enumerate(given):
-        place = f"tools[{number}]"
-        function = entry.get("function") if isinstance(entry, Mapping) and entry.get("type") == "function" else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise CallRefusal(f"{place} is no function with a name; other tools are not known here", field=place)
-        if not isinstance(function.get("parameters") or {}, Mapping):
-            raise CallRefusal(f"{place}.function.parameters is no object", field=f"{place}.function.parameters")
-    return tuple(given)
+    flat: list[tuple[str, str, Any]] = []  # (place, namespace, entry)
+    for number, entry in enumerate(given or ()):
+        inner = entry.get("tools") if isinstance(entry, Mapping) and entry.get("type") == "namespace" else None
+        if isinstance(inner, list):
+            space = str(entry.get("name") or "")
+            flat += [(f"tools[{number}].tools[{place}]", space, tool) for place, tool in enumerate(inner)]
+        else:
+            flat.append((f"tools[{number}]", "", entry))
+    tools: dict[str, Tool] = {}
+    dropped: list[str] = []
+    named: dict[str, tuple[str, str]] = {}
+    for place, space, entry in flat:
+        tool = _function_tool(entry, place)
+        if tool is None:
+            dropped.append(f"{place}({entry.get('type')})")
+            continue
+        own = tool["function"]["name"]
+        told = own if own not in tools else f"{space}__{own}" if space else f"{own}__{len(tools)}"
+        if space:
+            named[told] = (space, own)
+        tools[told] = tool if told == own else {**tool, "function": {**tool["function"], "name": told}}
+    return ToolList(tuple(tools.values()), tuple(dropped), named)
+
+
+def _function_tool(entry: Any, place: str) -> Tool | None:
+    """A function of the client's own; None for tools that only a vendor has."""
+    if not isinstance(entry, Mapping):
+        raise CallRefusal(f"{place} is no object", field=place)
+    kind, function = entry.get("type"), entry.get("function")
+    if kind not in (None, "function") and not (kind == "custom" and "input_schema" in entry):
+        return None
+    if kind == "function" and isinstance(function, Mapping):
+        tool, here = dict(entry), f"{place}.function"
+    else:
+        function = {"name": entry.get("name"), "parameters": entry.get("parameters", entry.get("input_schema")) or {}}
+        if entry.get("description"):
+            function["description"] = entry["description"]
+        tool, here = {"type": "function", "function": function}, place
+    if not isinstance(function.get("name"), str):
+        raise CallRefusal(f"{place} is no function with a name", field=place)
+    if not isinstance(function.get("parameters") or {}, Mapping):
+        raise CallRefusal(f"{here}.parameters is no object", field=f"{here}.parameters")
+    return tool
 
 
 def digest_of(tools: Sequence[Tool]) -> str:
@@ -76,30 +122,26 @@ def names_of(tools: Sequence[Tool]) -> frozenset[str]:
 
 
 def one_call(text: str, names: Collection[str]) -> WrittenToolCall | None:
-    """The call that a text is; None when it is none."""
+    """The call that a text is, its arguments as they are written; None when it is none."""
     try:
-        written = json.loads(text)
+        written = members(text)
+        name, _ = written.get("name", (None, ""))
+        arguments, own = written.get("arguments", written.get("parameters", ({}, "{}")))
+        if isinstance(arguments, str):
+            arguments, own = read_json(arguments), arguments
     except ValueError:
         return None
-    if not isinstance(written, dict) or written.get("name") not in names:
+    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
-    arguments = written.get("arguments", written.get("parameters", {}))
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return None
-    if not isinstance(arguments, dict):
-        return None
-    return WrittenToolCall(written["name"], json.dumps(arguments, ensure_ascii=False))
+    return WrittenToolCall(name, own)
 
 
 def whole_answer(text: str, names: Collection[str]) -> list[WrittenToolCall]:
     """The calls of an answer that is nothing else, in Llama's form; empty when it is something else."""
-    decoder, calls, rest = json.JSONDecoder(), [], text.strip()
+    calls, rest = [], text.strip()
     while rest:
         try:
-            _, end = decoder.raw_decode(rest)
+            _, end = first_json(rest)
         except ValueError:
             return []
         call = one_call(rest[:end], names)

@@ -144,6 +144,13 @@ _ALL = [
     Metric("areal_gateway_calls_running", Type.GAUGE, "Calls whose answer isn't whole yet"),
     Metric("areal_gateway_resent_total", Type.COUNTER, "Calls handed on again after their worker's stream ended"),
     Metric("areal_gateway_workers", Type.GAUGE, "Workers that are connected"),
+    Metric("areal_gateway_ignored_total", Type.COUNTER, "Fields of agents' requests that had no effect", ("field",)),
+    Metric(
+        "areal_gateway_forks_total",
+        Type.COUNTER,
+        "Calls with a history that began a sequence of their own: another system message, other tools, another history",
+        ("why",),
+    ),
     # recording
     Metric("areal_record_bytes_total", Type.COUNTER, "Bytes written to the recording"),
     Metric(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -96,6 +96,18 @@ class GatewayBlock(SpecBlock):
         change=Mutability.RESUME,
         ge=0,
         le=64,
+    )
+    unsupported: Literal["refuse", "ignore"] = knob(
+        "refuse",
+        what="Fields of a request that would change the distribution of tokens (a forced tool_choice, response_format, "
+        "penalties): refuse the call, or ignore them, which the answer's header says.",
+        change=Mutability.RESUME,
+    )
+    volatile_system: Literal["fork", "keepFirst"] = knob(
+        "fork",
+        what="When an agent's system message changes within an episode: fork begins a sequence of its own; keepFirst "
+        "keeps the first text and says the new one behind what was said, where the model's template can.",
+        change=Mutability.RESUME,
     )
 
 

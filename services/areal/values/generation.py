@@ -67,11 +67,16 @@ class GenerationRequest:
     sampling: Sampling | None = None
 
 
+PromptScore: TypeAlias = "tuple[float | None, tuple[int, float] | None]"
+"""Of a token of a prompt: its log-probability, and the likeliest token in its place with its own; of the first none."""
+
+
 @dataclass(frozen=True)
 class GenerationResult:
     """New tokens with the log-probability and the policy of each. Spans count from the first new token.
 
-    `finish_reason` is `stop` (an end token, included in `output_ids`, or a stop string) or `length`.
+    `finish_reason` is `stop` (an end token, included in `output_ids`, or a stop string) or `length`. `prompt_scores`
+    are there where they were asked for.
     """
 
     output_ids: Ids  # [tokens]
@@ -79,6 +84,7 @@ class GenerationResult:
     spans: tuple[TokenSpan, ...] = field(default=())
     finish_reason: str = "stop"
     matched: str = ""
+    prompt_scores: tuple[PromptScore, ...] = ()
 
     @property
     def truncated(self) -> bool:

@@ -44,9 +44,7 @@ def _alive() -> dict[str, int]:
 
 async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokenizer) -> None:
     ended: asyncio.Queue[EpisodeResult] = asyncio.Queue()
-    settings = EpisodeSettings(
-        seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
-    )
+    settings = EpisodeSettings(seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, verifier="")
     client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))
     released: list[str] = []
     client.release = released.append  # type: ignore[method-assign]
@@ -58,7 +56,7 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
         AsksTwice,
         lambda _key, end: ended.put_nowait(end),
         stall_s=60.0,
-        sessions=Sessions(worker_tokenizer, SessionLimits(1, 8, 1), chat_template=None),
+        sessions=Sessions(worker_tokenizer, SessionLimits(1, 8, 1)),
     )
     before = _alive()
     for group in range(100):

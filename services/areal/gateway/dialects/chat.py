@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from areal.gateway.admission import admit, overridden
+from areal.gateway.admission import FIELDS, AdmissionRules, admit, overridden
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall, parse_messages
@@ -16,29 +16,29 @@ from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
 from areal.gateway.tools import parse_tools
 
-_STOPS = 4  # as OpenAI allows
 DONE = b"data: [DONE]\n\n"
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
+def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    admit(fields)
+    ignored = admit(fields, FIELDS, rules)
     limit = next(
         (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
     )
+    listed = parse_tools(fields.get("tools"))
     question = SessionRequest(
         messages=parse_messages(fields.get("messages")),
         digest=digest(fields),
         max_tokens=positive(limit, "max_tokens"),
         stop=stops(fields.get("stop"), "stop"),
         seed=whole_number(fields.get("seed"), "seed"),
-        tools=parse_tools(fields.get("tools")),
+        tools=listed.tools,
         calls_tools=fields.get("tool_choice") != "none",
         choices=positive(fields.get("n"), "n") or 1,
-        overridden=overridden(fields, sampling),
+        overridden=overridden(fields, rules.sampling),
     )
-    return DialectRequest(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"), (*ignored, *listed.dropped))
 
 
 def digest(fields: Mapping[str, Any]) -> int:
@@ -48,14 +48,14 @@ def digest(fields: Mapping[str, Any]) -> int:
 
 def positive(value: Any, field: str) -> int | None:
     """A positive number, or none given."""
-    if value is not None and (not isinstance(value, int) or value < 1):
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise CallRefusal(f"{field} is {value!r}, not a positive number", field=field)
     return value
 
 
 def whole_number(value: Any, field: str) -> int | None:
     """A whole number, or none given."""
-    if value is not None and not isinstance(value, int):
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise CallRefusal(f"{field} is {value!r}, not a whole number", field=field)
     return value
 
@@ -68,11 +68,11 @@ def flag(fields: Mapping[str, Any], field: str) -> bool:
     return bool(value)
 
 
-def stops(given: Any, field: str) -> tuple[str, ...]:
-    """A text or up to four."""
+def stops(given: Any, field: str, most: int = 4) -> tuple[str, ...]:
+    """A text or several; OpenAI allows four."""
     texts = [given] if isinstance(given, str) else given or []
-    if not isinstance(texts, list) or len(texts) > _STOPS or not all(isinstance(text, str) and text for text in texts):
-        raise CallRefusal(f"{field} is {given!r}; give a text or up to {_STOPS}", field=field)
+    if not isinstance(texts, list) or len(texts) > most or not all(isinstance(text, str) and text for text in texts):
+        raise CallRefusal(f"{field} is {given!r}; give a text or up to {most}", field=field)
     return tuple(texts)
 
 

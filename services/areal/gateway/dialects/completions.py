@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import orjson
 
+from areal.gateway.admission import ENGINE_FIELDS, AdmissionRules, Field, Treatment, admit, overridden, read_fields
 from areal.gateway.admission import FIELDS as CHAT_FIELDS
-from areal.gateway.admission import Field, Treatment, admit, overridden, read_fields
 from areal.gateway.dialects.chat import DONE, digest, finish_reason, flag, positive, stops, usage, whole_number
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.inference import read_ids
@@ -16,37 +18,56 @@ from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import Text
 from areal.gateway.session import SessionRequest
 
-_OF_CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens", "logprobs", "parallel_tool_calls")
 FIELDS: Mapping[str, Field] = {
-    **{name: field for name, field in CHAT_FIELDS.items() if name not in _OF_CHAT},
-    **read_fields("prompt", "logprobs"),
-    "echo": Field(Treatment.REFUSED, "the prompt isn't told again", (None, False)),
-    "best_of": Field(Treatment.REFUSED, "it chooses among answers", (None, 1)),
-    "suffix": Field(Treatment.REFUSED, "text is continued, not filled in"),
+    **{name: CHAT_FIELDS[name] for name in ("model", "max_tokens", "stop", "seed", "return_token_ids", "n")},
+    **{name: CHAT_FIELDS[name] for name in ("temperature", "top_p", "top_k", "stream", "stream_options")},
+    **ENGINE_FIELDS,
+    **read_fields("prompt", "logprobs", "echo"),
+    "response_format": CHAT_FIELDS["response_format"],
+    "suffix": Field(Treatment.REFUSED, "text is continued, not filled in", (None, "")),
 }
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
-    """See `Dialect.parse`."""
+_LARGEST = 2**64 - 1
+
+
+def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
+    """See `Dialect.parse`. Several prompts are several questions."""
     fields = read_object(body)
-    admit(fields, FIELDS)
-    prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if not (isinstance(prompt, str) and prompt) and not isinstance(prompt, list):
-        raise CallRefusal("prompt has to be one text or one list of token ids", field="prompt")
+    ignored = admit(fields, FIELDS, rules)
+    scored = flag(fields, "echo") and fields.get("logprobs") is not None
+    if scored and not rules.prompt_logprobs:
+        raise CallRefusal("echo with logprobs asks for a prompt's log-probabilities, which engines of a job don't tell")
+    if scored and flag(fields, "stream"):
+        raise CallRefusal("echo with logprobs is answered at once, not streamed", field="stream")
+    nothing = flag(fields, "echo") and fields.get("max_tokens") == 0  # the prompt alone is asked for
     question = SessionRequest(
         messages=(),
-        text=prompt if isinstance(prompt, str) else "",
-        ids=() if isinstance(prompt, str) else read_ids(prompt, "prompt"),
         digest=digest(fields),
         choices=positive(fields.get("n"), "n") or 1,
-        max_tokens=positive(fields.get("max_tokens"), "max_tokens"),
+        max_tokens=1 if nothing else positive(fields.get("max_tokens"), "max_tokens"),
         stop=stops(fields.get("stop"), "stop"),
         seed=whole_number(fields.get("seed"), "seed"),
-        overridden=overridden(fields, sampling),
+        overridden=overridden(fields, rules.sampling),
+        scored=scored,
     )
-    return DialectRequest(question, fields, flag(fields, "stream"))
+    asked = [_of_prompt(question, prompt, number) for number, prompt in enumerate(_prompts(fields.get("prompt")))]
+    return DialectRequest(asked[0], fields, flag(fields, "stream"), ignored, asked[1:])
+
+
+def _prompts(given: Any) -> list[Any]:
+    """A text, ids, or a list of either."""
+    several = isinstance(given, list) and bool(given) and isinstance(given[0], str | list)
+    return list(given) if several else [given]
+
+
+def _of_prompt(question: SessionRequest, prompt: Any, number: int) -> SessionRequest:
+    digest_ = question.digest + number & _LARGEST
+    if isinstance(prompt, str) and prompt:
+        return replace(question, text=prompt, digest=digest_)
+    if not isinstance(prompt, list):
+        raise CallRefusal("prompt has to be a text, a list of token ids, or a list of these", field="prompt")
+    return replace(question, ids=read_ids(prompt, "prompt"), digest=digest_)
 
 
 def error(refused: CallRefusal) -> dict[str, Any]:
@@ -60,7 +81,7 @@ def whole(reply: DialectReply) -> dict[str, Any]:
     for index, call in enumerate(reply.calls):
         assert call.answer is not None
         delta = Delta((Text(call.answer.text),), call.made.ids, call.made.logprobs)
-        choices.append(_choice(reply, index, delta) | {"finish_reason": finish_reason(reply, index)})
+        choices.append(_choice(reply, index, delta, first=True) | {"finish_reason": finish_reason(reply, index)})
     body = _head(reply) | {"choices": choices, "usage": usage(reply)}
     if reply.fields.get("return_token_ids"):
         body["prompt_token_ids"] = reply.calls[0].prompt_ids.tolist()
@@ -77,14 +98,16 @@ class CompletionEvents:
 
     def __init__(self, reply: DialectReply) -> None:
         self._reply = reply
+        self._begun: set[int] = set()
 
     def begin(self) -> Iterator[bytes]:
         """Nothing comes before the text."""
         yield from ()
 
     def delta(self, index: int, delta: Delta) -> Iterator[bytes]:
-        """One chunk."""
-        yield self._chunk(_choice(self._reply, index, delta))
+        """One chunk; the first one tells the prompt, too, where it is asked for."""
+        yield self._chunk(_choice(self._reply, index, delta, first=index not in self._begun))
+        self._begun.add(index)
 
     def finish(self, index: int) -> Iterator[bytes]:
         """Why the choice ended."""
@@ -106,16 +129,38 @@ class CompletionEvents:
         return _event(_head(self._reply) | {"choices": [choice]})
 
 
-def _choice(reply: DialectReply, index: int, delta: Delta) -> dict[str, Any]:
-    text = "".join(part.text for part in delta.parts if isinstance(part, Text))
-    choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
-    if reply.fields.get("logprobs") is not None:
-        tokens = [reply.text_of(token) for token in delta.ids]
-        told = {"tokens": tokens, "token_logprobs": list(delta.logprobs), "top_logprobs": None, "text_offset": []}
-        choice["logprobs"] = told
-    if reply.fields.get("return_token_ids"):
-        choice["token_ids"] = list(delta.ids)
+def _choice(reply: DialectReply, index: int, delta: Delta, *, first: bool) -> dict[str, Any]:
+    fields, call = reply.fields, reply.calls[index]
+    said = [] if fields.get("max_tokens") == 0 else [part.text for part in delta.parts if isinstance(part, Text)]
+    ids, logprobs = ([], []) if fields.get("max_tokens") == 0 else (list(delta.ids), list(delta.logprobs))
+    told: list[Any] = [(token, logprob, None) for token, logprob in zip(ids, logprobs, strict=True)]
+    if first and flag(fields, "echo"):
+        prompt = call.prompt_ids.tolist()
+        said.insert(0, call.question.text or reply.decode(prompt))
+        scores = call.result.prompt_scores if call.result is not None else ()
+        told = [(token, *score) for token, score in zip(prompt, scores, strict=False)] + told
+    choice: dict[str, Any] = {"index": index, "text": "".join(said), "logprobs": None, "finish_reason": None}
+    if fields.get("logprobs") is not None:
+        choice["logprobs"] = _logprobs(reply, told)
+    if fields.get("return_token_ids"):
+        choice["token_ids"] = ids
     return choice
+
+
+def _logprobs(reply: DialectReply, told: list[Any]) -> dict[str, Any]:
+    """Of tokens, each with its log-probability and, in a prompt, the likeliest token in its place with its own."""
+    tokens = [reply.text_of(token) for token, _, _ in told]
+    values = [logprob for _, logprob, _ in told]
+    tops: list[dict[str, Any] | None] | None = None
+    if any(best for _, _, best in told):
+        pairs = zip(tokens, told, strict=True)
+        tops = [
+            {token: logprob} | ({reply.text_of(best[0]): best[1]} if best else {})
+            for token, (_, logprob, best) in pairs
+        ]
+        tops[0] = tops[0] if values[0] is not None else None  # nothing stands before the first token
+    offsets = [0, *accumulate(map(len, tokens))][: len(tokens)]
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 
 def _event(content: Mapping[str, Any]) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
 
+from areal.gateway.admission import AdmissionRules
 from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import Part
 from areal.gateway.session import SessionCall, SessionRequest
@@ -15,22 +16,30 @@ from areal.gateway.session import SessionCall, SessionRequest
 
 @dataclass(frozen=True)
 class DialectRequest:
-    """A request, read. `fields` are those of its body."""
+    """A request, read. `fields` are those of its body, `ignored` names those of no effect.
+
+    `more` are further questions that the same answer answers: a completion of several prompts.
+    """
 
     question: SessionRequest
     fields: Mapping[str, Any]
     stream: bool = False
+    ignored: Sequence[str] = ()
+    more: Sequence[SessionRequest] = ()
+    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see `ToolList`
 
 
 @dataclass(frozen=True)
 class DialectReply:
-    """What answers a request: one call for each choice."""
+    """What answers a request: one call for each choice. For `named` see `ToolList`."""
 
     session: str
     calls: tuple[SessionCall, ...]
     fields: Mapping[str, Any]
     created: int  # seconds since the epoch
     text_of: Callable[[int], str]
+    decode: Callable[[Sequence[int]], str]
+    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -39,7 +48,8 @@ class DialectReply:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self.calls[0].prompt_ids)
+        """Of all prompts; choices of one prompt share it."""
+        return sum(len(call.prompt_ids) for call in self.calls if call.choice == 0)
 
     @property
     def answer_tokens(self) -> int:
@@ -75,8 +85,8 @@ class Events(Protocol):
 class Dialect(Protocol):
     """One API."""
 
-    def parse(self, body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
-        """The question of a request, where the job samples like this. Raises Refused."""
+    def parse(self, body: bytes, rules: AdmissionRules) -> DialectRequest:
+        """The question of a request. Raises Refused."""
 
     def whole(self, reply: DialectReply) -> dict[str, Any]:
         """The body that answers by calls that are done."""
@@ -92,8 +102,9 @@ def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a request. Raises Refused."""
     try:
         fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise CallRefusal(f"the body is not JSON: {error}") from None
+        orjson.dumps(fields)  # what is too deep to be written is too deep
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
+        raise CallRefusal(f"the body is not JSON that can be read: {error}") from None
     if not isinstance(fields, dict):
         raise CallRefusal("the body is no JSON object")
     return fields

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from areal.gateway.admission import IGNORED, Field, admit, overridden, read_fields
+from areal.gateway.admission import FIELDS as CHAT_FIELDS
+from areal.gateway.admission import AdmissionRules, Field, Treatment, admit, overridden, read_fields
 from areal.gateway.dialects.chat import ChatEvents, digest, events, finish_reason, positive, stops, usage, whole_number
 from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
@@ -15,20 +16,20 @@ from areal.values.generation import as_ids
 __all__ = ["ChatEvents", "error", "events", "parse", "read_ids", "whole"]
 
 FIELDS: Mapping[str, Field] = {
-    **read_fields("model", "token_ids", "sampling_params"),
-    **dict.fromkeys(("cache_salt", "priority", "request_id"), IGNORED),
+    **read_fields("model", "token_ids", "sampling_params", "request_id"),
+    "stream": Field(Treatment.REFUSED, "ids are told at once", (None, False)),
 }
 _LARGEST = 2**31 - 1
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
+def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    admit({name: value for name, value in fields.items() if name != "stream" or value}, FIELDS)
+    ignored = admit(fields, FIELDS, rules)
     wanted = fields.get("sampling_params") or {}
     if not isinstance(wanted, Mapping):
         raise CallRefusal("sampling_params is no object", field="sampling_params")
-    admit({name: value for name, value in wanted.items() if name not in _OF_IDS})
+    ignored += admit({name: value for name, value in wanted.items() if name not in _OF_IDS}, CHAT_FIELDS, rules)
     ends = wanted.get("stop_token_ids") or []
     question = SessionRequest(
         messages=(),
@@ -39,9 +40,9 @@ def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
         stop=stops(wanted.get("stop"), "stop"),
         stop_token_ids=tuple(read_ids(ends, "stop_token_ids")) if ends else (),
         seed=whole_number(wanted.get("seed"), "seed"),
-        overridden=overridden(wanted, sampling),
+        overridden=overridden(wanted, rules.sampling),
     )
-    return DialectRequest(question, fields)
+    return DialectRequest(question, fields, ignored=ignored)
 
 
 _OF_IDS = ("stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "logprobs")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
-from areal.gateway.admission import IGNORED, SAMPLED, Field, Treatment, admit, overridden, read_fields
+from areal.gateway.admission import (
+    SAMPLED,
+    AdmissionRules,
+    Field,
+    Treatment,
+    admit,
+    overridden,
+    read_fields,
+    shaping,
+    spread,
+)
 from areal.gateway.dialects.chat import digest, flag, positive, stops
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall
+from areal.gateway.messages import ToolCall, parse_messages, read_messages
 from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
 from areal.gateway.tools import parse_tools
@@ -20,112 +29,41 @@ from areal.gateway.tools import parse_tools
 FIELDS: Mapping[str, Field] = {
     **read_fields("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools"),
     **dict.fromkeys(("temperature", "top_p", "top_k"), SAMPLED),
-    **dict.fromkeys(("metadata", "service_tier", "thinking", "betas", "cache_control", "container"), IGNORED),
-    "tool_choice": Field(Treatment.READ, "auto or none"),
+    "tool_choice": shaping("auto", "none"),
+    "disable_parallel_tool_use": shaping(False),
+    "output_config.format": shaping(),
+    "output_format": shaping(),
+    "mcp_servers": Field(Treatment.REFUSED, "tools are called by the client", (None, [])),
 }
+_MOST_STOPS = 8192  # as Anthropic allows
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
 
 
-def parse(body: bytes, sampling: Mapping[str, float]) -> DialectRequest:
+def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    admit(fields, FIELDS)
-    choice = fields.get("tool_choice") or {"type": "auto"}
-    kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    if kind not in ("auto", "none") or choice.get("disable_parallel_tool_use"):
-        raise CallRefusal(
-            "tool_choice may be auto or none: all else changes the distribution of tokens, which the loss takes to be "
-            "the policy's",
-            code="unsupported_field",
-            field="tool_choice",
-        )
+    choice = fields.get("tool_choice")
+    wanted = {"type": "auto", **choice} if isinstance(choice, Mapping) else {"type": choice}
+    told = {**spread(fields, "output_config"), "tool_choice": wanted["type"]}
+    ignored = admit({**told, "disable_parallel_tool_use": wanted.get("disable_parallel_tool_use")}, FIELDS, rules)
+    listed = parse_tools(fields.get("tools"))
+    given = fields.get("system")
+    system = read_messages([("system", {"role": "system", "content": given})]) if given else ()
     question = SessionRequest(
-        messages=_messages(fields),
+        messages=(*system, *parse_messages(fields.get("messages"))),
         digest=digest(fields),
-        tools=parse_tools([_tool(entry, number) for number, entry in enumerate(fields.get("tools") or [])]),
-        calls_tools=kind != "none",
+        tools=listed.tools,
+        calls_tools=wanted["type"] != "none",
         max_tokens=positive(fields.get("max_tokens"), "max_tokens"),
-        stop=stops(fields.get("stop_sequences"), "stop_sequences"),
-        overridden=overridden(fields, sampling),
+        stop=stops(fields.get("stop_sequences"), "stop_sequences", _MOST_STOPS),
+        overridden=overridden(fields, rules.sampling),
     )
-    return DialectRequest(question, fields, flag(fields, "stream"))
+    return DialectRequest(question, fields, flag(fields, "stream"), (*ignored, *listed.dropped))
 
 
 def counted(tokens: int) -> dict[str, Any]:
     """The body that answers how long a prompt would be."""
     return {"input_tokens": tokens}
-
-
-def _messages(fields: Mapping[str, Any]) -> tuple[Message, ...]:
-    given = fields.get("messages")
-    if not isinstance(given, list) or not given:
-        raise CallRefusal("messages has to be a list with at least one message", field="messages")
-    made = [Message("system", _text(fields["system"], "system"))] if fields.get("system") else []
-    for number, entry in enumerate(given):
-        place = f"messages[{number}]"
-        role = entry.get("role") if isinstance(entry, Mapping) else None
-        if role not in ("user", "assistant", "system"):
-            raise CallRefusal(f"{place}.role is {role!r}; known are user and assistant", field=f"{place}.role")
-        content = entry.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if not isinstance(blocks, list):
-            raise CallRefusal(f"{place}.content is no text and no list", field=f"{place}.content")
-        made += _assistant(blocks, place) if role == "assistant" else _user(role, blocks, place)
-    return tuple(made)
-
-
-def _assistant(blocks: list[Any], place: str) -> list[Message]:
-    texts, calls, thoughts = [], [], []
-    for number, block in enumerate(blocks):
-        here = f"{place}.content[{number}]"
-        kind = block.get("type") if isinstance(block, Mapping) else None
-        if kind == "text":
-            texts.append(_text([block], here))
-        elif kind == "tool_use":
-            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            calls.append(ToolCall(str(block.get("id") or ""), str(block.get("name") or ""), arguments))
-        elif kind == "thinking":
-            thoughts.append(str(block.get("thinking") or ""))
-        elif kind != "redacted_thinking":
-            raise CallRefusal(f"{here} is {kind!r}, which an assistant can't say here", field=here)
-    return [Message("assistant", "".join(texts), tuple(calls), reasoning="".join(thoughts) if thoughts else None)]
-
-
-def _user(role: str, blocks: list[Any], place: str) -> list[Message]:
-    """Results of tools are messages of their own."""
-    made: list[Message] = []
-    texts: list[str] = []
-    for number, block in enumerate(blocks):
-        here = f"{place}.content[{number}]"
-        if isinstance(block, Mapping) and block.get("type") == "tool_result":
-            made.append(
-                Message("tool", _text(block.get("content"), here), tool_call_id=str(block.get("tool_use_id") or ""))
-            )
-        else:
-            texts.append(_text([block], here))
-    return [*made, Message(role, "".join(texts))] if texts or not made else made
-
-
-def _text(content: Any, place: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for block in content if isinstance(content, list) else [content]:
-        kind = block.get("type") if isinstance(block, Mapping) else type(block).__name__
-        if kind != "text" or not isinstance(block.get("text"), str):
-            raise CallRefusal(f"{place} holds {kind!r}; this model reads text only", field=place)
-        texts.append(block["text"])
-    return "".join(texts)
-
-
-def _tool(entry: Any, number: int) -> dict[str, Any]:
-    place = f"tools[{number}]"
-    if not isinstance(entry, Mapping) or entry.get("type") not in (None, "custom"):
-        raise CallRefusal(f"{place} is no tool of the client's own; others are not known here", field=place)
-    function = {"name": entry.get("name"), "parameters": entry.get("input_schema") or {}}
-    if entry.get("description"):
-        function["description"] = entry["description"]
-    return {"type": "function", "function": function}
 
 
 def error(refused: CallRefusal) -> dict[str, Any]:
@@ -144,8 +82,8 @@ def whole(reply: DialectReply) -> dict[str, Any]:
         content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
     if answer.text.strip() or not answer.tool_calls:
         content.append({"type": "text", "text": answer.text})
-    content += [_use(call, json.loads(call.arguments)) for call in answer.tool_calls]
-    return _head(reply) | {"content": content, **_ending(reply.calls[0]), "usage": _usage(reply)}
+    content += [_use(call, orjson.Fragment(call.arguments)) for call in answer.tool_calls]
+    return _head(reply) | {"content": content, **_ending(reply.calls[0]), "usage": _usage(reply), **_cleared(reply)}
 
 
 def events(reply: DialectReply) -> MessageEvents:
@@ -192,7 +130,8 @@ class MessageEvents:
             yield self._begin("text", {"type": "text", "text": ""})
         yield from self._close()
         usage = {"output_tokens": self._reply.answer_tokens}
-        yield _event("message_delta", {"delta": _ending(self._reply.calls[0]), "usage": usage})
+        ending = _ending(self._reply.calls[0])
+        yield _event("message_delta", {"delta": ending, "usage": usage, **_cleared(self._reply)})
 
     def end(self) -> Iterator[bytes]:
         """The end mark."""
@@ -225,15 +164,20 @@ def _head(reply: DialectReply) -> dict[str, Any]:
     return {"id": name, "type": "message", "role": "assistant", "model": reply.model}
 
 
+def _cleared(reply: DialectReply) -> dict[str, Any]:
+    """Of a context that the client wants edited nothing was cleared."""
+    return {"context_management": {"applied_edits": []}} if reply.fields.get("context_management") else {}
+
+
 def _ending(call: SessionCall) -> dict[str, Any]:
     assert call.result is not None
     assert call.answer is not None
-    if call.result.finish_reason == "length":
+    if call.result.finish_reason == "length" and not call.stopped:
         return {"stop_reason": "max_tokens", "stop_sequence": None}
     if call.answer.tool_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}
-    if call.result.matched in call.question.stop:
-        return {"stop_reason": "stop_sequence", "stop_sequence": call.result.matched}
+    if call.stopped:
+        return {"stop_reason": "stop_sequence", "stop_sequence": call.stopped}
     return {"stop_reason": "end_turn", "stop_sequence": None}
 
 

@@ -85,7 +85,7 @@ class ResponseEvents:
         place = {"item_id": begun["id"], "output_index": self._items}
         yield self._event("response.output_item.added", {"output_index": self._items, "item": begun})
         yield self._event("response.function_call_arguments.delta", {**place, "delta": call.arguments})
-        done = {**place, "name": call.name, "arguments": call.arguments}
+        done = {**place, "name": begun["name"], "arguments": call.arguments}
         yield self._event("response.function_call_arguments.done", done)
         yield from self._done(call)
 

@@ -23,7 +23,10 @@ def item_of(reply: DialectReply, number: int, part: Part, status: str = "complet
     """One item; `number` is its place among the items."""
     name = f"{reply.session}_{reply.calls[0].number}_{number}"
     if isinstance(part, ToolCall):
-        called = {"call_id": part.id, "name": part.name, "arguments": part.arguments}
+        space, own = reply.named.get(part.name, ("", part.name))
+        called = {"call_id": part.id, "name": own, "arguments": part.arguments}
+        if space:
+            called["namespace"] = space
         return {"type": "function_call", "id": f"fc_{name}", **called, "status": status}
     if isinstance(part, Reasoning):
         content = [{"type": "reasoning_text", "text": part.text}]

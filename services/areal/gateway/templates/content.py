@@ -6,13 +6,13 @@ the template's own control strings become control tokens. Pure.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 
 from areal.gateway.faults import CallRefusal
 from areal.values.generation import Ids, as_ids
@@ -135,7 +135,7 @@ def _edges(text: str) -> tuple[str, str, str]:
 
 def _marks(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Two characters that no message holds."""
-    said = orjson.dumps(messages).decode()  # characters as they are, which a repr escapes
+    said = json.dumps(messages, ensure_ascii=False)  # characters as they are, which a repr escapes
     for code in _PRIVATE:
         if chr(code) not in said and chr(code + 1) not in said:
             return chr(code), chr(code + 1)

@@ -7,6 +7,7 @@ it is proved, at the start, that a whole conversation rendered at once says the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from areal.errors import DataError
@@ -62,9 +63,14 @@ class Template:
         """The ids of a prompt that is no chat `[tokens]`: control strings in it are control tokens."""
         return self._tokenizer.encode(text)
 
-    def first(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
-        """All ids of a prompt `[tokens]`. Raises Refused when the template doesn't take these messages."""
-        return self._encoder.encode(self._render(messages, tools))
+    def first(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, continues: bool = False
+    ) -> Ids:
+        """All ids of a prompt `[tokens]`. Raises Refused when the template doesn't take these messages.
+
+        `continues`: the last message is the assistant's and begun; the prompt ends where it ends, its turn left open.
+        """
+        return self._encoder.encode(self._begun(messages, tools) if continues else self._render(messages, tools))
 
     def bridge(
         self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[Mapping[str, Any]] = ()
@@ -87,13 +93,41 @@ class Template:
             tail = tail.after(len(sampled))
         return self._encoder.encode(tail)
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> RenderedChat:
+    def without_later_system(self) -> str:
+        """Why a system message can't follow an answer; empty when it can."""
+        said = "\u2402areal-system\u2403"
+        try:
+            ids = self.bridge([Message("system", said), Message("user", "q")], last_id=None)
+        except CallRefusal as error:
+            return error.message
+        shown = self._tokenizer.decode(ids, skip_special=False).count(said)
+        return "" if shown == 1 else "the chat template writes a later system message elsewhere, or not at all"
+
+    def _begun(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> RenderedChat:
+        """A chat whose last message goes on: cut where a mark behind its text stands."""
+        text = messages[-1].text
+        kept = text.rstrip()
+        marked = [*messages[:-1], replace(messages[-1], text=kept + _ANSWER)]
+        whole = self._render(marked, tools, generation_prompt=False)
+        before, found, _ = whole.text.rpartition(_ANSWER)
+        if not found:
+            raise CallRefusal(
+                "the chat template rewrites the answer that the last message begins",
+                code="template_refused",
+                field="messages",
+            )
+        data = tuple((low, high) for low, high in whole.data if high <= len(before))
+        return RenderedChat(before + text[len(kept) :], data)
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, generation_prompt: bool = True
+    ) -> RenderedChat:
         shown = [message.as_template() for message in messages]
         try:
             return render(
                 shown,
                 tools,
-                lambda chat, named: self._tokenizer.render_chat(chat, tools=named),
+                lambda chat, named: self._tokenizer.render_chat(chat, tools=named, generation_prompt=generation_prompt),
                 self._encoder.control,
             )
         except DataError as error:

@@ -25,7 +25,7 @@ from areal.record.writer import RecordWriter
 from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
-from areal.rollout.worker.sessions import Gateways, Sessions
+from areal.rollout.worker.sessions import Gateways, SessionRules, Sessions
 from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AgentBlock
@@ -81,7 +81,7 @@ async def run(ctx: RoleContext) -> int:
     metrics = RoleMetrics("worker", job.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ctx.progress
-    sessions = _sessions(ctx, tokenizer, waits)
+    sessions = _sessions(ctx, tokenizer, waits, metrics)
     server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
@@ -185,13 +185,15 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
     )
 
 
-def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry) -> Sessions:
+def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry, metrics: RoleMetrics) -> Sessions:
     """The sessions of this worker's agents."""
     rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
     gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits) if ends.gateways else None
     calls = (rollout.agent or AgentBlock()).max_calls
     limits = SessionLimits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
-    return Sessions(tokenizer, limits, chat_template=rollout.chat_template, gateways=gateways)
+    asked = rollout.gateway
+    rules = SessionRules(rollout.chat_template, asked.unsupported == "ignore", asked.volatile_system == "keepFirst")
+    return Sessions(tokenizer, limits, rules=rules, gateways=gateways, metrics=metrics)
 
 
 def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe | None) -> Callable[[], RolloutWorkflow]:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
-from areal.errors import ArealError
+from areal.errors import ArealError, ConfigError
 from areal.gateway.core import Access, GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.http import GatewayServer
 from areal.gateway.keys import secret_of
 from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
+from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import SessionEnding
@@ -93,6 +94,15 @@ class Gateways:
     waits: WaitRegistry
 
 
+@dataclass(frozen=True)
+class SessionRules:
+    """What sessions do of `rollout.gateway` and `rollout.chatTemplate`."""
+
+    chat_template: bool | None = None
+    ignores: bool = False  # what would change the distribution of tokens is ignored instead of refused
+    first_system: bool = False  # a system message that changes is said behind what was said
+
+
 class Sessions:
     """The sessions of one worker. Without `gateways` it listens itself, from its first session on, on loopback only."""
 
@@ -101,13 +111,15 @@ class Sessions:
         tokenizer: Tokenizer,
         limits: SessionLimits,
         *,
-        chat_template: bool | None,
+        rules: SessionRules = SessionRules(),
         gateways: Gateways | None = None,
+        metrics: RoleMetrics | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
-        self._chat_template = chat_template
+        self._rules = rules
         self._gateways = gateways
+        self._metrics = metrics
         self._server: GatewayServer | None = None
         self._tunnels: list[Tunnel] = []
         self._numbers = count()
@@ -129,7 +141,7 @@ class Sessions:
         `on_end` is told when its agent has ended it with a reward.
         """
         number = next(self._numbers)
-        name = f"{what.replace('/', '.')}.{number}"  # one part of a path
+        name = f"{what.replace('/', '.')}.{number}.{secrets.token_hex(4)}"  # one part of a path; never comes again
         owner = EpisodeOwner(episode, sampling)
         urls = self._gateways.urls if self._gateways is not None else ()
         address = urls[number % len(urls)] if urls else None
@@ -141,15 +153,26 @@ class Sessions:
 
     def _serving(self) -> GatewayServer:
         if self._server is None:
-            template = Template(self._tokenizer, chat_template=self._chat_template)
+            template = Template(self._tokenizer, chat_template=self._rules.chat_template)
+            if self._rules.first_system and (why := template.without_later_system()):
+                raise ConfigError(
+                    f"rollout.gateway.volatileSystem: keepFirst can't be: {why}",
+                    fix="write fork, or use another template",
+                )
             gateways = self._gateways
+            local = asyncio.get_running_loop().time
+            gateway = GatewayCore(
+                template,
+                secret=secrets.token_bytes(32) if gateways is None else secret_of(gateways.token),
+                clock=local if gateways is None else time.time,
+                owner=None if gateways is None else gateways.owner,
+                first_system=self._rules.first_system,
+                metrics=self._metrics,
+            )
+            self._server = GatewayServer(gateway, self._tokenizer, ignores=self._rules.ignores)
             if gateways is None:
-                gateway = GatewayCore(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
-                self._server = GatewayServer(gateway, self._tokenizer)
                 self._server.start()
                 return self._server
-            gateway = GatewayCore(template, secret=secret_of(gateways.token), clock=time.time, owner=gateways.owner)
-            self._server = GatewayServer(gateway, self._tokenizer)
             app = self._server.app()
             for address in gateways.addresses:
                 tunnel = Tunnel(address, gateways.token, app, owner=gateways.owner, waits=gateways.waits)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import DataError
+from areal.values.strict_json import read_json
 
 Message = dict[str, Any]
 ToolSchema = dict[str, Any]
@@ -46,15 +47,32 @@ class MessageList:
     muted: frozenset[int]
 
 
-@dataclass
-class _MessageReader:
-    """The messages read so far, and the calls that no result has answered."""
+class PlaceError(DataError):
+    """A value that is no message, call or tool; `place` says where it stands: `messages[0].content`."""
 
-    schemas: dict[str, Mapping[str, Any]]
+    def __init__(self, place: str, what: str, *, fix: str) -> None:
+        super().__init__(f"{place} {what}", fix=fix)
+        self.place = place
+
+
+@dataclass
+class MessageReader:
+    """The messages read so far, and the calls that no result has answered.
+
+    `verbatim`, for requests: arguments of calls stay the text that they are (an object becomes JSON), a call without an
+    id has none, and an assistant or a tool may say nothing.
+    """
+
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    verbatim: bool = False
     messages: list[Message] = field(default_factory=list)
     muted: set[int] = field(default_factory=set)
     calls: int = 0
     unanswered: list[tuple[str, str]] = field(default_factory=list)  # (id, name)
+
+    def read(self, entry: Any, place: str) -> None:
+        """Add a message, and before it the results of tools that it holds. Raises PlaceError."""
+        _read(entry, place, self)
 
 
 def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> MessageList:
@@ -73,16 +91,16 @@ def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> Me
     if isinstance(given, Mapping):
         given = _by_columns(given) or [given]
     if not isinstance(given, list | tuple):
-        raise DataError(f"{place} is a {type(given).__name__}, not a list of messages", fix="give a list of messages")
+        raise PlaceError(place, f"is a {type(given).__name__}, not a list of messages", fix="give a list of messages")
     if not given:
-        raise DataError(f"{place} is empty", fix="drop the row, or give it a message")
+        raise PlaceError(place, "is empty", fix="drop the row, or give it a message")
     known = [*tools]
     for number, entry in enumerate(given):
         if isinstance(entry, Mapping) and entry.get("tools"):
             known += [tool for tool in tools_in(entry["tools"], f"{place}[{number}].tools") if tool not in known]
-    reader = _MessageReader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
+    reader = MessageReader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
     for number, entry in enumerate(given):
-        _read(entry, f"{place}[{number}]", reader)
+        reader.read(entry, f"{place}[{number}]")
     return MessageList(reader.messages, known, frozenset(reader.muted))
 
 
@@ -106,7 +124,7 @@ def tools_in(given: Any, place: str) -> list[ToolSchema]:
     if isinstance(given, Mapping):
         given = [given]
     if not isinstance(given, list | tuple):
-        raise DataError(f"{place} is a {type(given).__name__}, not a list of tools", fix="give a list of schemas")
+        raise PlaceError(place, f"is a {type(given).__name__}, not a list of tools", fix="give a list of schemas")
     return [_tool(entry, f"{place}[{number}]") for number, entry in enumerate(given)]
 
 
@@ -117,7 +135,7 @@ def _tool(entry: Any, place: str) -> ToolSchema:
     if not isinstance(function, Mapping):
         function = entry
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise DataError(f"{place} names no function", fix='write {"type": "function", "function": {"name": …}}')
+        raise PlaceError(place, "names no function", fix='write {"type": "function", "function": {"name": …}}')
     plain = _without_null(function)
     schema: dict[str, Any] = {"name": plain["name"]}
     if "description" in plain:
@@ -133,7 +151,7 @@ def _parameters(given: Any, place: str) -> dict[str, Any]:
     if isinstance(given, str):
         given = _parsed(given, f"{place}.parameters", "a JSON schema")
     if not isinstance(given, Mapping):
-        raise DataError(f"{place}.parameters is a {type(given).__name__}, not a JSON schema", fix="give an object")
+        raise PlaceError(f"{place}.parameters", f"is a {type(given).__name__}, not a JSON schema", fix="give an object")
     flat = bool(given) and "properties" not in given and all(isinstance(value, Mapping) for value in given.values())
     if not flat:
         return dict(given)
@@ -149,16 +167,16 @@ def _typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "type": _JSON_TYPES.get(word, written)}
 
 
-def _read(entry: Any, place: str, reader: _MessageReader) -> None:
+def _read(entry: Any, place: str, reader: MessageReader) -> None:
     if not isinstance(entry, Mapping):
-        raise DataError(f"{place} is a {type(entry).__name__}, no message", fix='write {"role": …, "content": …}')
+        raise PlaceError(place, f"is a {type(entry).__name__}, no message", fix='write {"role": …, "content": …}')
     given = {key: value for key, value in entry.items() if value is not None}
     named = given.get("role", given.get("from"))
     key = "role" if "role" in given or "from" not in given else "from"
     role = ROLES.get(named) if isinstance(named, str) else None
     if role is None:
-        raise DataError(
-            f"{place}.{key} is {named!r}", fix="roles are system, user, assistant and tool (and ShareGPT's names)"
+        raise PlaceError(
+            f"{place}.{key}", f"is {named!r}", fix="roles are system, user, assistant and tool (and ShareGPT's names)"
         )
     spot = next((name for name in ("content", "value", "parts") if name in given), "content")
     content, own_place = given.get(spot), f"{place}.{spot}"
@@ -171,25 +189,27 @@ def _read(entry: Any, place: str, reader: _MessageReader) -> None:
     parts = _ContentParts(own_place, role, reader)
     parts.read(content)
     calls += parts.calls
-    reasoning = _reasoning_of(given, parts.reasoning, place)
+    if reader.verbatim:  # what clients add to an answer that they send back is no fault
+        given = {key: value for key, value in given.items() if key not in _REASONING_KEYS or isinstance(value, str)}
+    reasoning = _reasoning_of(given, parts.reasoning, place, strict=not reader.verbatim)
     for result in parts.results:
         reader.messages.append(result)
     if parts.results and not parts.texts:
         return
-    said = content is not None or calls or reasoning
+    said = content is not None or calls or reasoning or (reader.verbatim and role in ("assistant", "tool"))
     if not said:
-        raise DataError(f"{place} says nothing", fix="drop the message, or give it a content")
+        raise PlaceError(place, "says nothing", fix="drop the message, or give it a content")
     message: Message = {"role": role, "content": "".join(parts.texts)}
     if role == "assistant":
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
-        if not _counted(given, place):
+        if not reader.verbatim and not _counted(given, place):
             reader.muted.add(len(reader.messages))
     elif calls or reasoning:
         does = "calls a tool" if calls else "has reasoning"
-        raise DataError(f"{place} {does}, but is {role}'s", fix="that stands in the assistant's messages")
+        raise PlaceError(place, f"{does}, but is {role}'s", fix="that stands in the assistant's messages")
     if role == "tool" and (answered := _answered(given, reader)):
         message["tool_call_id"] = answered
     if isinstance(given.get("name"), str):
@@ -197,14 +217,14 @@ def _read(entry: Any, place: str, reader: _MessageReader) -> None:
     reader.messages.append(message)
 
 
-def _reasoning_of(given: Mapping[str, Any], parts: Sequence[str], place: str) -> str:
+def _reasoning_of(given: Mapping[str, Any], parts: Sequence[str], place: str, *, strict: bool) -> str:
     """What an answer thinks before it: by a key or in parts, which are joined."""
     for name in _REASONING_KEYS:
         if name in given and not isinstance(given[name], str):
-            raise DataError(f"{place}.{name} is a {type(given[name]).__name__}, not a text", fix="give a text")
+            raise PlaceError(f"{place}.{name}", f"is a {type(given[name]).__name__}, not a text", fix="give a text")
     told = [text for text in ("".join(parts), *(given[name] for name in _REASONING_KEYS if name in given)) if text]
-    if len(set(told)) > 1:
-        raise DataError(f"{place} tells its reasoning twice, in different words", fix="keep one of them")
+    if strict and len(set(told)) > 1:
+        raise PlaceError(place, "tells its reasoning twice, in different words", fix="keep one of them")
     return told[0] if told else ""
 
 
@@ -212,17 +232,17 @@ def _counted(given: Mapping[str, Any], place: str) -> bool:
     """Whether a loss counts an assistant's turn: `weight` 0 or 1, `train` and `loss` true or false."""
     weight = given.get("weight", 1)
     if weight not in (0, 1):
-        raise DataError(f"{place}.weight is {weight!r}", fix="a turn is trained (1) or not (0)")
+        raise PlaceError(f"{place}.weight", f"is {weight!r}", fix="a turn is trained (1) or not (0)")
     train = given.get("train", True)
     if not isinstance(train, bool):
-        raise DataError(f"{place}.train is {train!r}", fix="write true or false")
+        raise PlaceError(f"{place}.train", f"is {train!r}", fix="write true or false")
     return bool(weight) and train and given.get("loss") is not False
 
 
 class _ContentParts:
     """Content of one message: a text, null, parts of any dialect; a tool's may be any value, written as JSON."""
 
-    def __init__(self, place: str, role: str, reader: _MessageReader) -> None:
+    def __init__(self, place: str, role: str, reader: MessageReader) -> None:
         self._place = place
         self._role = role
         self._reader = reader
@@ -245,8 +265,8 @@ class _ContentParts:
         elif self._role == "tool":
             self.texts.append(_as_json(content))
         else:
-            raise DataError(
-                f"{self._place} is a {type(content).__name__}, not a text", fix="give a text, or a list of text parts"
+            raise PlaceError(
+                self._place, f"is a {type(content).__name__}, not a text", fix="give a text, or a list of text parts"
             )
 
     def _part(self, part: str | Mapping[str, Any], place: str) -> None:
@@ -255,25 +275,27 @@ class _ContentParts:
             return
         part = {key: value for key, value in part.items() if value is not None}
         kind = str(part.get("type") or "")
+        if kind == "redacted_thinking" and self._reader.verbatim:
+            return  # nobody can read it
         if kind in ("thinking", "reasoning"):
             self.reasoning.append(str(part.get("thinking") or part.get("text") or ""))
         elif kind == "tool_use" or "functionCall" in part:
             call = part.get("functionCall", part)
             if not isinstance(call, Mapping):
-                raise DataError(f"{place} names no function", fix='write {"functionCall": {"name": …, "args": {…}}}')
+                raise PlaceError(place, "names no function", fix='write {"functionCall": {"name": …, "args": {…}}}')
             wanted = {"id": call.get("id"), "name": call.get("name"), "arguments": call.get("input", call.get("args"))}
             self.calls.append(_call(wanted, place, self._reader))
         elif kind == "tool_result" or "functionResponse" in part:
             self.results.append(self._result(part, place))
         elif kind in _TEXT_PARTS or (not kind and isinstance(part.get("text"), str)):
             if not isinstance(part.get("text"), str):
-                raise DataError(f"{place}.text is no text", fix="give the part a text")
+                raise PlaceError(f"{place}.text", "is no text", fix="give the part a text")
             self.texts.append(part["text"])
         else:
             named = next((word for word in _MEDIA if word in kind or any(word in key for key in part)), None)
             article = "an" if named in ("image", "audio") else "a"
             what = f"{article} {named}" if named else f"of type {kind!r}" if kind else "no text"
-            raise DataError(f"{place} is {what}; this model reads text only", fix="leave such rows out")
+            raise PlaceError(place, f"is {what}; this model reads text only", fix="leave such rows out")
 
     def _result(self, part: Mapping[str, Any], place: str) -> Message:
         response = part.get("functionResponse")
@@ -295,12 +317,12 @@ def _is_part(part: Mapping[str, Any]) -> bool:
     return isinstance(part.get("type"), str) or set(part) == {"text"}
 
 
-def _calls_of(given: Mapping[str, Any], place: str, reader: _MessageReader) -> list[dict[str, Any]]:
+def _calls_of(given: Mapping[str, Any], place: str, reader: MessageReader) -> list[dict[str, Any]]:
     listed = given.get("tool_calls") or []
     if isinstance(listed, str):
         listed = _parsed(listed, f"{place}.tool_calls", "a list of calls")
     if not isinstance(listed, list | tuple):
-        raise DataError(f"{place}.tool_calls is a {type(listed).__name__}, not a list", fix="give a list of calls")
+        raise PlaceError(f"{place}.tool_calls", f"is a {type(listed).__name__}, not a list", fix="give a list of calls")
     calls = [_call(entry, f"{place}.tool_calls[{number}]", reader) for number, entry in enumerate(listed)]
     if (single := given.get("function_call")) is not None:
         single = _parsed(single, f"{place}.function_call", "a call") if isinstance(single, str) else single
@@ -308,15 +330,19 @@ def _calls_of(given: Mapping[str, Any], place: str, reader: _MessageReader) -> l
     return calls
 
 
-def _call(entry: Any, place: str, reader: _MessageReader) -> dict[str, Any]:
+def _call(entry: Any, place: str, reader: MessageReader) -> dict[str, Any]:
     function = entry.get("function") if isinstance(entry, Mapping) else None
     inner, here = (function, f"{place}.function") if isinstance(function, Mapping) else (entry, place)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
-        raise DataError(f"{place} names no function", fix='write {"function": {"name": …, "arguments": {…}}}')
-    identity = entry.get("id") or f"call_{reader.calls}"
+        raise PlaceError(place, "names no function", fix='write {"function": {"name": …, "arguments": {…}}}')
+    identity = entry.get("id") or ("" if reader.verbatim else f"call_{reader.calls}")
     reader.calls += 1
     reader.unanswered.append((str(identity), inner["name"]))
-    arguments = _arguments(inner.get("arguments"), f"{here}.arguments")
+    given = inner.get("arguments")
+    if reader.verbatim:
+        text = given if isinstance(given, str) else json.dumps({} if given is None else given, ensure_ascii=False)
+        return {"id": str(identity), "type": "function", "function": {"name": inner["name"], "arguments": text}}
+    arguments = _arguments(given, f"{here}.arguments")
     schema = reader.schemas.get(inner["name"])
     if schema is not None:
         arguments = _allowed(arguments, schema)
@@ -329,11 +355,11 @@ def _arguments(given: Any, place: str) -> dict[str, Any]:
         return {}
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
+            given = read_json(given)
+        except ValueError:
             given = None
     if not isinstance(given, Mapping):
-        raise DataError(f"{place} is no JSON object", fix="write the call's arguments as an object")
+        raise PlaceError(place, "is no JSON object", fix="write the call's arguments as an object")
     return dict(given)
 
 
@@ -364,7 +390,7 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _answered(given: Mapping[str, Any], reader: _MessageReader) -> str:
+def _answered(given: Mapping[str, Any], reader: MessageReader) -> str:
     """The id of the call that a tool's message answers; "" where the row has no calls."""
     several = given.get("tool_call_ids")
     named = given.get("tool_call_id") or (several[0] if isinstance(several, list) and len(several) == 1 else None)
@@ -380,9 +406,9 @@ def _answered(given: Mapping[str, Any], reader: _MessageReader) -> str:
 
 def _parsed(text: str, place: str, what: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise DataError(f"{place} is a text that is no JSON of {what}", fix=f"give {what}") from None
+        return read_json(text)
+    except ValueError:
+        raise PlaceError(place, f"is a text that is no JSON of {what}", fix=f"give {what}") from None
 
 
 def _as_json(value: Any) -> str:
