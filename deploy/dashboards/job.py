@@ -85,6 +85,14 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Figures of the job's own code",
+                "Parts of the reward, and what workflows and hooks measure: means of the last batch, by name.",
+                "short",
+                (f"areal_trainer_figure{{{JOB}}}", "{{figure}} {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Evaluation by set",
                 "Sampled answers (avg@n, pass@k) and each set's mean, of the newest finished evaluation.",
                 "short",

@@ -85,11 +85,15 @@ async def custom(tmp_path: Path) -> AsyncIterator[Make]:
     made: list[CustomVerifier] = []
 
     def make(
-        source: str = RECIPE, deadline_s: float = 5.0, size: PoolSize | None = None, queue_s: float = 60
+        source: str = RECIPE,
+        deadline_s: float = 5.0,
+        size: PoolSize | None = None,
+        queue_s: float = 60,
+        weights: dict[str, float] | None = None,
     ) -> CustomVerifier:
         recipe = tmp_path / "recipe.py"
         recipe.write_text(textwrap.dedent(source))
-        made.append(CustomVerifier(recipe, deadline_s=deadline_s, size=size, queue_s=queue_s))
+        made.append(CustomVerifier(recipe, deadline_s=deadline_s, size=size, queue_s=queue_s, weights=weights))
         return made[-1]
 
     yield make
@@ -303,3 +307,41 @@ def test_children_die_with_a_killed_service(tmp_path: Path) -> None:
     process.kill()
     process.wait(60)
     assert ends(child)
+
+
+PARTS = """
+    def reward(prompt, completions, prompt_ids, completion_ids, **row):
+        return eval(completions)
+"""
+
+
+async def test_parts_of_a_reward_are_summed_and_told_by_name(custom: Make, item) -> None:
+    verifier = custom(PARTS)
+    await verifier.start()
+    whole, odd, empty, nan = await verifier.score(
+        [
+            item("{'correct': True, 'format': 0.25}"),
+            item("{'a b': 1.0}"),
+            item("{}"),
+            item("{'correct': float('nan')}"),
+        ]
+    )
+    assert whole.verdict.score == 1.25
+    assert dict(whole.verdict.figures) == {"correct": 1.0, "format": 0.25}
+    assert kinds([odd, empty, nan]) == ["fault"] * 3
+    assert "'a b'" in odd.fault.message
+    assert "no part any" in empty.fault.message
+    assert "part 'correct'" in nan.fault.message
+
+
+async def test_weights_count_the_parts_that_they_name_and_miss_none(custom: Make, item) -> None:
+    verifier = custom(PARTS, weights={"correct": 2.0, "format": 0.5})
+    await verifier.start()
+    whole, missing, number = await verifier.score(
+        [item("{'correct': 1, 'format': 1, 'length': 400}"), item("{'correct': 1}"), item("0.75")]
+    )
+    assert whole.verdict.score == 2.5
+    assert whole.verdict.figures["length"] == 400.0
+    assert kinds([missing]) == ["fault"]
+    assert "no part format" in missing.fault.message
+    assert number.score == 0.75

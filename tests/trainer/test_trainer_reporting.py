@@ -24,6 +24,8 @@ def row_of(
     trained: int,
     samples: tuple[int, ...] = (0, 1),
     counted: tuple[bool, ...] | None = None,
+    figures: dict[str, float] | None = None,
+    metrics: RoleMetrics | None = None,
 ) -> dict[str, Any]:
     """The row of step 3, whose sequences have four tokens each and belong to these samples of group 0.
 
@@ -54,8 +56,9 @@ def row_of(
         logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0, tokens=trained,
     )  # fmt: skip
     update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0, critic=None)
-    reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, RoleMetrics("trainer", "digits"), ProgressCounter())
-    reporter.step(3, batch, advantages, update, {"train": 0.001})  # type: ignore[arg-type]
+    metrics = metrics or RoleMetrics("trainer", "digits")
+    reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, metrics, ProgressCounter())
+    reporter.step(3, batch, advantages, update, {"train": 0.001}, figures=figures)  # type: ignore[arg-type]
     reporter.close()
 
     def refuse(word: str) -> float:
@@ -71,6 +74,19 @@ def test_a_row_is_json_whatever_the_rewards_are(tmp_path: Path) -> None:
     row = row_of(tmp_path, [-1e308, -1e308], trained=0)
     assert row["reward_mean"] is None
     assert row["clip_ratio"] is None
+
+
+def test_figures_of_ones_own_are_in_the_row_in_tensorboard_and_in_prometheus_by_name(tmp_path: Path) -> None:
+    metrics = RoleMetrics("trainer", "digits")
+    row = row_of(tmp_path, [1.0, 0.0], trained=2, figures={"format": 0.25, "worst": math.inf}, metrics=metrics)
+    assert row["figures"] == {"format": 0.25, "worst": None}
+    told = {
+        sample.labels["figure"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "areal_trainer_figure"
+    }
+    assert told == {"format": 0.25}
 
 
 def test_a_step_that_trained_nothing_has_no_rate(tmp_path: Path) -> None:

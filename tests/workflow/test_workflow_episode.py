@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -93,3 +94,21 @@ def test_a_masked_sequence_trains_nothing_and_keeps_its_tokens():
     assert masked.loss_mask.sum() == 0
     assert masked.input_ids is GOOD.input_ids
     check_episode(Episode([masked]), vocab_size=10)
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"a/b": 1.0}, "named 'a/b'"),
+        ({"": 1.0}, "named ''"),
+        ({"x" * 65: 1.0}, "named"),
+        ({7: 1.0}, "named 7"),
+        ({"turns": math.inf}, "turns is inf"),
+        ({"turns": "3"}, "turns is '3'"),
+        ({f"n{number}": 1.0 for number in range(65)}, "65 figures"),
+    ],
+)
+def test_a_figure_that_no_place_could_show_is_refused(figures, words):
+    with pytest.raises(DataError, match=words):
+        check_episode(Episode([GOOD], figures=figures), vocab_size=31)
+    check_episode(Episode([GOOD], figures={"turns": 3, "tool-errors.web": np.float32(0.5)}), vocab_size=31)

@@ -7,8 +7,8 @@ it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -37,6 +37,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.figures import checked
 from areal_trainer.frozen_model import FrozenModel, FrozenQuestion, FrozenStage, chosen_of
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, ObjectiveOptions, PolicyObjective
@@ -71,6 +72,7 @@ class UpdateFigures:
     applied: int
     critic: CriticFigures | None = None
     tokens: TrainedTokens | None = None  # of all ranks; None where nobody asked for it
+    figures: Mapping[str, float] = field(default_factory=dict)  # that a recipe's `compute_loss` named, of this rank
 
     @property
     def finite(self) -> bool:
@@ -235,9 +237,9 @@ class Actor:
         if self._compute_advantages is not None:
             own = {name: inputs[name] for name in self._beside}
             given = AdvantageBatch.of(tokens, result.counted, result.columns.values, own)
-            result = self._with_teacher(
-                advantages_from(self._compute_advantages(given), tokens, result), result, tokens, passes
-            )
+            own_values = advantages_from(self._compute_advantages(given), tokens, result)
+            named = replace(own_values, figures=checked("compute_advantages", given.figures))
+            result = self._with_teacher(named, result, tokens, passes)
         step.advantages = result
         return _outcome(result)
 
@@ -320,6 +322,7 @@ class Actor:
             applied=sum(math.isfinite(norm) for norm in norms),
             critic=self._step.critic,
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
+            figures=objective.figures.means(),
         )
 
     def save(self, position: RunPosition) -> Saving:

@@ -20,6 +20,7 @@ from areal_trainer.checkpoint.saving import Saving
 from areal_trainer.data.batch import columns
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.feed import Feed
+from areal_trainer.figures import sample_means
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
@@ -59,6 +60,7 @@ class FirstRank:
         self._now = now
         self._sleep = sleep
         self._batch: Batch | None = None
+        self._figures: dict[str, float] = {}
         self._uncommitted: Saving | None = None  # the newest checkpoint, while the ledger still holds what is in it
 
     def poll(self, vocabulary: int, timer: PhaseTimer) -> RankMessage:
@@ -70,7 +72,7 @@ class FirstRank:
         taken = feed.poll()
         if taken is None:
             return RankMessage({"kind": "wait"}, {})
-        self._batch = taken.batch
+        self._batch, self._figures = taken.batch, sample_means(taken.samples)
         header = {
             "kind": "batch",
             "step": taken.batch.step,
@@ -90,7 +92,8 @@ class FirstRank:
         feed.trained(taken, applied=update.learned)
         if self._journal is not None:
             self._journal.step(batch.step, batch.tokens)
-        reporter.step(batch.step, batch.tokens, advantages, update, seconds, others)
+        figures = {**self._figures, **advantages.figures, **update.figures}
+        reporter.step(batch.step, batch.tokens, advantages, update, seconds, others, figures)
         if self._recorder is not None and update.tokens is not None:
             stored = {
                 (group.group, index): raw

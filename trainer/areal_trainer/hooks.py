@@ -18,6 +18,7 @@ from areal.errors import DataError
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
+from areal_trainer.figures import checked
 from areal_trainer.objective import LossBatch, LossOutputs, checked_loss
 
 _LENGTHS = (5, 4, 6, 3)  # two groups of two samples; every sequence begins with two tokens of a prompt
@@ -50,6 +51,7 @@ def try_hooks(
         values = np.where(tokens.loss_mask, 0.5, 0.0) if given.critic else None
         batch = AdvantageBatch.of(tokens, usual.counted, values, _own(given, "advantages", tokens))
         advantages_from(_called("compute_advantages(batch)", compute_advantages, batch), tokens, usual)
+        checked("compute_advantages", batch.figures)
     if compute_loss is not None:
         _try_loss(compute_loss, tokens, given)
 
@@ -98,6 +100,7 @@ def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch, given: HookF
     )
     outputs = LossOutputs(logprobs, 1.0 - 0.1 * logprobs, -logprobs)
     loss = checked_loss(_called("compute_loss(batch, outputs)", compute_loss, batch, outputs), logprobs)
+    checked("compute_loss", batch.figures)
     if not loss.requires_grad:
         raise DataError(
             "compute_loss returned a loss without a gradient",

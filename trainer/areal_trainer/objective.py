@@ -25,6 +25,7 @@ from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import LossFunction
+from areal_trainer.figures import FigureMeans
 from areal_trainer.trained_tokens import TrainedTokensBuffer
 
 
@@ -54,6 +55,7 @@ class LossBatch:
     sequence: Tensor  # which sequence of the batch the token belongs to
     token_ids: Tensor
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # that own stages wrote for it, by name
+    figures: dict[str, Any] = field(default_factory=dict)  # to write into: numbers that the step shows by name
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class PolicyObjective:
         self._step = step
         self._device = device
         self._compute_loss = compute_loss
+        self.figures = FigureMeans()
         self._sequence = tokens.sequence_of
         self._behaviour = tokens.behaviour_logprobs
         self._proximal = proximal
@@ -136,6 +139,7 @@ class PolicyObjective:
             )
             if self._compute_loss is not None:
                 own = checked_loss(self._compute_loss(batch, LossOutputs(logprobs, entropy, terms.loss)), logprobs)
+                self.figures.add(batch.figures, logprobs.numel())
                 terms = replace(terms, loss=own, regulariser=torch.zeros_like(own))
             measured = logprobs.detach() if self._centre is None else batch.proximal
             same = batch.versions == self._step
@@ -147,7 +151,7 @@ class PolicyObjective:
         return loss
 
     def _batch(self, place: Tensor, logprobs: Tensor) -> LossBatch:
-        gathered = {name: column[place] for name, column in self._on_device.items()}
+        gathered: dict[str, Any] = {name: column[place] for name, column in self._on_device.items()}
         return LossBatch(
             advantages=self._advantages[place],
             proximal=self._proximal_of(place, logprobs, gathered["behaviour"], gathered["versions"]),

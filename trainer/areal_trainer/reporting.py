@@ -92,10 +92,11 @@ class Reporter(StepLog):
         update: UpdateFigures,
         seconds: dict[str, float],
         others: Sequence[Sequence[float]] = (),
+        figures: Mapping[str, float] | None = None,
     ) -> None:
         """A batch is consumed. `seconds` of publish and checkpoint are those since the row before.
 
-        `others` is [ranks − 1][PHASES], the seconds of rank 1 and on.
+        `others` is [ranks − 1][PHASES], the seconds of rank 1 and on. `figures` are those that the user's code named.
         """
         now = time.monotonic()
         wall = now - self._last
@@ -110,9 +111,12 @@ class Reporter(StepLog):
         if others:
             columns = zip(PHASES, zip(*others, strict=True), strict=True)
             row["rank_seconds"] = {phase: [round(one, 4) for one in spent] for phase, spent in columns if any(spent)}
+        if figures:
+            row["figures"] = {name: _finite(value) for name, value in figures.items()}
         row["at"] = time.time()
         row = self.write(row)
         self.chart("seconds", step, row["seconds"])
+        self.chart("figures", step, row.get("figures", {}))
         traced = next((group for group in tokens.group_ids if self._traces.wants(int(group))), None)
         self._count(row, update, seconds, None if traced is None else self._traces.exemplar(int(traced)))
         self._progress.policy_id = str(PolicyId(step + 1, self._fence))
@@ -196,6 +200,9 @@ class Reporter(StepLog):
         for name, value in gauges.items():
             if value is not None:
                 metrics.gauge(name).set(value)
+        for name, value in row.get("figures", {}).items():
+            if value is not None:
+                metrics.gauge("areal_trainer_figure", figure=name).set(value)
         if row["staleness_max"] is not None:
             metrics.histogram("areal_trainer_staleness_steps").observe(row["staleness_max"])
 

@@ -55,6 +55,7 @@ _ALL = [
     Metric("areal_trainer_tokens_total", Type.COUNTER, "Tokens trained"),
     Metric("areal_trainer_grad_norm", Type.GAUGE, "Gradient norm before clipping"),
     Metric("areal_trainer_reward_mean", Type.GAUGE, "Mean reward of the last batch"),
+    Metric("areal_trainer_figure", Type.GAUGE, "Mean of a figure that the job's own code names", ("figure",)),
     Metric("areal_trainer_kl", Type.GAUGE, "Approximate KL between the proximal and the current policy"),
     Metric("areal_trainer_teacher_kl", Type.GAUGE, "KL of the policy from its teacher a token, on own samples"),
     Metric("areal_trainer_clip_ratio", Type.GAUGE, "Share of tokens whose ratio was clipped"),

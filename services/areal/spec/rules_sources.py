@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from areal.spec.job import RLJob
@@ -201,6 +202,23 @@ def reward_model_path(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "reward-weights",
+    "spec.reward.weights",
+    "reward.weights count the parts of a recipe's reward, and no other verifier's; each is a finite number.",
+    fix="Remove reward.weights, or let the recipe's `reward` return a dict and name verifier custom or none.",
+    cel="!has(self.spec.reward.weights) || !has(self.spec.reward.verifier) || self.spec.reward.verifier == 'custom'",
+)
+def reward_weights(job: RLJob, facts: Facts) -> str | None:
+    weights, verifier = job.spec.reward.weights, job.spec.reward.verifier
+    if weights is None:
+        return None
+    if verifier not in (None, "custom"):
+        return f"the verifier {verifier} scores by one number"
+    odd = [name for name, weight in weights.items() if not math.isfinite(weight)]
+    return f"the weight of {odd[0]} is no finite number" if odd else None
+
+
+@rule(
     "no-reward",
     "spec.reward.verifier",
     "Somebody scores: a built-in verifier, a recipe, an environment, the agent's command, or a teacher alone teaches.",
@@ -332,6 +350,7 @@ RULES = (
     temperature_zero,
     truncated_sampling,
     reward_model_path,
+    reward_weights,
     no_reward,
     custom_without_reward,
     two_rewards,

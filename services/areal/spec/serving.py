@@ -179,6 +179,12 @@ class Reward(SpecBlock):
     answer_field: str = knob(
         "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
     )
+    weights: dict[str, float] | None = knob(
+        None,
+        what="How much each part counts of a recipe's reward that returns parts by name; parts that are not named here "
+        "are only recorded. Unless given, the reward is the sum of all.",
+        max_length=32,
+    )
     code: CodeReward | None = knob(None, what="How programs are judged, for verifier code; its defaults unless given.")
     model: ModelReward | None = knob(None, what="Which reward model scores, for verifier model.")
 

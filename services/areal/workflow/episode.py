@@ -6,9 +6,12 @@ that an engine reported for it, and nothing else is trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import numbers
+import re
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Row
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -100,16 +103,34 @@ class Transcript:
         )
 
 
+FIGURE_NAMES = "by letters, digits and _ . -, beginning with a letter, 64 at most"
+MOST_FIGURES = 64  # of one episode
+_FIGURE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def is_figure_name(name: object) -> bool:
+    """Whether a figure can be called so: every place that shows it takes these letters."""
+    return isinstance(name, str) and _FIGURE.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class Episode:
-    """One or more sequences of one sample. `note` is recorded beside them, for people."""
+    """One or more sequences of one sample.
+
+    `note` is recorded beside them, for people. `figures` are finite numbers by name: each step has their mean over its
+    samples in metrics.jsonl, on the page and wherever figures go.
+    """
 
     sequences: tuple[Sequence, ...]
     note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
 
-    def __init__(self, sequences: Iterable[Sequence], note: str = "") -> None:
+    def __init__(
+        self, sequences: Iterable[Sequence], note: str = "", figures: Mapping[str, float] | None = None
+    ) -> None:
         object.__setattr__(self, "sequences", tuple(sequences))
         object.__setattr__(self, "note", note)
+        object.__setattr__(self, "figures", dict(figures or {}))
 
     @property
     def reward(self) -> float:
@@ -142,10 +163,21 @@ def check_episode(episode: Episode, *, vocab_size: int) -> None:
         )
     if not episode.sequences:
         raise DataError("a workflow returned an Episode without sequences", fix="return None to reject a sample")
+    _check_figures(episode.figures)
     for number, sequence in enumerate(episode.sequences):
         _check(sequence, f"sequence {number}", vocab_size)
     if not any(sequence.spans for sequence in episode.sequences):
         raise RejectedError("no token of the episode was sampled", fix="leave room for an answer in maxSampleTokens")
+
+
+def _check_figures(figures: Mapping[str, float]) -> None:
+    if len(figures) > MOST_FIGURES:
+        raise DataError(f"an episode has {len(figures)} figures", fix=f"keep the {MOST_FIGURES} that matter")
+    for name, value in figures.items():
+        if not is_figure_name(name):
+            raise DataError(f"an episode has a figure named {name!r:.80}", fix=f"name it {FIGURE_NAMES}")
+        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+            raise DataError(f"the episode's figure {name} is {value!r:.80}", fix="give a finite number")
 
 
 def _check(sequence: Sequence, what: str, vocab_size: int) -> None:

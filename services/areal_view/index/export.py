@@ -47,6 +47,7 @@ def _sample(row: SampleRow, made: record.SampleRecord) -> dict[str, Any]:
             "status": verdict.status,
             "method": verdict.method,
             "detail": verdict.detail,
+            "figures": dict(verdict.figures),
         },
         "fault": {"message": fault.message, "traceback": fault.traceback} if fault.message else None,
         "sequences": [_sequence(made, place) for place in range(len(made.sample.sequences))],

@@ -63,7 +63,9 @@ def _schema(pa: Any) -> Any:
         ("text", text), ("tokenIds", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32())),
         ("lossMask", pa.list_(pa.uint8())), ("reward", figure), ("finishReason", text), ("spans", pa.list_(span)),
     ])  # fmt: skip
-    verdict = pa.struct([("score", figure), ("status", text), ("method", text), ("detail", text)])
+    verdict = pa.struct([
+        ("score", figure), ("status", text), ("method", text), ("detail", text), ("figures", pa.map_(text, figure)),
+    ])  # fmt: skip
     return pa.schema([
         ("group", pa.uint64()), ("index", pa.uint32()), ("attempt", pa.uint32()), ("evaluation", text),
         ("outcome", text), ("reward", figure), ("worker", text), ("madeAt", figure), ("xxh3", text),

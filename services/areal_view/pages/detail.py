@@ -193,7 +193,7 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
         prompt, answer = texts[key]
         fact = facts.get(key)
         begins = same if answer.startswith(same) else b""
-        verdict = " · ".join(text for _, text in _verdict(made))
+        verdict = " · ".join([*(text for _, text in _words(made)), *(f"{n} {value}" for n, value in _figures(made))])
         found.append(
             GroupSample(
                 row, visible(prompt), visible(begins), visible(answer[len(begins) :]), verdict, fact,
@@ -254,7 +254,7 @@ def _page(
         [_sequence(made, place) for place in range(len(made.sample.sequences))],
         [(m.what, m.turn, m.began - began, m.ended - m.began) for m in made.moments],
         visible(made.note),
-        _verdict(made),
+        [*_words(made), *_figures(made)],
         [(name, visible(text)) for name, text in
          (("message", fault.message), ("fix", fault.fix), ("traceback", fault.traceback)) if text],
         [(name, visible(server), count, max(_version(name) - 1, -1)) for (name, server), count in policies.items()],
@@ -405,8 +405,14 @@ def _common(texts: Sequence[bytes]) -> bytes:
     return first[:same]
 
 
-def _verdict(made: record.SampleRecord) -> list[tuple[str, str]]:
+def _words(made: record.SampleRecord) -> list[tuple[str, str]]:
+    """What the verifier said."""
     verdict = made.sample.verdict
     return [
         (name, visible(text)) for name in ("status", "method", "detail", "tier") if (text := getattr(verdict, name))
     ]
+
+
+def _figures(made: record.SampleRecord) -> list[tuple[str, str]]:
+    """The reward's parts and the workflow's figures, by name."""
+    return [(name, f"{value:.4g}") for name, value in sorted(made.sample.verdict.figures.items())]

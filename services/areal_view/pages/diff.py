@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from areal_view.pages.overview import RunLine, curve, line_of
+from areal_view.pages.overview import RunLine, charts_of, curve, line_of
 from areal_view.pages.runs import ShownRun
 
 UNSET = "–"
@@ -22,6 +22,7 @@ class DiffPage:
     b: RunLine
     fields: Sequence[tuple[str, str, str]]  # dotted path, its value in each as JSON
     same: int  # fields that are equal
+    charts: Sequence[tuple[str, str]]  # name and title
 
 
 def diff_page(a: ShownRun, b: ShownRun) -> DiffPage:
@@ -30,7 +31,7 @@ def diff_page(a: ShownRun, b: ShownRun) -> DiffPage:
     names = sorted({*mine, *other})
     rows = [(name, _shown(mine, name), _shown(other, name)) for name in names]
     fields = [row for row in rows if row[1] != row[2]]
-    return DiffPage(line_of(a), line_of(b), fields, len(rows) - len(fields))
+    return DiffPage(line_of(a), line_of(b), fields, len(rows) - len(fields), charts_of(a, b))
 
 
 def both_curves(a: ShownRun, b: ShownRun, name: str) -> dict[str, Any] | None:

@@ -40,6 +40,10 @@ CURVES = (
 )
 """Name, title with unit, and (label, field of metrics.jsonl) of each chart; `a.b` is within a field, `a/b` a ratio."""
 
+OWN = "figures."
+"""Begins the name of a chart of a figure that the job's own code names."""
+
+MOST_OWN = 48
 MOST_POINTS = 2_000
 
 
@@ -143,13 +147,23 @@ def page_of(run: ShownRun) -> RunPage:
         live,
         run.index.outcomes(),
         list(reversed(rows[-12:])),
-        [(name, title) for name, title, fields in CURVES if not rows or _measured(rows, fields)],
+        charts_of(run),
     )
+
+
+def charts_of(*runs: ShownRun) -> list[tuple[str, str]]:
+    """Name and title of the charts that these runs have figures for: the usual ones, then those of their own code."""
+    rows = [row for run in runs for row in _looked_at(run.rows())]
+    usual = [(name, title) for name, title, fields in CURVES if not rows or _measured(rows, fields)]
+    own = sorted({name for row in rows for name in row.get("figures") or ()})[:MOST_OWN]
+    return [*usual, *((OWN + name, name) for name in own)]
 
 
 def curve(run: ShownRun, name: str) -> dict[str, Any] | None:
     """One chart's columns: steps and a column for each of its lines; None for a name that is no chart's."""
     found = next((fields for known, _, fields in CURVES if known == name), None)
+    if name.startswith(OWN):
+        found = ((name.removeprefix(OWN), name),)
     if found is None:
         return None
     rows = run.rows()
@@ -211,8 +225,13 @@ def _value(row: Mapping[str, Any], field: str) -> Any:
     return (value or {}).get(inner) if inner else value
 
 
+def _looked_at(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The rows that say which figures there are: the first and the newest."""
+    return (*rows[:1], *rows[-100:])
+
+
 def _measured(rows: Sequence[Mapping[str, Any]], fields: Sequence[tuple[str, str]]) -> bool:
-    return any(_value(row, field) is not None for row in (*rows[:1], *rows[-100:]) for _, field in fields)
+    return any(_value(row, field) is not None for row in rows for _, field in fields)
 
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -23,7 +23,6 @@ def environment() -> jinja2.Environment:
     )
     made.filters["number"] = overview.number
     made.globals["spark"] = spark
-    made.globals["charts"] = [(name, title) for name, title, _ in overview.CURVES]
     made.globals["linked"] = True
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from areal.errors import BugError
@@ -58,3 +60,17 @@ def test_a_stored_sample_is_the_episode(parts):
     assert made.meta.tokens == sum(len(s.input_ids) for s in episode.sequences)
     assert made.meta.xxh3 == payload.digest(made.payload)
     assert sample.verdict.status == "right"
+
+
+PARTS = [([1, 2], [7, 8], 3)]
+
+
+def test_figures_of_the_episode_stand_beside_the_parts_of_the_reward():
+    origin = replace(ORIGIN, verdict=common.Verdict(score=1.0, status="right", figures={"format": 0.5, "turns": 9}))
+    stored = payload.decode(build(Episode([transcript(PARTS)], figures={"turns": 3}), origin).payload)
+    assert dict(stored.verdict.figures) == {"format": 0.5, "turns": 3.0}
+    assert (stored.verdict.status, origin.verdict.figures["turns"]) == ("right", 9.0)
+    alone = payload.decode(
+        build(Episode([transcript(PARTS)], figures={"turns": 3}), replace(ORIGIN, verdict=None)).payload
+    )
+    assert (dict(alone.verdict.figures), alone.verdict.score) == ({"turns": 3.0}, 0.5)

@@ -64,6 +64,6 @@ def test_spans_that_touch_are_one_turn_and_those_between_are_the_user_s() -> Non
 def test_a_parquet_file_has_the_rows_of_the_json_lines(index: RecordIndex) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     whole = b"".join(written("parquet", index, index.find(), "digits"))
-    rows = parquet.read_table(io.BytesIO(whole)).to_pylist()
+    rows = parquet.read_table(io.BytesIO(whole)).to_pylist(maps_as_pydicts="strict")
     assert rows == [json.loads(line) for line in written("jsonl", index, index.find(), "digits")]
     assert len(rows) == 6

@@ -202,6 +202,22 @@ def test_curves_hold_the_rows_of_the_metrics(page: TestClient):
     assert told["lines"][1]["values"] == [None, None, 0.5, None]
 
 
+def test_a_figure_of_the_job_s_own_code_has_a_chart_and_samples_show_theirs(page: TestClient, recorded: RecordedRun):
+    row = {**json.loads((recorded.root / "metrics.jsonl").read_text().splitlines()[-1]), "step": 4}
+    with (recorded.root / "metrics.jsonl").open("a") as out:
+        out.write(json.dumps({**row, "figures": {"format.short": 0.5}}) + "\n")
+    assert "/r/digits/curves/figures.format.short" in page.get("/r/digits").text
+    told = page.get("/r/digits/curves/figures.format.short").json()
+    assert told["lines"] == [{"label": "format.short", "values": [None] * 4 + [0.5]}]
+    made = made_sample(77, 0)
+    made.sample.verdict.figures["format.short"] = 0.25
+    recorded.append("trajectories", "worker-9-1-000000", sample_frame(made))
+    assert "format.short 0.25" in page.get("/r/digits/groups/77").text
+    exported = [json.loads(line) for line in page.get("/r/digits/samples.jsonl").text.splitlines()]
+    (row,) = [one for one in exported if one["group"] == 77]
+    assert row["verdict"]["figures"] == {"format.short": 0.25}
+
+
 def test_the_fleet_s_time_sums_to_all_of_it(page: TestClient):
     told = page.get("/r/digits/fleet?format=json").json()
     assert (told["first_step"], told["last_step"], told["seconds"]) == (0, 3, 8.0)

@@ -6,6 +6,7 @@ one owns the order and which sequences train.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,6 +58,7 @@ class Advantages:
     zero_variance_groups: int
     returns: NDArray[np.float64] | None = None  # [T], the critic's targets; None without a critic
     columns: TokenColumns = field(default_factory=lambda: TokenColumns())
+    figures: Mapping[str, float] = field(default_factory=dict)  # that a recipe's `compute_advantages` named
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ class AdvantageBatch:
     versions: NDArray[np.int64]  # [T], NO_VERSION where not sampled
     values: NDArray[np.float64] | None = None  # [T], the critic's, of the state before the token; None without one
     columns: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)  # of the recipe's own stages, by name
+    figures: dict[str, float] = field(default_factory=dict)  # to write into: numbers that the step shows by name
 
     @classmethod
     def of(
@@ -114,7 +115,7 @@ class AdvantageBatch:
         own: Mapping[str, NDArray[np.generic]] | None = None,
     ) -> AdvantageBatch:
         """A view of `tokens` that can't change it."""
-        names = {field.name for field in fields(cls)} - {"counted", "values", "columns", "verdicts"}
+        names = {field.name for field in fields(cls)} - {"counted", "values", "columns", "verdicts", "figures"}
         arrays: dict[str, Any] = {name: getattr(tokens, name).view() for name in names}
         arrays["counted"] = counted.view()
         arrays["verdicts"] = tokens.verdict_words

@@ -6,21 +6,28 @@ not return.
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
+from areal.workflow.episode import FIGURE_NAMES, is_figure_name
 from areal.workflow.recipe import REWARD_ARGUMENTS, load_recipe
 
 _TRACEBACK_CHARS = 8000
 
 
-def make_judge(recipe_path: str) -> Callable[[Any], Any]:
-    """Imports the recipe and returns what judges one item: `["score", x]` or `["fault", message, fix, traceback]`."""
+def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
+    """Imports the recipe and returns what judges one item.
+
+    It answers `["score", x]`, `["parts", x, {name: part}]` or `["fault", message, fix, traceback]`. `weights` is
+    `reward.weights` as JSON: how much each part counts.
+    """
+    counted: dict[str, float] | None = json.loads(weights)
     recipe = load_recipe(Path(recipe_path))
     reward = recipe.reward
     if reward is None:
@@ -45,7 +52,7 @@ def make_judge(recipe_path: str) -> Callable[[Any], Any]:
             trace = "".join(traceback.format_exception(error.with_traceback(_beyond_here(error))))
             message = f"the recipe's reward raised {type(error).__name__}: {error}"
             return ["fault", message, "correct the reward function in the recipe", trace[-_TRACEBACK_CHARS:]]
-        return _checked(value)
+        return _parts(value, counted) if isinstance(value, Mapping) else _checked(value)
 
     return judge
 
@@ -54,8 +61,27 @@ def _beyond_here(error: BaseException) -> Any:
     return error.__traceback__.tb_next if error.__traceback__ is not None else None
 
 
+def _parts(parts: Mapping[Any, Any], counted: Mapping[str, float] | None) -> list[Any]:
+    """The weighted sum of a reward's parts, and the parts."""
+    checked: dict[str, float] = {}
+    for name, part in parts.items():
+        if not is_figure_name(name):
+            said = f"the recipe's reward returned a part named {name!r:.80}"
+            return ["fault", said, f"name it {FIGURE_NAMES}", ""]
+        kind, *value = _checked(part)
+        if kind == "fault":
+            return ["fault", f"part {name!r}: {value[0]}", *value[1:]]
+        checked[name] = value[0]
+    weights = dict.fromkeys(checked, 1.0) if counted is None else counted
+    if not checked or weights.keys() - checked.keys():
+        lacking = ", ".join(sorted(weights.keys() - checked.keys())) or "any"
+        fix = "return every part that reward.weights names, 0.0 where the answer has earned none of it"
+        return ["fault", f"the recipe's reward returned no part {lacking}", fix, ""]
+    return ["parts", sum(weight * checked[name] for name, weight in weights.items()), checked]
+
+
 def _checked(value: Any) -> list[Any]:
-    fix = "return one finite float for the sample"
+    fix = "return one finite float for the sample, or a dict of them by name"
     if isinstance(value, numbers.Real) or type(value).__name__ in ("bool", "bool_"):
         try:
             score = float(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +35,13 @@ class CustomVerifier:
         recipe: Path,
         *,
         deadline_s: float,
+        weights: Mapping[str, float] | None = None,
         size: PoolSize | None = None,
         queue_s: float = _QUEUE_S,
         waits: WaitRegistry | None = None,
     ) -> None:
         most = max(_MOST_PROCESSES, os.cpu_count() or 1)
-        command = ScorerCommand(SCORER, (str(recipe),))
+        command = ScorerCommand(SCORER, (str(recipe), orjson.dumps(weights).decode()))
         self._recipe = recipe
         self._deadline_s = deadline_s
         self._queue_s = queue_s
@@ -86,6 +87,9 @@ class CustomVerifier:
         match outcome:
             case ScorerAnswer(["score", score], wall_s):
                 return pb.ScoreResult(score=score, wall_s=wall_s)
+            case ScorerAnswer(["parts", score, parts], wall_s):
+                verdict = common.Verdict(score=score, method=self.name, figures=parts)
+                return pb.ScoreResult(verdict=verdict, wall_s=wall_s)
             case ScorerAnswer(["fault", message, fix, trace], wall_s):
                 return fault_result(common.FAULT_KIND_DATA, message, fix=fix, traceback=trace, wall_s=wall_s)
             case ScorerAnswer(value):

@@ -42,7 +42,7 @@ def build(episode: Episode, origin: Origin) -> NewSample:
         sequences=[_sequence(sequence) for sequence in episode.sequences],
         max_staleness=origin.max_staleness,
         oldest_version=oldest,
-        verdict=origin.verdict,
+        verdict=_verdict(episode, origin.verdict),
         digests=origin.digests,
         worker_id=origin.worker_id,
     )
@@ -60,6 +60,17 @@ def build(episode: Episode, origin: Origin) -> NewSample:
         masked=episode.is_masked,
     )
     return NewSample(origin.group, origin.index, stored, meta)
+
+
+def _verdict(episode: Episode, given: common.Verdict | None) -> common.Verdict | None:
+    """What the verifier said, with the episode's own figures beside the reward's parts."""
+    if not episode.figures:
+        return given
+    verdict = common.Verdict(score=episode.reward)
+    if given is not None:
+        verdict.CopyFrom(given)
+    verdict.figures.update(episode.figures)
+    return verdict
 
 
 def _sequence(sequence: Sequence) -> common.TokenSequence:
