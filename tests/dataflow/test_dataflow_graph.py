@@ -13,7 +13,7 @@ from areal.dataflow.builtin import ADVANTAGES, REWARDS, StepNeeds, policy_gradie
 from areal.dataflow.draw import svg, text
 from areal.dataflow.running import StepRun
 from areal.dataflow.stages import Column, Graph, Stage, problems
-from areal.errors import BugError, ConfigError
+from areal.errors import BugError, ConfigError, DataError
 from areal.yaml_file.document import read_document
 
 from tools.pages.dataflow import files, graphs
@@ -128,6 +128,40 @@ def test_what_a_caller_hands_on_is_not_made():
 def test_a_stage_that_writes_something_else_than_declared_ends_the_step(written, told):
     with pytest.raises(BugError, match=told):
         run_of([], values=written).rest()
+
+
+def odd(value: float, place: int, length: int, dtype: str = "float64") -> np.ndarray:
+    found = np.zeros(length, dtype)
+    found[place] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stage", "written", "told"),
+    [
+        (
+            "values",
+            {"values": odd(np.nan, 3, 5)},
+            r"values gives values = nan for sample 1 of group 0, token 1 \(1 such",
+        ),
+        ("values", {"bootstrap": odd(np.inf, 0, 2)}, r"values gives bootstrap = inf for sample 0 of group 0 \("),
+        ("advantages", {"advantages": odd(-np.inf, 0, 5)}, "advantages gives advantages = -inf for sample 0 .*token 0"),
+        (
+            "proximal",
+            {"proximal": odd(np.nan, 4, 5, "float32")},
+            "proximal gives proximal = nan for sample 1 .*token 2",
+        ),
+    ],
+)
+def test_a_number_that_is_none_ends_the_step_and_its_place_is_named(stage, written, told):
+    with pytest.raises(DataError, match=told):
+        run_of([], **{stage: {**MADE[stage], **written}}).rest()
+
+
+def test_tokens_that_no_gradient_reaches_may_hold_anything():
+    step = run_of([], values={**MADE["values"], "values": odd(np.nan, 3, 5)})
+    step.columns["loss_mask"] = odd(0, 0, 5).astype(bool) | (np.arange(5) != 3)
+    step.rest()
 
 
 def test_what_answers_from_elsewhere_is_begun_before_its_turn_and_awaited_at_it():

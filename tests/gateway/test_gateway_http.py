@@ -42,6 +42,15 @@ async def test_t12_sampling_is_the_jobs_and_an_override_is_shown(scene: Scene) -
     assert scene.engine.asked[0][1] == Sampling(temperature=1.0, max_new_tokens=5)
 
 
+async def test_what_ends_an_answer_of_the_job_ends_an_agents_too_and_is_not_shown(scene: Scene) -> None:
+    scene.engine.sampling = Sampling(max_new_tokens=16, min_new_tokens=2, stop=("</a>", "q"), stop_token_ids=(7,))
+    scene.engine.says("the </a>")
+    answered = await scene.ask({**ASK, "stop": "q"})
+    asked = Sampling(max_new_tokens=16, min_new_tokens=2, stop=("q", "</a>"), stop_token_ids=(7,))
+    assert scene.engine.asked[0][1] == asked
+    assert answered.json()["choices"][0]["message"]["content"] == "the "
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

@@ -102,13 +102,37 @@ def test_bessels_correction_divides_by_one_less(level):
     np.testing.assert_allclose(unbiased.values, (np.array(rewards) - 0.75) / (std * math.sqrt(4 / 3) + EPS), rtol=1e-12)
 
 
-def test_the_deviation_is_around_its_own_levels_mean_whatever_is_subtracted():
-    """LitePPO: the group's mean, the batch's deviation of raw rewards; without a mean σ is centred all the same."""
+def test_the_deviation_is_around_the_mean_that_is_subtracted():
+    """LitePPO: the batch's deviation of what the groups' means leave; without a mean it is the root mean square."""
     rewards = np.array([0.0, 2.0, 10.0, 14.0])
     lite = advantages(rewards, [0, 0, 1, 1], std="batch")
-    np.testing.assert_allclose(lite.values, np.array([-1, 1, -2, 2]) / (rewards.std() + EPS), rtol=1e-12)
+    np.testing.assert_allclose(lite.values, np.array([-1, 1, -2, 2]) / (math.sqrt(2.5) + EPS), rtol=1e-12)
     plain = advantages(rewards, [0, 0, 1, 1], mean="none", std="group", mask_zero_variance=False)
-    np.testing.assert_allclose(plain.values, rewards / (np.array([1, 1, 2, 2]) + EPS), rtol=1e-12)
+    root = np.sqrt([2, 2, 148, 148])
+    np.testing.assert_allclose(plain.values, rewards / (root + EPS), rtol=1e-12)
+    batch = advantages(rewards, [0, 0, 1, 1], mean="batch", std="group", mask_zero_variance=False)
+    root = np.sqrt([(42.25 + 20.25) / 2] * 2 + [(12.25 + 56.25) / 2] * 2)
+    np.testing.assert_allclose(batch.values, (rewards - 6.5) / (root + EPS), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rewards", [[1, 1, 1, 1], [1, 1, 1, 1 - 1e-9], [0, 0, 0, 1e6], [1e6, 1e6, 1e6, 1e6 + 1e-9]])
+@pytest.mark.parametrize("mean", ["group", "batch", "none"])
+@pytest.mark.parametrize("std", ["group", "batch"])
+def test_rewards_that_are_nearly_the_same_or_far_apart_make_no_advantage_beyond_the_root_of_n(rewards, mean, std):
+    found = advantages(rewards, [0] * 4, mean=mean, std=std, mask_zero_variance=False)
+    assert np.abs(found.values).max() <= (math.sqrt(3) if mean == "group" else 2.0)
+
+
+def test_the_deviation_of_huge_rewards_does_not_overflow():
+    found = advantages([1e200, 0, 0, 0], [0] * 4)
+    np.testing.assert_allclose(found.values, [math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rtol=1e-12)
+
+
+def test_equal_rewards_of_many_turns_have_no_advantage_to_the_last_bit():
+    samples = [0, 0, 0, 1, 1, 2]
+    for options in ({}, {"leave_one_out": True, "std": "none"}, {"mean": "batch", "std": "batch"}):
+        found = advantages([0.1] * 6, [0] * 6, samples=samples, mask_zero_variance=False, **options)
+        assert not found.values.any()
 
 
 def test_leave_one_out_is_the_centred_reward_times_n_over_n_less_one():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from areal_trainer.algorithms.kl import kl
+from areal_trainer.algorithms.kl import kl, kl_loss
 from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, policy_loss
 
 
@@ -51,3 +53,37 @@ def test_these_have_the_exact_gradient_on_average(estimator):
 def test_k1_as_a_loss_has_no_gradient_on_average_and_k3_another():
     assert float(gradients("k1 as loss").abs().max()) < 1e-12
     assert float((gradients("k3") - gradients("exact")).norm()) > 0.05 * float(gradients("exact").norm())
+
+
+@pytest.mark.parametrize(
+    ("estimator", "delta", "value", "slope"),
+    [
+        ("k3", 0.5, math.exp(-0.5) - 0.5, 1 - math.exp(-0.5)),
+        ("k3", -2.0, math.exp(2) - 3, 1 - math.exp(2)),
+        ("k3", -math.log(11), 7.602104727, -10.0),
+        ("k3", -20.0, 183.623152, -10.0),
+        ("k3", -1e4, 7.602104727 + 10 * (1e4 - math.log(11)), -10.0),
+        ("k3", 1e4, 9999.0, 1.0),
+        ("k2", 3.0, 4.5, 3.0),
+        ("k2", 10.0, 50.0, 10.0),
+        ("k2", 200.0, 1950.0, 10.0),
+        ("k2", -200.0, 1950.0, -10.0),
+    ],
+)
+def test_as_a_loss_it_goes_on_straight_where_it_is_steep_and_never_loses_its_pull(estimator, delta, value, slope):
+    logprobs = torch.tensor([delta], dtype=torch.float64, requires_grad=True)
+    found = kl_loss(logprobs, torch.zeros(1, dtype=torch.float64), estimator)
+    found.sum().backward()
+    assert float(found.detach()) == pytest.approx(value, rel=1e-6)
+    assert float(logprobs.grad) == pytest.approx(slope, rel=1e-9)
+
+
+def test_an_impossible_tokens_loss_is_finite_in_single_precision():
+    logprobs = torch.tensor([-1e4, -1.0], requires_grad=True)
+    made = logprobs.detach()
+    options = PolicyOptions(kl=KLLoss(0.1, "k3"))
+    terms = policy_loss(
+        logprobs, made, made, torch.zeros(2), torch.arange(2), options, reference=torch.tensor([-1.0, -1.0])
+    )
+    terms.regulariser.sum().backward()
+    assert logprobs.grad.tolist() == pytest.approx([-1.0, 0.0])

@@ -26,6 +26,7 @@ NO_LOSS = {"groupSize", "batchSize", "maxSteps", "maxStaleness"}  # they decide 
 
 SEVERAL = {"miniBatches": 2}
 KL = {"coefficient": 0.5, "as": "loss"}
+DELTA = {"clipLow": 0.003, "clipHigh": 0.003}
 FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job's fields, the same with it flipped)
     "name": ({}, {"name": "DrGRPO"}),
     "rewardBias": ({"advantageMean": "none"}, {"advantageMean": "none", "rewardBias": 1}),
@@ -40,7 +41,9 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "leaveOneOut": ({"advantageStd": "none"}, {"advantageStd": "none", "leaveOneOut": True}),
     "zeroVariance": ({}, {"zeroVariance": "keep"}),
     "advantageNormalize": ({}, {"advantageNormalize": "batch"}),
+    "advantageClip": ({}, {"advantageClip": 0.5}),
     "gamma": ({}, {"gamma": 0.9}),
+    "gaeLevel": ({"gamma": 0.9}, {"gamma": 0.9, "gaeLevel": "turn"}),
     "lambda": ({"name": "PPO"}, {"name": "PPO", "lambda": 0.9}),
     "critic": ({"advantageMean": "none"}, {"advantageMean": "none", "critic": {}}),
     "importanceLevel": (SEVERAL, {**SEVERAL, "importanceLevel": "sequence"}),
@@ -51,6 +54,8 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "tauPositive": ({"surrogate": "sapo", **SEVERAL}, {"surrogate": "sapo", "tauPositive": 2.0, **SEVERAL}),
     "tauNegative": ({"surrogate": "sapo", **SEVERAL}, {"surrogate": "sapo", "tauNegative": 2.0, **SEVERAL}),
     "m2Threshold": ({"proximal": "recompute"}, {"m2Threshold": 0.01}),
+    "divergence": ({"surrogate": "dppo", **DELTA}, {"surrogate": "dppo", "divergence": "binaryKl", **DELTA}),
+    "quadratic": ({"surrogate": "dppo"}, {"surrogate": "dppo", "quadratic": 0.1}),
     "miniBatches": ({}, SEVERAL),
     "decoupled": ({}, {"decoupled": False}),
     "proximal": (SEVERAL, {**SEVERAL, "proximal": "loglinear"}),
@@ -86,6 +91,9 @@ VALUES = [  # of fields that have more than two
     ({"truncated": "neutral"}, {"truncated": "mask"}),
     ({"lossAggregation": "sequence"}, {"lossAggregation": "constant"}),
     ({"surrogate": "none", **SEVERAL}, {"surrogate": "cispo", **SEVERAL}),
+    ({"surrogate": "none", **SEVERAL}, {"surrogate": "dppo", **SEVERAL}),
+    ({"advantageStd": "none"}, {"advantageStd": "mean"}),
+    (REJECTS, {"rejections": [{"lower": 0.9, "level": "sequence", "aggregate": "min"}]}),
 ]
 CRITIC = {  # they reach the critic's update, which test_trainer_critic and test_trainer_value_loss measure
     "learningRate": 1e-3, "weightDecay": 0.1, "valueClip": 0.2, "loss": "huber", "warmupSteps": 3, "bootstrap": False,

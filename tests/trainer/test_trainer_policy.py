@@ -41,11 +41,11 @@ def test_gspo_equals_its_formula():
     theta, prox, adv = tensors([-1.0, -2.0, -0.5], [-1.001, -2.002, -0.4], [1.0, 2.0, -1.0])
     options = PolicyOptions(Surrogate(clip_low=3e-4, clip_high=4e-4), importance="sequence")
     terms = terms_of(theta, prox, prox, adv, [5, 5, 6], options)
-    u, a = math.exp((0.001 + 0.002) / 2), 1.5
-    first = -min(u * a, min(max(u, 1 - 3e-4), 1 + 4e-4) * a)
+    u = math.exp((0.001 + 0.002) / 2)
+    first, second = (-min(u * a, min(max(u, 1 - 3e-4), 1 + 4e-4) * a) for a in (1.0, 2.0))
     u = math.exp(-0.1)
-    second = -min(-u, -min(max(u, 1 - 3e-4), 1 + 4e-4))
-    assert terms.loss.tolist() == pytest.approx([first, first, second], rel=1e-12)
+    third = -min(-u, -min(max(u, 1 - 3e-4), 1 + 4e-4))
+    assert terms.loss.tolist() == pytest.approx([first, second, third], rel=1e-12)
 
 
 def test_the_behaviour_factor_is_applied_without_rejection_and_has_no_gradient():

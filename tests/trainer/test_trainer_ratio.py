@@ -37,9 +37,9 @@ def test_gspos_two_published_forms_have_the_same_gradient():
     gradients = []
     for by_token in (False, True):
         logprobs = LOGPROBS.clone().requires_grad_(True)
-        ratio = importance_ratio(logprobs, PROXIMAL, SEQUENCE, "sequence")
+        ratio = torch.exp(sequence_mean(logprobs - PROXIMAL, SEQUENCE))
         if by_token:
-            ratio = ratio.detach() * torch.exp(logprobs - logprobs.detach())
+            ratio = importance_ratio(logprobs, PROXIMAL, SEQUENCE, "sequence")
         (ratio * advantages).sum().backward()
         gradients.append(logprobs.grad)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=0)

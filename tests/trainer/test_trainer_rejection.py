@@ -47,9 +47,9 @@ def test_a_token_is_judged_by_its_metric(metric):
 
 
 @pytest.mark.parametrize("metric", VALUES)
-@pytest.mark.parametrize("aggregate", ["mean", "sum", "max"])
+@pytest.mark.parametrize("aggregate", ["mean", "sum", "max", "min"])
 def test_a_sequence_is_judged_as_a_whole_and_a_ratio_in_log_space(metric, aggregate):
-    combine = {"mean": lambda a, b: (a + b) / 2, "sum": lambda a, b: a + b, "max": max}[aggregate]
+    combine = {"mean": lambda a, b: (a + b) / 2, "sum": lambda a, b: a + b, "max": max, "min": min}[aggregate]
     values = DISTANCE if metric == "ratio" else VALUES[metric]
     first, second = combine(*values[:2]), combine(*values[2:])
     if metric == "ratio":

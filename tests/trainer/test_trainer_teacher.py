@@ -122,3 +122,9 @@ def test_what_it_is_made_of_must_be_there():
 def test_no_trained_token_has_no_figure():
     nothing = np.zeros(3, np.bool_)
     assert teacher_kl(nothing, np.zeros(3, np.float32), np.zeros(3, np.float32)) is None
+
+
+def test_one_impossible_token_weighs_no_more_than_twenty():
+    advantages, actions = np.zeros(3), np.array([True, True, False])
+    ours, theirs = np.array([-1.0, -90.0, -90.0], np.float32), np.array([-200.0, 0.0, 0.0], np.float32)
+    assert taught(advantages, actions, ours, theirs, 0.5).tolist() == [-10.0, 10.0, 0.0]

@@ -62,9 +62,10 @@ _MEANING: dict[str, tuple[str, str]] = {
     ),
     "GSPO": (
         "2507.18071",
-        "One ratio a sequence, the geometric mean of its tokens'. An answer that was interrupted by new "
-        "weights has tokens of several versions: the mean runs over all of them. The clip is about a "
-        "thousandth of PPO's.",
+        "One ratio a sequence, the geometric mean of its tokens', by which each token's own advantage is weighed "
+        "(GSPO-token, eq. 14): a teacher, a critic or a KL in the reward keeps its say by token. An answer that was "
+        "interrupted by new weights has tokens of several versions: the mean runs over all of them. The clip is about "
+        "a thousandth of PPO's.",
     ),
     "SAPO": (
         "2511.20347",
@@ -73,7 +74,8 @@ _MEANING: dict[str, tuple[str, str]] = {
     ),
     "LitePPO": (
         "2508.08221",
-        "The group's mean, the batch's deviation. With η the deviation is of rewards of several versions.",
+        "The group's mean, and the batch's deviation around the groups' means. With η the deviation is of rewards of "
+        "several versions.",
     ),
     "M2PO": (
         "2510.01161",
@@ -92,6 +94,20 @@ _MEANING: dict[str, tuple[str, str]] = {
         "nothing (discount 0). The teacher is compared with the weights at the start of the step, and π_prox/π_behav "
         "weighs each token, so samples of versions up to η old give the divergence of the policy that is updated. "
         "`rewardScale` adds rewards; any other name takes a `teacher` beside its rewards (arXiv 2506.02208).",
+    ),
+    "DPPO": (
+        "2602.04879",
+        "A mask by probabilities instead of a clip by ratios: a token is left out where its advantage pulls its "
+        "probability farther than δ (`clipLow`, `clipHigh`) from where the behaviour policy had it, by total variation "
+        "or by the KL of two coins (`divergence`). The ratio is π_θ/π_behav itself, so there is no proximal policy, "
+        "weight or rejection, and the mask is centred on the token's own version whatever η. `quadratic` adds Kimi's "
+        "term (arXiv 2602.02276).",
+    ),
+    "MaxRL": (
+        "2602.02710",
+        "Rewards are centred and divided by the group's mean: a rare success weighs up to n − 1, which is the gradient "
+        "of the likelihood that an answer is right. Rewards are from 0 on; of a group that earned nothing, nothing is "
+        "learned. With η the mean is of samples that share their η.",
     ),
 }
 
@@ -127,6 +143,7 @@ _NAMES_ELSEWHERE: Sequence[tuple[str, str, str, str]] = (
     ("dualClip off", "c_clip", "clip_ratio_c **3, always on**", "delta"),
     ("gamma 1", "discount", "algorithm.gamma", "gamma"),
     ("lambda 1", "gae_lambda", "algorithm.lam", "lam .95"),
+    ("gaeLevel: token, turn", "turn-level GAE", "—", "—"),
     ("critic.valueClip .5", "critic.eps_clip", "critic.cliprange_value", "cliprange_value .2"),
     ("critic.warmupSteps", "—", "trainer.critic_warmup", "—"),
     ("critic.bootstrap", "always, by padded length", "never", "never"),
@@ -140,6 +157,7 @@ _NAMES_ELSEWHERE: Sequence[tuple[str, str, str, str]] = (
     ("advantageEpsilon 1e-6", "1e-5", "1e-6", "1e-4"),
     ("leaveOneOut", "reward_norm.mean_leave1out", "adv_estimator=rloo", "RLOOTrainer"),
     ("advantageNormalize", "adv_norm", "inside gae and reinforce_plus_plus", "normalize_advantages"),
+    ("advantageClip 20 with a critic", "—", "—", "—"),
     (
         "rewardBias, rewardScale, rewardClip",
         "reward_bias, reward_scaling, reward_clip 20",
@@ -202,6 +220,7 @@ _NAMES_ELSEWHERE: Sequence[tuple[str, str, str, str]] = (
         "loss_type cispo, epsilon_high **5, the cap itself**",
     ),
     ("m2Threshold .04", "m2_threshold", "—", "—"),
+    ("name: DPPO, divergence, quadratic", "—", "loss_mode dppo_tv, dppo_kl", "—"),
     (
         "teacher {coefficient 1}",
         "teacher {rl_loss_weight, distill_loss_weight .005}, in the loss",
@@ -228,7 +247,8 @@ sequence. TRL with vLLM masks whole sequences by their *product* ratio above 3 u
 by π_prox/π_behav only with `rejection_sampling`; here the weight is always applied and rejection is a thing of its
 own. AReaL, verl and TRL count the tokens of flat groups in the mean with an advantage of 0; here masked groups
 aren't counted (`zeroVariance: keep` counts them). The deviation is the population's by default;
-`advantageUnbiased: true` gives the others'.
+`advantageUnbiased: true` gives the others'. [Deviations](deviations.md) lists what differs in numbers, each with its
+test.
 """
 
 

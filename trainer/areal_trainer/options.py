@@ -10,6 +10,7 @@ from areal.spec.resolved_algorithm import AlgorithmValues, one_turn, resolve
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL
 from areal_trainer.algorithms.baseline import BaselineOptions
+from areal_trainer.algorithms.dppo import DPPOOptions
 from areal_trainer.algorithms.kl import Estimator
 from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions
 from areal_trainer.algorithms.rejection import RejectionRule
@@ -21,6 +22,8 @@ from areal_trainer.critic import CriticOptions
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.objective import ObjectiveOptions
+
+_WITH_CRITIC = 20.0  # of an advantage: a critic's values bound none, and usual ones are a few deviations
 
 
 def advantage_options(spec: JobSpec) -> AdvantageOptions:
@@ -46,7 +49,9 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
         kl=penalty,
         gamma=advanced.gamma,
         lam=advanced.lam,
+        by_turn=advanced.gae_level == "turn",
         normalise=meant.advantage_normalize,
+        clip=advanced.advantage_clip or (_WITH_CRITIC if meant.critic is not None else None),
         teacher=algorithm.teacher.coefficient if algorithm.teacher is not None else None,
     )
 
@@ -98,15 +103,15 @@ def _policy(algorithm: fields.PolicyGradient, meant: AlgorithmValues) -> PolicyO
     advanced = algorithm.advanced
     given = [*([advanced.rejection] if advanced.rejection else []), *advanced.rejections]
     cut = advanced.truncate
+    low, high = meant.clip_low, meant.clip_high
+    surrogate: Surrogate | DPPOOptions
+    if meant.surrogate == "dppo":
+        surrogate = DPPOOptions(advanced.divergence, low, high, advanced.quadratic)
+    else:
+        taus = (advanced.tau_positive, advanced.tau_negative)
+        surrogate = Surrogate(meant.surrogate, low, high, advanced.dual_clip, *taus)
     return PolicyOptions(
-        surrogate=Surrogate(
-            meant.surrogate,
-            meant.clip_low,
-            meant.clip_high,
-            advanced.dual_clip,
-            advanced.tau_positive,
-            advanced.tau_negative,
-        ),
+        surrogate=surrogate,
         importance=meant.importance_level,
         weight=advanced.weight,
         truncate=None if cut is None else WeightTruncation(cut.upper, cut.lower),

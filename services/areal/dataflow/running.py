@@ -1,8 +1,8 @@
 """Executor of a step's graph: runs its stages in order and keeps the columns that they write.
 
 Promises that a stage is given the columns that it reads and no others, and that what it writes is what it declares, by
-name, length and type. Knows no model: who runs a graph gives the functions of the built-in stages, a recipe's stage has
-its own.
+name, length and type, and finite wherever a gradient can come from it. Knows no model: who runs a graph gives the
+functions of the built-in stages, a recipe's stage has its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from areal.errors import ArealError, BugError, DataError
 _ELSEWHERE = ("data", "publish")  # kinds of stages that no step runs: its rows are there, its end is the loop's
 
 
+class MissingColumn(KeyError):
+    """A stage asks for a column that it doesn't read."""
+
+
 class StageInputs(Mapping[str, NDArray[Any]]):
     """What a stage is given: the columns that it reads, by name; a recipe's own can't change them.
 
@@ -32,6 +36,8 @@ class StageInputs(Mapping[str, NDArray[Any]]):
         self.tokens = tokens
 
     def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._columns:
+            raise MissingColumn(name)
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -101,8 +107,39 @@ class StepRun:
             begun = self._begun.pop(stage.name, None)
             written = begun() if begun is not None else run_stage(stage, self._function(stage), self._inputs(stage))
             check_written(stage, written, self._length)
+            self._check_finite(stage, written)
             self.columns |= written
             self._done.add(stage.name)
+
+    def _check_finite(self, stage: Stage, written: Mapping[str, Any]) -> None:
+        """Raises DataError for a number that is none: it would make NaN of every weight, or of no step in silence.
+
+        Tokens that no gradient reaches may hold anything.
+        """
+        for column in stage.writes:
+            if column.axis == "model" or not np.issubdtype(written[column.name].dtype, np.floating):
+                continue
+            odd = ~np.isfinite(written[column.name])
+            if column.axis == "token":
+                odd &= np.asarray(self.columns.get("loss_mask", True), np.bool_)
+            if odd.any():
+                raise self._not_finite(stage, column, written[column.name], np.flatnonzero(odd))
+
+    def _not_finite(self, stage: Stage, column: Column, values: NDArray[Any], odd: NDArray[np.int64]) -> DataError:
+        place, token = int(odd[0]), ""
+        sequence = place
+        if column.axis == "token":
+            sequence = int(np.searchsorted(self._offsets, place, side="right")) - 1
+            token = f", token {place - int(self._offsets[sequence])}"
+        owner = f"sequence {sequence}"
+        if {"group_ids", "sample_indices"} <= set(self.columns):
+            owner = f"sample {self.columns['sample_indices'][sequence]} of group {self.columns['group_ids'][sequence]}"
+        return DataError(
+            f"the stage {stage.name} gives {column.name} = {values[place]} for {owner}{token} ({len(odd)} such in all)",
+            fix="correct the recipe's function, or its rewards, that it comes from"
+            if stage.run is not None or stage.kind == "compute"
+            else f"the model {stage.model} computes no numbers any more: go back to an earlier checkpoint",
+        )
 
     def _begin(self, stage: Stage) -> None:
         begin = getattr(self._function(stage), "begin", None)
@@ -135,6 +172,12 @@ def run_stage(stage: Stage, function: StageFunction, inputs: StageInputs) -> Map
         return {name: np.asarray(value) for name, value in (function(inputs) or {}).items()}
     except ArealError:
         raise
+    except MissingColumn as error:
+        raise DataError(
+            f"the recipe's stage {stage.name} fails: KeyError: {error} is no column that it reads "
+            f"({', '.join(sorted(inputs)) or 'none'})",
+            fix=f"add the column {error} to what {stage.name} reads",
+        ) from error
     except Exception as error:  # whatever a user's code raises is that code's fault
         raise DataError(
             f"the recipe's stage {stage.name} fails: {type(error).__name__}: {error}", fix="correct its function"

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from areal.gateway.dialects.dialect import Dialect, DialectReply, DialectRequest
 from areal.gateway.faults import CallRefusal, broken, over
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.requests import body_of, key_of
-from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits
+from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.streams import StreamedAnswering
 from areal.gateway.tools import Form, names_of
 from areal.net.http_server import HttpServer
@@ -219,7 +220,8 @@ class GatewayServer:
                 code="unsupported_field",
                 field="tools",
             )
-        calls = session.choices([asked.question, *asked.more], retry=retry)
+        questions = [_ended(each, opened.owner.sampling) for each in (asked.question, *asked.more)]
+        calls = session.choices(questions, retry=retry)
         for call, begin in calls:
             if begin:
                 self._begin(opened, call)
@@ -266,6 +268,7 @@ class GatewayServer:
             max_new_tokens=call.max_new_tokens,
             top_p=job.top_p,
             top_k=job.top_k,
+            min_new_tokens=job.min_new_tokens,
             stop=call.question.stop,
             stop_token_ids=call.question.stop_token_ids,
         )
@@ -342,6 +345,12 @@ def dialect_of(path: str) -> Dialect | None:
     if path.startswith("/s/"):
         path = "/" + path.removeprefix("/s/").partition("/")[2]
     return DIALECTS.get(path.removesuffix("/count_tokens"))
+
+
+def _ended(question: SessionRequest, job: Sampling) -> SessionRequest:
+    """The question with what ends an answer of the job, beside what it asks for itself."""
+    stop = tuple(dict.fromkeys((*question.stop, *job.stop)))
+    return replace(question, stop=stop, stop_token_ids=(*question.stop_token_ids, *job.stop_token_ids))
 
 
 def _json(content: Any) -> Response:

@@ -29,6 +29,8 @@ Name = Literal[
     "M2PO",
     "CISPO",
     "OnPolicyDistillation",
+    "DPPO",
+    "MaxRL",
 ]
 
 
@@ -40,8 +42,10 @@ class RejectionBlock(SpecBlock):
         what="What is measured, with d = log π_prox − log π_behav: e^d, d, d²/2, e^d − 1 − d, or the KL of two coins.",
     )
     level: Literal["token", "sequence"] = knob("token", what="Each token is judged by itself, or its whole sequence.")
-    aggregate: Literal["mean", "sum", "max"] = knob(
-        "mean", what="How a sequence's tokens become one number; of a ratio, its logarithm."
+    aggregate: Literal["mean", "sum", "max", "min"] = knob(
+        "mean",
+        what="How a sequence's tokens become one number; of a ratio, its logarithm. max goes with upper, min with "
+        "lower.",
     )
     upper: float | None = knob(None, what="Largest value that is still trained; 5 for a ratio unless lower is given.")
     lower: float | None = knob(None, what="Smallest value that is still trained.")
@@ -66,7 +70,7 @@ class OverlongBlock(SpecBlock):
         None, what="The longest answer; sampling.maxNewTokens unless given.", unit="tokens", ge=1, le=1 << 24
     )
     window: int = knob(4096, what="The penalty begins so far below it.", unit="tokens", ge=1, le=1 << 24)
-    factor: float = knob(1.0, what="The penalty at the longest length; 0 is none.", ge=0)
+    factor: float = knob(1.0, what="The penalty at the longest length and beyond; 0 is none.", ge=0)
 
 
 class Kl(SpecBlock):
@@ -120,24 +124,42 @@ class ExpertFields(SpecBlock):
     reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
     reward_clip: float | None = knob(None, what="Scaled rewards are cut to ± this.", gt=0)
     advantage_mean: Level | None = knob(None, what="Whose mean reward is subtracted; by name.")
-    advantage_std: Level | None = knob(None, what="Whose deviation the advantage is divided by; by name.")
+    advantage_std: Literal["group", "batch", "none", "mean"] | None = knob(
+        None,
+        what="Whose deviation, around the mean that is subtracted, the advantage is divided by; or the group's mean "
+        "reward itself; by name.",
+    )
     advantage_unbiased: bool = knob(False, what="The deviation has Bessel's correction.")
     advantage_epsilon: float = knob(1e-6, what="Added to the deviation.", gt=0)
     leave_one_out: bool | None = knob(None, what="A sample's own reward is left out of its group's mean; by name.")
     advantage_normalize: Level | None = knob(
         None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
     )
-    gamma: float = knob(1.0, what="Discount of a reward for each token before it.", gt=0, le=1)
+    advantage_clip: float | None = knob(
+        None, what="Advantages are cut to ± this, before a teacher's part; 20 with a critic unless given.", gt=0
+    )
+    gamma: float = knob(1.0, what="Discount of a reward for each token, or turn, before it.", gt=0, le=1)
     lam: float = knob(
         1.0, what="GAE's λ: 1 is the whole return, lower trusts the critic more.", ge=0, le=1, alias="lambda"
     )
+    gae_level: Literal["token", "turn"] = knob(
+        "token", what="GAE's step is a token, or a turn: one answer, judged by the value at its first token."
+    )
 
     importance_level: Literal["token", "sequence"] | None = knob(
-        None, what="u = π_θ/π_prox of each token, or its geometric mean over the sequence; by name."
+        None,
+        what="u = π_θ/π_prox of each token, or its geometric mean over the sequence, by which each token's own "
+        "advantage is weighed; by name.",
     )
-    surrogate: Literal["ppo", "none", "sapo", "cispo"] | None = knob(
-        None, what="min(uA, clip(u)A); uA; SAPO's gate; or CISPO's clipped weight times log π; by name."
+    surrogate: Literal["ppo", "none", "sapo", "cispo", "dppo"] | None = knob(
+        None,
+        what="min(uA, clip(u)A); uA; SAPO's gate; CISPO's clipped weight times log π; or DPPO's mask, whose δ are "
+        "clipLow and clipHigh; by name.",
     )
+    divergence: Literal["tv", "binaryKl"] = knob(
+        "tv", what="How DPPO measures that a token's probability moved: |p − q|, or the KL of two coins."
+    )
+    quadratic: float = knob(0.0, what="DPPO's τ: τ·(log π_θ − log π_behav)² is added to each token's loss.", ge=0)
     dual_clip: float | None = knob(None, what="The loss of a negative advantage is at most this times |A|.", gt=1)
     tau_positive: float = knob(1.0, what="SAPO's temperature where the advantage is positive.", gt=0)
     tau_negative: float = knob(1.05, what="SAPO's temperature where it is negative.", gt=0)
@@ -149,7 +171,7 @@ class ExpertFields(SpecBlock):
     proximal: Literal["auto", "trainingPass", "recompute", "loglinear", "behaviour"] = knob(
         "auto",
         what="Where π_prox comes from: the loss's own pass, a pass before the first update, an estimate by age, or "
-        "π_behav itself. auto is trainingPass where that is exact, else recompute.",
+        "π_behav itself. auto is trainingPass where that is exact, else recompute; behaviour with surrogate dppo.",
     )
     weight: Literal["token", "sequenceMean", "sequenceProduct"] = knob(
         "token", what="π_prox/π_behav of the token, its geometric mean over the sequence, or its product."

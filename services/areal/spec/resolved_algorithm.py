@@ -55,6 +55,8 @@ NAMES: dict[str, dict[str, Any]] = {
     "M2PO": {"surrogate": "none", "m2_threshold": 0.04},
     "CISPO": {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 4.0},
     "OnPolicyDistillation": {"reward_scale": 0.0, "advantage_mean": "none", "advantage_std": "none"},
+    "DPPO": {"surrogate": "dppo"},
+    "MaxRL": {"advantage_std": "mean"},
 }
 """Where each differs from GRPO."""
 
@@ -65,12 +67,12 @@ class AlgorithmValues:
 
     reward_scale: float
     advantage_mean: Level
-    advantage_std: Level
+    advantage_std: Literal["group", "batch", "none", "mean"]
     leave_one_out: bool
     zero_variance: Literal["keep", "mask", "filter"]
     advantage_normalize: Level
     importance_level: Literal["token", "sequence"]
-    surrogate: Literal["ppo", "none", "sapo", "cispo"]
+    surrogate: Literal["ppo", "none", "sapo", "cispo", "dppo"]
     clip_low: float
     clip_high: float
     m2_threshold: float | None
@@ -143,7 +145,7 @@ def _proximal(
     algorithm: PolicyGradient, values: dict[str, Any]
 ) -> Literal["trainingPass", "recompute", "loglinear", "behaviour"]:
     advanced = algorithm.advanced
-    if not advanced.decoupled:
+    if not advanced.decoupled or (values["surrogate"] == "dppo" and advanced.proximal == "auto"):
         return "behaviour"
     if advanced.proximal != "auto":
         return advanced.proximal

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Argument
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
 ENVIRONMENT = "environment"  # the built-in workflow that plays an environment by name
+
+
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class SamplingBlock(SpecBlock):
@@ -21,6 +25,23 @@ class SamplingBlock(SpecBlock):
     max_new_tokens: int = knob(1024, what="Longest answer of one turn.", unit="tokens", ge=1, le=1 << 24)
     top_p: float = knob(1.0, what="Keep the likeliest tokens up to this mass; 1 keeps all.", gt=0, le=1)
     top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0, le=1 << 24)
+    stop: list[StopText] = knob(
+        list, what="Texts that end an answer, besides the model's end tokens; the answer keeps them.", max_length=4
+    )
+    stop_token_ids: list[TokenId] = knob(
+        list, what="Token ids that end an answer, besides the model's end tokens.", max_length=64
+    )
+    min_new_tokens: int = knob(
+        0,
+        what="No end token is drawn before so many; RL refuses it unless otherDistribution says ignore.",
+        unit="tokens",
+        ge=0,
+        le=1 << 24,
+    )
+    other_distribution: Literal["refuse", "ignore"] = knob(
+        "refuse",
+        what="minNewTokens draws from another distribution than the trainer's: refuse the job, or ignore that.",
+    )
 
 
 class AgentBlock(SpecBlock):
@@ -161,9 +182,10 @@ class RolloutBlock(SpecBlock):
     max_turns: int = knob(
         4, what="Most answers of an episode: workflow multi-turn and environments.", unit="turns", ge=1, le=10**6
     )
-    max_filtered_per_step: int = knob(
-        4096,
-        what="So many groups in a row end without training, and the run counts as stalled. 64 that fail are enough.",
+    max_filtered_per_step: int | None = knob(
+        None,
+        what="So many groups in a row end without training, and the run counts as stalled: 32 times "
+        "algorithm.batchSize unless given. 64 that fail are enough.",
         unit="groups",
         change=Mutability.RESUME,
         ge=1,
@@ -171,8 +193,9 @@ class RolloutBlock(SpecBlock):
     )
     max_bad_row_share: float = knob(
         0.25,
-        what="One bad row costs its group only. When a larger share of the newest 512 groups fails by its row or by "
-        "the recipe's code, the run stops and says so; 1 never does.",
+        what="One bad row costs its group only. When surely (Wilson's lower bound at 95 %, from 8 groups on) a larger "
+        "share of the newest four batches, at least 512 groups, fails by its row or by the recipe's code, the run "
+        "stops and says so; 1 never does.",
         change=Mutability.RESUME,
         gt=0,
         le=1,

@@ -1,15 +1,12 @@
-"""Rules of the algorithm: which baselines, ratios, clips, rejections and regularisers go together."""
+"""Rules of the algorithm: which baselines, ratios, clips and regularisers go together."""
 
 from __future__ import annotations
 
-import math
-
-from areal.spec.algorithm import RejectionBlock
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import named, one_turn, resolve
 from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules_correction import NOISE
 
-_NOISE = 0.02  # usual difference of a token's log-probability between an engine and the trainer in bfloat16
 _WIDE_FOR_SEQUENCES = 0.05
 _NARROW_FOR_TOKENS = 0.01
 
@@ -75,6 +72,28 @@ def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
     return (
         f"with advantageMean {meant.advantage_mean} a group of equal rewards has an advantage other than 0: "
         f"zeroVariance {meant.zero_variance} would bend the baseline"
+    )
+
+
+@rule(
+    "mean-as-scale",
+    "spec.algorithm.advanced.advantageStd",
+    "Advantages are divided by the group's mean reward where that mean is subtracted, of rewards from 0 on.",
+    fix="Set advantageMean: group, leaveOneOut: false, rewardBias ≥ 0, rewardScale ≥ 0 and no overlong penalty, or "
+    "advantageStd: group.",
+    cel=None,
+)
+def mean_as_scale(job: RLJob, facts: Facts) -> str | None:
+    meant, bias = resolve(job.spec), job.spec.algorithm.advanced.reward_bias
+    if meant.advantage_std != "mean":
+        return None
+    if meant.advantage_mean != "group" or meant.leave_one_out:
+        return "(r − μ)/μ has one μ, that of the whole group"
+    if bias >= 0 and meant.reward_scale >= 0 and meant.overlong is None:
+        return None
+    return (
+        f"rewardBias {bias:g}, rewardScale {meant.reward_scale:g} and an overlong penalty make rewards below 0, and "
+        "(r − μ)/μ of such has the wrong sign or no bound"
     )
 
 
@@ -189,13 +208,13 @@ def cispo_level(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "clip-low",
     "spec.algorithm.clipLow",
-    "u is clipped below a positive number: clipLow < 1, but for CISPO.",
+    "u is clipped below a positive number: clipLow < 1, but for CISPO and DPPO.",
     fix="Set algorithm.clipLow: 0.2.",
     cel=None,
 )
 def clip_low(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
-    if meant.clip_low < 1 or meant.surrogate == "cispo":
+    if meant.clip_low < 1 or meant.surrogate in ("cispo", "dppo"):
         return None
     return f"1 − clipLow = {1 - meant.clip_low:g}, and no ratio of probabilities is lower: nothing is clipped there"
 
@@ -247,85 +266,7 @@ def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     closest = min(meant.clip_low, meant.clip_high)
     if meant.surrogate != "ppo" or meant.importance_level == "sequence" or closest >= _NARROW_FOR_TOKENS:
         return None
-    return f"bfloat16 alone moves a log-probability by about {_NOISE:g}: noise would decide a clip of {closest:g}"
-
-
-@rule(
-    "rejection-bounds",
-    "spec.algorithm.advanced.rejection",
-    "Every rejection keeps some tokens and refuses others.",
-    fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
-    cel=None,
-)
-def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
-    advanced = job.spec.algorithm.advanced
-    every = [*([advanced.rejection] if advanced.rejection else []), *advanced.rejections]
-    return next((said for each in every if (said := _bounds(each)) is not None), None)
-
-
-def _bounds(given: RejectionBlock) -> str | None:
-    upper, lower, metric = given.highest, given.lower, given.metric
-    if upper is None and lower is None:
-        return f"a rejection by {metric} without a bound refuses nothing"
-    least = {"ratio": 1.0, "k1": -math.inf}.get(metric, 0.0)
-    if upper is not None and upper <= least:
-        return f"upper {upper:g} of {metric} refuses the very policy that made the token, whose {metric} is {least:g}"
-    if lower is not None and metric != "k1" and lower <= 0:
-        return f"lower {lower:g} of {metric} refuses nothing: it is never below 0"
-    if upper is not None and lower is not None and lower > upper:
-        return f"lower {lower:g} > upper {upper:g} of {metric}: everything is refused"
-    return None
-
-
-@rule(
-    "truncate-bounds",
-    "spec.algorithm.advanced.truncate",
-    "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
-    fix="Lower algorithm.advanced.truncate.lower, or leave it out.",
-    cel=None,
-)
-def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
-    given = job.spec.algorithm.advanced.truncate
-    if given is None or given.lower is None or given.lower <= given.upper:
-        return None
-    return f"truncate.lower {given.lower:g} > truncate.upper {given.upper:g}: every weight would be {given.upper:g}"
-
-
-@rule(
-    "truncate-idle",
-    "spec.algorithm.advanced.truncate",
-    "A weight is truncated below the ratio at which its token is left out.",
-    fix="Lower algorithm.advanced.truncate.upper, raise rejection.upper, or set rejection: null.",
-    cel=None,
-    severity=Severity.WARNING,
-)
-def truncate_idle(job: RLJob, facts: Facts) -> str | None:
-    advanced = job.spec.algorithm.advanced
-    given, by = advanced.truncate, advanced.rejection
-    if given is None or by is None or (by.metric, by.level, advanced.weight) != ("ratio", "token", "token"):
-        return None
-    if by.highest is None or by.highest > given.upper:
-        return None
-    return f"tokens are left out above {by.highest:g}, so no weight reaches truncate.upper {given.upper:g}"
-
-
-@rule(
-    "weight-product",
-    "spec.algorithm.advanced.weight",
-    "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
-    fix="Set algorithm.advanced.weight: token or sequenceMean.",
-    cel=None,
-    severity=Severity.WARNING,
-)
-def weight_product(job: RLJob, facts: Facts) -> str | None:
-    tokens = job.spec.rollout.sampling.max_new_tokens
-    spread = _NOISE * math.sqrt(tokens)
-    if job.spec.algorithm.advanced.weight != "sequenceProduct" or spread <= 1:
-        return None
-    return (
-        f"with a usual mismatch of σ = {_NOISE:g} a token, the weight of an answer of {tokens} tokens spreads by "
-        f"e^(σ√n) = e^{spread:.2f}: a few sequences would decide the step"
-    )
+    return f"bfloat16 alone moves a log-probability by about {NOISE:g}: noise would decide a clip of {closest:g}"
 
 
 @rule(
@@ -447,6 +388,7 @@ RULES = (
     leave_one_out,
     leave_one_out_scaled,
     zero_variance_baseline,
+    mean_as_scale,
     training_pass,
     log_linear,
     kl_proximal,
@@ -458,10 +400,6 @@ RULES = (
     clip_range,
     clip_wide,
     clip_narrow,
-    rejection_bounds,
-    truncate_bounds,
-    truncate_idle,
-    weight_product,
     gamma,
     overlong_window,
     overlong_turns,

@@ -56,16 +56,18 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "stale-without-decoupled",
     "spec.algorithm.maxStaleness",
-    "Tokens older than one version are trained with the decoupled correction only.",
+    "Tokens older than one version are trained with the decoupled correction only, or by DPPO.",
     fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0.",
     cel=(
         "self.spec.algorithm.maxStaleness <= 1 || "
-        "(self.spec.algorithm.advanced.decoupled && self.spec.algorithm.advanced.proximal != 'behaviour')"
+        "(self.spec.algorithm.advanced.decoupled && self.spec.algorithm.advanced.proximal != 'behaviour') || "
+        f"{named('surrogate')} == 'dppo'"
     ),
 )
 def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
     algorithm = job.spec.algorithm
-    if algorithm.max_staleness <= 1 or resolve(job.spec).proximal != "behaviour":
+    meant = resolve(job.spec)
+    if algorithm.max_staleness <= 1 or meant.proximal != "behaviour" or meant.surrogate == "dppo":
         return None
     return (
         f"η = {algorithm.max_staleness} > 1 without decoupled correction: the clip would be centred on policies up to "
@@ -164,13 +166,14 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
     "Filtering may replace at least one whole batch before the run counts as stalled.",
     fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
     cel=(
-        f"{named('zero_variance')} != 'filter' || self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
+        f"{named('zero_variance')} != 'filter' || !has(self.spec.rollout.maxFilteredPerStep) || "
+        "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
     ),
     severity=Severity.WARNING,
 )
 def filter_limit(job: RLJob, facts: Facts) -> str | None:
     algorithm, limit = job.spec.algorithm, job.spec.rollout.max_filtered_per_step
-    if resolve(job.spec).zero_variance != "filter" or limit >= algorithm.batch_size:
+    if resolve(job.spec).zero_variance != "filter" or limit is None or limit >= algorithm.batch_size:
         return None
     return f"{limit} filtered groups stall the run, fewer than one batch of {algorithm.batch_size}"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import FailureKind, SampleDone, WorkerReport
-from areal.rollout.controller.bad_rows import LEAST, WINDOW, BadRows
+from areal.rollout.controller.bad_rows import LEAST, WINDOW, BadRows, wilson_lower
 from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
 from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
 from areal.rollout.controller.groups import GroupVerdict, PromptGroup
@@ -218,11 +218,35 @@ def test_the_share_of_bad_rows_is_of_the_newest_groups_and_of_enough_of_them() -
     assert rows.excess(0.1) == "", "too few to say"
     rows.completed()
     assert rows.excess(0.5) == ""
-    assert rows.excess(0.49).startswith(f"{LEAST // 2} of the newest {LEAST} groups (50%) failed by their rows")
-    assert "(49%) allows; the newest: KeyError: 'x'" in rows.excess(0.49)
+    assert rows.excess(0.22) == "", "four of eight may be chance"
+    assert rows.excess(0.21).startswith(f"{LEAST // 2} of the newest {LEAST} groups (50%) failed by their rows")
+    assert "(21%) allows; the newest: KeyError: 'x'" in rows.excess(0.21)
     for _ in range(WINDOW):
         rows.completed()
     assert rows.excess(0.0) == "", "what is older is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("found", "count", "bound"), [(21, 53, 0.276), (4, 8, 0.215), (8, 8, 0.676), (0, 9, 0.0), (1, 512, 0.000345)]
+)
+def test_a_share_of_few_is_trusted_as_far_as_wilson_does(found: int, count: int, bound: float) -> None:
+    assert wilson_lower(found, count) == pytest.approx(bound, abs=5e-4, rel=1e-2)
+    rows = BadRows()
+    for number in range(count):
+        if number < found:
+            rows.ended(GroupVerdict("rejected", "why"))
+        else:
+            rows.completed()
+    assert bool(rows.excess(0.25)) == (bound > 0.25)
+
+
+def test_the_newest_groups_of_a_large_job_are_four_batches() -> None:
+    rows = BadRows(1000)
+    for _ in range(4000):
+        rows.ended(GroupVerdict("rejected", "why"))
+    for _ in range(3000):
+        rows.completed()
+    assert rows.excess(0.2).startswith("1000 of the newest 4000 groups")
 
 
 # ---- means

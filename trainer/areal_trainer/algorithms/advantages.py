@@ -1,7 +1,8 @@
-"""From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, teacher, in this order.
+"""From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, bound, teacher.
 
 Pure, in float64, the same on every rank because every rank sees the whole batch. Each part is a module of its own; this
-one owns the order and which sequences train.
+one owns the order, which is the one above, and which sequences train. docs/rl-training.md says how large an advantage
+can become.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_trainer.algorithms.baseline import BaselineOptions, normalised_rewards
-from areal_trainer.algorithms.gae import gae
+from areal_trainer.algorithms.gae import gae, turn_gae
 from areal_trainer.algorithms.kl import Estimator
 from areal_trainer.algorithms.normalise import Normalise, normalise_advantages
 from areal_trainer.algorithms.shaping import ShapingOptions, shape_rewards
@@ -43,7 +44,9 @@ class AdvantageOptions:
     kl: RewardKL | None = None
     gamma: float = 1.0
     lam: float = 1.0
+    by_turn: bool = False  # a step of GAE is a turn, not a token
     normalise: Normalise = "none"
+    clip: float | None = None  # of an advantage, before the teacher's part
     teacher: float | None = None  # c: −c·(p − q) is added to each token's advantage; None without a teacher
 
 
@@ -91,24 +94,11 @@ def estimate_advantages(
         values = np.where(batch.truncated, 0.0, values)
     elif options.truncated == "mask":
         trained = trained & ~batch.truncated
-    penalty, coefficient = None, 0.0
-    if options.kl is not None:
-        if columns.proximal is None or columns.reference is None:
-            raise ValueError("a KL penalty needs the proximal and the reference log-probabilities")
-        penalty = kl_penalty(columns.proximal, columns.reference, options.kl.estimator)
-        coefficient = options.kl.coefficient
-    rewards = token_rewards(values, actions, batch.offsets, penalty, coefficient)
-    tokens, returns = gae(
-        rewards,
-        columns.values,
-        actions,
-        batch.offsets,
-        gamma=options.gamma,
-        lam=options.lam,
-        bootstrap=columns.bootstrap,
-    )
+    tokens, returns = _estimated(values, batch, options, columns)
     mask = actions & trained[sequence]
     tokens = normalise_advantages(tokens, mask, batch.group_ids[sequence], options.normalise)
+    if options.clip is not None:
+        tokens = np.clip(tokens, -options.clip, options.clip)
     return Advantages(
         values=values,
         tokens=with_teacher(tokens, actions, options.teacher, columns),
@@ -118,6 +108,34 @@ def estimate_advantages(
         returns=None if columns.values is None else returns,
         columns=columns,
     )
+
+
+def _estimated(
+    outcomes: NDArray[np.float64], batch: TokenBatch, options: AdvantageOptions, columns: TokenColumns
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Advantages and returns of these outcomes and of the KL penalty, [tokens] each.
+
+    By turn the penalty is each token's own: it is added after the recursion, and the critic doesn't learn it.
+    """
+    actions, offsets = batch.trainable(), batch.offsets
+    penalty, coefficient = np.zeros(batch.tokens), 0.0
+    if options.kl is not None:
+        if columns.proximal is None or columns.reference is None:
+            raise ValueError("a KL penalty needs the proximal and the reference log-probabilities")
+        penalty = kl_penalty(columns.proximal, columns.reference, options.kl.estimator)
+        coefficient = options.kl.coefficient
+    if not options.by_turn:
+        rewards = token_rewards(outcomes, actions, offsets, penalty, coefficient)
+        return gae(
+            rewards, columns.values, actions, offsets,
+            gamma=options.gamma, lam=options.lam, bootstrap=columns.bootstrap,
+        )  # fmt: skip
+    rewards = token_rewards(outcomes, actions, offsets)
+    tokens, returns = turn_gae(
+        rewards, columns.values, actions, offsets, batch.turns,
+        gamma=options.gamma, lam=options.lam, bootstrap=columns.bootstrap,
+    )  # fmt: skip
+    return np.where(actions, tokens - coefficient * penalty, 0.0), returns
 
 
 def with_teacher(

@@ -1,8 +1,8 @@
 """Reward normalisation by baseline and scale: group or batch mean, leave-one-out, group or batch deviation.
 
-Owns what GRPO, Dr.GRPO, RLOO, LitePPO and REINFORCE++ do with rewards. Works in float64 and by `group_ids`, never by a
-stride, so a group that lost a sample shifts no other group's baseline. Means are over samples: an episode of several
-sequences weighs as much as one of one sequence. Never sees tokens.
+Owns what GRPO, Dr.GRPO, RLOO, LitePPO, REINFORCE++ and MaxRL do with rewards. Works in float64 and by `group_ids`,
+never by a stride, so a group that lost a sample shifts no other group's baseline. Means are over samples: an episode of
+several sequences weighs as much as one of one sequence. Never sees tokens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from areal.errors import DataError
 from numpy.typing import NDArray
 
 Level = Literal["group", "batch", "none"]
+Scale = Literal["group", "batch", "none", "mean"]
+
+_LEAST = np.finfo(np.float64).tiny  # in the place of 0 below a fraction
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class BaselineOptions:
     """What is subtracted from a reward and what it is divided by. GRPO is group and group; RLOO leaves one out."""
 
     mean: Level = "group"
-    std: Level = "group"
+    std: Scale = "group"  # mean: the group's mean reward in the place of a deviation (MaxRL)
     leave_one_out: bool = False
     unbiased: bool = False  # Bessel's correction of the deviation
     mask_zero_variance: bool = True
@@ -49,11 +53,13 @@ def normalised_rewards(
 ) -> Outcomes:
     """O = (r − μ) / (σ + ε), with μ and σ over the group or the batch (GRPO, arXiv 2402.03300, §4.1.2).
 
-    Every sample has weight 1 in μ and σ, shared evenly by its counted sequences. σ is the deviation around its own
-    level's mean, whatever μ is: the population's, or with `unbiased` the sample's. With `leave_one_out`, μ of a
-    sequence is the mean of the *other* samples of its group (RLOO, arXiv 2402.14740); a sample alone in its group has
-    no baseline and is not trained. A group is flat when its counted `raw` rewards are equal; with `mask_zero_variance`
-    it is not trained. Where the rewards themselves are equal, a group mean makes exactly 0 of them.
+    Every sample has weight ω = 1 in μ and σ, shared evenly by its counted sequences. σ² = Σω(r − μ)²/Σω is around the μ
+    that is subtracted, so |O| ≤ √n however alike rewards are (n samples of σ's level, one sequence each); with
+    `unbiased` Σω − 1 divides. With `leave_one_out`, μ of a sequence is the mean of the *other* samples of its group
+    (RLOO, arXiv 2402.14740), which makes O n/(n − 1) times as large, σ staying around the group's mean; a sample alone
+    in its group has no baseline and is not trained. With `std` mean, O = (r − μ)/μ, and 0 where μ is 0 (MaxRL, arXiv
+    2602.02710): |O| ≤ n − 1. A group is flat when its counted `raw` rewards are equal; with `mask_zero_variance` it is
+    not trained. Where the rewards themselves are equal, their mean makes exactly 0 of them.
 
     Args:
         rewards: shaped, [sequences]
@@ -61,50 +67,80 @@ def normalised_rewards(
         sample_indices: [sequences], the sample of the group that a sequence belongs to
         counted: [sequences]; False for a sequence that enters no mean (cut at a deadline: its reward means nothing)
         raw: rewards before shaping, [sequences]; `rewards` unless given
+
+    Raises DataError for a negative reward where rewards are divided by their mean.
     """
-    rewards = np.asarray(rewards, dtype=np.float64)
+    rewards = np.where(counted, np.asarray(rewards, np.float64), 0.0)
     _, member = np.unique(group_ids, return_inverse=True)
     groups = int(member.max()) + 1 if member.size else 0
-    weight = _sample_weights(member, sample_indices, counted)
+    whole = np.zeros_like(member)
+    sample = _sample_of(member, sample_indices)
+    weight = _sample_weights(sample, counted)
     size = np.bincount(member, weight, groups)  # samples
-    safe_size = np.maximum(size, 1.0)
-    group_mean = np.bincount(member, weight * rewards, groups) / safe_size
-    centred = np.where(counted, rewards - group_mean[member], 0.0)
-    bessel = 1.0 if options.unbiased else 0.0
-    freedom = np.maximum(size - bessel, 1.0)
-    group_std = np.sqrt(np.bincount(member, weight * centred * centred, groups) / freedom)
     flat = _flat(rewards if raw is None else np.asarray(raw, np.float64), member, counted, groups)
 
-    samples = float(weight.sum())
-    batch_mean = float((weight * rewards).sum()) / max(samples, 1.0)
-    spread = float((weight * (rewards - batch_mean) ** 2).sum())
-    batch_std = float(np.sqrt(spread / max(samples - bessel, 1.0)))
-
-    baseline: NDArray[np.float64]
+    group_mean = _means(rewards, member, weight)
+    around: NDArray[np.float64] = np.zeros(rewards.shape)
+    if options.mean != "none":
+        around = group_mean if options.mean == "group" else _means(rewards, whole, weight)
+    centred = rewards - around
     if options.leave_one_out:
-        others = np.maximum(size[member] - 1.0, 1.0)
-        own = _own_mean(member, sample_indices, weight, rewards)
-        baseline = (group_mean[member] * size[member] - own) / others
-    elif options.mean == "group":
-        baseline = group_mean[member]
-    else:
-        baseline = np.full(rewards.shape, batch_mean if options.mean == "batch" else 0.0)
+        own = _means(rewards, sample, weight) - group_mean
+        centred = centred + own / np.maximum(size[member] - 1.0, 1.0)
 
-    scale: NDArray[np.float64]
-    if options.std == "group":
-        scale = group_std[member] + options.epsilon
+    if options.std == "mean":
+        _refuse_negative(rewards, group_ids, sample_indices)
+        values = np.where(group_mean > 0.0, centred / np.where(group_mean > 0.0, group_mean, 1.0), 0.0)
+    elif options.std == "none":
+        values = centred
     else:
-        scale = np.full(rewards.shape, batch_std + options.epsilon if options.std == "batch" else 1.0)
+        level = member if options.std == "group" else whole
+        values = centred / (_deviations(rewards - around, level, weight, unbiased=options.unbiased) + options.epsilon)
 
     trained = counted.copy()
     if options.mask_zero_variance:
         trained &= ~flat[member]
     if options.leave_one_out:
         trained &= size[member] > 1.0
-    same = _flat(rewards, member, counted, groups)
-    exact_zero = same[member] & (options.mean == "group")
-    values = np.where(trained & ~exact_zero, (rewards - baseline) / scale, 0.0)
-    return Outcomes(values, trained, counted, int(flat.sum()))
+    return Outcomes(np.where(trained, values, 0.0), trained, counted, int(flat.sum()))
+
+
+def _means(values: NDArray[np.float64], level: NDArray[np.int64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each sequence, the weighted mean of its level. Of equal values it is that value to the last bit."""
+    low = np.full(int(level.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(low, level[weight > 0], values[weight > 0])
+    low = np.where(np.isfinite(low), low, 0.0)
+    above = np.bincount(level, weight * (values - low[level]), len(low))
+    means: NDArray[np.float64] = (low + above / np.maximum(np.bincount(level, weight, len(low)), _LEAST))[level]
+    return means
+
+
+def _deviations(
+    centred: NDArray[np.float64], level: NDArray[np.int64], weight: NDArray[np.float64], *, unbiased: bool
+) -> NDArray[np.float64]:
+    """For each sequence, √(Σω·centred²/Σω) of its level, with `unbiased` over Σω − 1. Squares can't overflow."""
+    part = np.where(weight > 0, centred, 0.0)
+    high = np.zeros(int(level.max(initial=-1)) + 1)
+    np.maximum.at(high, level, np.abs(part))
+    share = part / np.maximum(high, _LEAST)[level]
+    total = np.bincount(level, weight, len(high))
+    freedom = np.maximum(total - 1.0, 1.0) if unbiased else np.maximum(total, _LEAST)
+    by_level = high * np.sqrt(np.bincount(level, weight * share * share, len(high)) / freedom)
+    deviations: NDArray[np.float64] = by_level[level]
+    return deviations
+
+
+def _refuse_negative(
+    rewards: NDArray[np.float64], group_ids: NDArray[np.int64], sample_indices: NDArray[np.int64]
+) -> None:
+    below = np.flatnonzero(rewards < 0.0)
+    if below.size:
+        first = int(below[0])
+        raise DataError(
+            f"sample {sample_indices[first]} of group {group_ids[first]} has the shaped reward {rewards[first]:g}, and "
+            "advantages divided by a group's mean reward need rewards ≥ 0",
+            fix="return rewards from 0 on, or set algorithm.advanced.advantageStd: group",
+        )
 
 
 def _flat(
@@ -125,22 +161,7 @@ def _sample_of(member: NDArray[np.int64], sample_indices: NDArray[np.int64]) -> 
     return dense
 
 
-def _sample_weights(
-    member: NDArray[np.int64], sample_indices: NDArray[np.int64], counted: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def _sample_weights(sample: NDArray[np.int64], counted: NDArray[np.bool_]) -> NDArray[np.float64]:
     """[sequences]: 1 over the number of counted sequences of its sample; 0 where a sequence isn't counted."""
-    sample = _sample_of(member, sample_indices)
     sequences = np.bincount(sample, counted.astype(np.float64), int(sample.max(initial=-1)) + 1)
     return np.where(counted, 1.0 / np.maximum(sequences[sample], 1.0), 0.0)
-
-
-def _own_mean(
-    member: NDArray[np.int64],
-    sample_indices: NDArray[np.int64],
-    weight: NDArray[np.float64],
-    rewards: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """[sequences]: the mean reward of the sample that a sequence belongs to."""
-    sample = _sample_of(member, sample_indices)
-    means: NDArray[np.float64] = np.bincount(sample, weight * rewards).astype(np.float64)
-    return means[sample]

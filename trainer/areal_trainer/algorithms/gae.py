@@ -1,7 +1,7 @@
-"""Generalised advantage estimation (GAE, arXiv 1506.02438) over packed sequences.
+"""Generalised advantage estimation (GAE, arXiv 1506.02438) over packed sequences, by token or by turn.
 
 Pure, in float64. Only action tokens are steps: prompt, tool and feedback tokens between them are skipped, not
-discounted.
+discounted. By turn, an answer is one step, however long it is.
 """
 
 from __future__ import annotations
@@ -57,4 +57,34 @@ def gae(
     returns = np.zeros(len(actions))
     advantages[places] = advantage[owner, column]
     returns[places] = (advantage + value)[owner, column]
+    return advantages, returns
+
+
+def turn_gae(
+    rewards: NDArray[np.float64],
+    values: NDArray[np.float64] | None,
+    actions: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+    turns: NDArray[np.int64],
+    *,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    bootstrap: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`gae` whose steps are turns: one has the sum of its rewards and the value at its *first* action token.
+
+    All action tokens of a turn get its advantage A and its return G = A + V.
+
+    Args:
+        turns: the turn of each token, numbers that grow along the batch and are no other sequence's, [tokens]
+    """
+    places = np.flatnonzero(actions)
+    _, first, turn = np.unique(turns[places], return_index=True, return_inverse=True)
+    begins = np.zeros(len(actions), np.bool_)
+    begins[places[first]] = True
+    summed = np.zeros(len(actions))
+    summed[begins] = np.bincount(turn, rewards[places], len(first))
+    by_turn = gae(summed, values, begins, offsets, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    advantages, returns = np.zeros(len(actions)), np.zeros(len(actions))
+    advantages[places], returns[places] = (found[places[first]][turn] for found in by_turn)
     return advantages, returns

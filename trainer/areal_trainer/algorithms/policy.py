@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from areal_trainer.algorithms.kl import kl
-from areal_trainer.algorithms.ratio import LIMIT, ImportanceLevel, importance_ratio, sequence_mean
+from areal_trainer.algorithms.dppo import DPPOOptions, dppo_loss
+from areal_trainer.algorithms.kl import kl_loss
+from areal_trainer.algorithms.ratio import LIMIT, ImportanceLevel, importance_ratio
 from areal_trainer.algorithms.rejection import RejectionRule, rejected
 from areal_trainer.algorithms.surrogate import Surrogate, surrogate_loss
 from areal_trainer.algorithms.weight import Weight, WeightTruncation, behaviour_weight
@@ -23,7 +24,7 @@ LossEstimator = Literal["k2", "k3", "k3u"]
 
 @dataclass(frozen=True)
 class KLLoss:
-    """β·κ(ℓ − f) in the loss. k1 is no choice: its expected gradient is 0 (arXiv 2510.01555)."""
+    """β·κ(ℓ − f) in the loss, κ no steeper than 10. k1 is no choice: its expected gradient is 0 (arXiv 2510.01555)."""
 
     coefficient: float
     estimator: LossEstimator = "k2"
@@ -33,7 +34,7 @@ class KLLoss:
 class PolicyOptions:
     """What the loss of a token is made of."""
 
-    surrogate: Surrogate = field(default_factory=Surrogate)
+    surrogate: Surrogate | DPPOOptions = field(default_factory=Surrogate)
     importance: ImportanceLevel = "token"
     weight: Weight = "token"
     truncate: WeightTruncation | None = None
@@ -69,8 +70,8 @@ def policy_loss(
 ) -> PolicyTerms:
     """w·surrogate(u, A) with u = π_θ/π_prox and the constant w = π_prox/π_behav (arXiv 2505.24298, eq. 5).
 
-    With π_prox = π_behav it is the plain algorithm. Where the level is the sequence, its tokens here are all of its
-    trained tokens.
+    With π_prox = π_behav it is the plain algorithm; DPPO measures from π_behav always. Where the level is the sequence,
+    its tokens here are all of its trained tokens, and each keeps its own advantage.
 
     Args:
         logprobs: of π_θ, with gradient, [tokens]
@@ -89,10 +90,12 @@ def policy_loss(
     weight = behaviour_weight(distance, sequence, options.weight, options.truncate)
     weight = torch.where(out, torch.zeros_like(weight), weight)
     centre = torch.where(torch.isfinite(proximal), proximal, logprobs.detach())  # inf · 0 would put NaN into gradients
-    ratio = importance_ratio(logprobs, centre, sequence, options.importance)
-    if options.importance == "sequence":
-        advantages = sequence_mean(advantages, sequence)
-    loss, clipped = surrogate_loss(logprobs, ratio, advantages, options.surrogate)
+    if isinstance(options.surrogate, DPPOOptions):
+        made = torch.where(torch.isfinite(behaviour), behaviour, logprobs.detach())
+        loss, clipped, ratio = dppo_loss(logprobs, made, advantages, options.surrogate)
+    else:
+        ratio = importance_ratio(logprobs, centre, sequence, options.importance)
+        loss, clipped = surrogate_loss(logprobs, ratio, advantages, options.surrogate)
     loss = torch.where(out, torch.zeros_like(loss), weight * loss)
     divergence = torch.zeros_like(loss)
     regulariser = torch.zeros_like(loss)
@@ -120,6 +123,6 @@ def policy_loss(
 def _divergence(logprobs: Tensor, reference: Tensor, behaviour: Tensor, options: KLLoss) -> Tensor:
     """κ by token. k3u carries its own importance ratio e^{ℓ−b}, with gradient: unbiased off policy (2512.02556)."""
     if options.estimator == "k2":
-        return kl(logprobs, reference, "k2")
-    value = kl(logprobs, reference, "k3")
+        return kl_loss(logprobs, reference, "k2")
+    value = kl_loss(logprobs, reference, "k3")
     return value if options.estimator == "k3" else torch.exp((logprobs - behaviour).clamp(-LIMIT, LIMIT)) * value

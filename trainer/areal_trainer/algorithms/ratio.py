@@ -1,4 +1,4 @@
-"""Importance ratios u = π_θ/π_prox of a token or of a whole sequence (GSPO, arXiv 2507.18071).
+"""Importance ratios u = π_θ/π_prox of a token or of its whole sequence (GSPO-token, arXiv 2507.18071, eq. 14).
 
 Pure. Sums over a sequence need all of its tokens: a micro-batch holds whole sequences.
 """
@@ -28,8 +28,13 @@ def sequence_mean(values: Tensor, sequence: Tensor) -> Tensor:
 
 
 def importance_ratio(logprobs: Tensor, proximal: Tensor, sequence: Tensor, level: ImportanceLevel) -> Tensor:
-    """u = exp(ℓ − p), or for a sequence the exponential of its mean, which all its tokens share. [tokens]."""
+    """u = exp(ℓ − p), or the exponential of its sequence's mean, u_s, as sg(u_s)·e^{ℓ − sg(ℓ)}. [tokens].
+
+    The value is the same for all tokens of a sequence, the gradient is each token's own: tokens may have advantages of
+    their own, and with equal ones the sequence's gradient is that of u_s itself.
+    """
     delta = logprobs - proximal
-    if level == "sequence":
-        delta = sequence_mean(delta, sequence)
-    return torch.exp(delta.clamp(-LIMIT, LIMIT))
+    if level == "token":
+        return torch.exp(delta.clamp(-LIMIT, LIMIT))
+    shared = torch.exp(sequence_mean(delta.detach(), sequence).clamp(-LIMIT, LIMIT))
+    return shared * torch.exp(logprobs - logprobs.detach())

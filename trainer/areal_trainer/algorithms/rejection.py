@@ -17,7 +17,7 @@ from areal_trainer.algorithms.ratio import sequence_mean, sequence_sum
 
 Metric = Literal["ratio", "k1", "k2", "k3", "binaryKl"]
 
-_SMALLEST = 1e-8  # of a probability in binaryKl
+_SMALLEST = 1e-8  # of a coin's probability
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RejectionRule:
 
     metric: Metric = "ratio"
     level: Literal["token", "sequence"] = "token"
-    aggregate: Literal["mean", "sum", "max"] = "mean"  # of a sequence's tokens
+    aggregate: Literal["mean", "sum", "max", "min"] = "mean"  # of a sequence's tokens
     upper: float | None = None
     lower: float | None = None
 
@@ -57,12 +57,13 @@ def _metric(metric: Metric, proximal: Tensor, behaviour: Tensor) -> Tensor:
         return 0.5 * distance * distance
     if metric == "k3":  # of e^d: tokens come from the behaviour policy, so its mean there is KL(behaviour‖proximal)
         return torch.expm1(distance) - distance
-    ours, theirs = (values.exp().clamp(_SMALLEST, 1.0 - _SMALLEST) for values in (proximal, behaviour))
-    return torch.maximum(_bernoulli(ours, theirs), _bernoulli(theirs, ours))
+    ours, theirs = proximal.exp(), behaviour.exp()
+    return torch.maximum(coin_kl(ours, theirs), coin_kl(theirs, ours))
 
 
-def _bernoulli(x: Tensor, y: Tensor) -> Tensor:
-    """KL of two coins that show heads with probability x and y."""
+def coin_kl(x: Tensor, y: Tensor) -> Tensor:
+    """KL of two coins that show heads with probability x and y, in nats."""
+    x, y = (values.clamp(_SMALLEST, 1.0 - _SMALLEST) for values in (x, y))
     return x * (x / y).log() + (1.0 - x) * ((1.0 - x) / (1.0 - y)).log()
 
 
@@ -72,5 +73,5 @@ def _of_sequence(values: Tensor, sequence: Tensor, rule: RejectionRule) -> Tenso
     if rule.aggregate == "sum":
         return sequence_sum(values, sequence)
     _, member = torch.unique(sequence, return_inverse=True)
-    most = torch.full((int(member.max()) + 1 if member.numel() else 0,), -torch.inf, dtype=values.dtype)
-    return most.to(values.device).scatter_reduce(0, member, values, "amax")[member]
+    farthest = torch.zeros(int(member.max()) + 1 if member.numel() else 0, dtype=values.dtype, device=values.device)
+    return farthest.scatter_reduce(0, member, values, f"a{rule.aggregate}", include_self=False)[member]

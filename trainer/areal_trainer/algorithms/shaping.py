@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class OverlongPenalty:
-    """Soft punishment of long answers (DAPO, arXiv 2503.14476, eq. 13), without its floor."""
+    """Soft punishment of long answers (DAPO, arXiv 2503.14476, eq. 13): from 0 down to −factor, and no lower."""
 
     max_tokens: int  # L_max: the longest answer that is expected
     window: int  # L_win: from L_max − L_win on, the penalty grows linearly
-    factor: float = 1.0  # the penalty at L_max
+    factor: float = 1.0  # the penalty at L_max and beyond
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.max_tokens < self.window:
@@ -48,6 +48,6 @@ def shape_rewards(
     if options.overlong is not None:
         limit = options.overlong
         over = action_tokens - (limit.max_tokens - limit.window)
-        shaped = shaped + np.minimum(0.0, -over / limit.window * limit.factor)
+        shaped = shaped - np.clip(over / limit.window, 0.0, 1.0) * limit.factor
     shaped = (shaped + options.bias) * options.scale
     return shaped if options.clip is None else np.clip(shaped, -options.clip, options.clip)

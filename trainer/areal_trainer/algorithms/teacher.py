@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+_LARGEST = 20.0  # of a log-ratio: one impossible token would outweigh the batch
+
 
 def taught(
     advantages: NDArray[np.float64],
@@ -19,7 +21,7 @@ def taught(
     teacher: NDArray[np.float32],
     coefficient: float,
 ) -> NDArray[np.float64]:
-    """A_j − c·(p_j − q_j) on every action token, the given advantages elsewhere. [tokens].
+    """A_j − c·clip(p_j − q_j, ±20) on every action token, the given advantages elsewhere. [tokens].
 
     Args:
         advantages: of the rewards, normalised already: normalising afterwards would rescale the teacher's part
@@ -29,7 +31,7 @@ def taught(
         coefficient: c
     """
     gap = policy.astype(np.float64) - teacher.astype(np.float64)
-    return np.where(actions, advantages - coefficient * gap, advantages)
+    return np.where(actions, advantages - coefficient * np.clip(gap, -_LARGEST, _LARGEST), advantages)
 
 
 def teacher_kl(trained: NDArray[np.bool_], policy: NDArray[np.float32], teacher: NDArray[np.float32]) -> float | None:

@@ -67,6 +67,18 @@ class TokenBatch:
         dense: NDArray[np.int64] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
         return dense
 
+    @property
+    def turns(self) -> NDArray[np.int64]:
+        """[T]: a number for each stretch of tokens that the policy made, and that of the turn before between them.
+
+        Two answers with nothing between them are one turn.
+        """
+        made = self.versions != NO_VERSION
+        begins = made & ~np.concatenate([[False], made[:-1]])
+        begins[self.offsets[:-1][self.lengths > 0]] = True
+        turns: NDArray[np.int64] = np.cumsum(begins)
+        return turns
+
     def trainable(self) -> NDArray[np.bool_]:
         """[T]: the tokens a gradient can reach: masked in, and not first (nothing predicts a first token)."""
         mask = self.loss_mask.copy()

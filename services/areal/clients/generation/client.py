@@ -285,7 +285,7 @@ class GenerationClient:
                 stop_token_ids=sampling.stop_token_ids,
                 stop=sampling.stop,
                 seed=ask.seed,
-                min_new_tokens=max(0, sampling.min_new_tokens - made.tokens),
+                min_new_tokens=min(max(0, sampling.min_new_tokens - made.tokens), made.remaining),
                 ignore_eos=sampling.ignore_eos,
             ),
             floor=generation.floor,

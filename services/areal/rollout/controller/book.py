@@ -51,7 +51,7 @@ class Book:
         self.ranks = GroupRanks(tombstones)
         self.tally = Tally()
         self.streak = Streak()
-        self.bad_rows = BadRows()
+        self.bad_rows = BadRows(position.settings.batch_groups)
         self.groups: dict[int, PromptGroup] = {}
         self.committed = 0  # a checkpoint holds every group below
         self.next_admission = self.ranks.last + 1

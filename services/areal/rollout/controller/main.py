@@ -13,6 +13,7 @@ from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.resolved_algorithm import resolve
 
+FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
 _BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding of what repeats
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
@@ -29,7 +30,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         max_concurrent=rollout.max_concurrent_rollouts,
         group_deadline_s=rollout.group_deadline_seconds,
         filter_zero_variance=resolve(spec).zero_variance == "filter",
-        max_filtered_per_step=rollout.max_filtered_per_step,
+        max_filtered_per_step=rollout.max_filtered_per_step or FILTERED_BATCHES * algorithm.batch_size,
         max_bad_row_share=rollout.max_bad_row_share,
         bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * _BYTES_PER_TOKEN,
         budget_bytes=int(spec.replay.budget_bytes),

@@ -145,6 +145,9 @@ def _settings(job: ResolvedJob) -> EpisodeSettings:
         max_new_tokens=wanted.max_new_tokens,
         top_p=wanted.top_p,
         top_k=wanted.top_k,
+        min_new_tokens=wanted.min_new_tokens,
+        stop=tuple(wanted.stop),
+        stop_token_ids=tuple(wanted.stop_token_ids),
     )
     return EpisodeSettings(
         seed=job.spec.seed,
