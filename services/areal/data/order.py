@@ -101,6 +101,11 @@ class RowOrder:
         source = self._cycle[at]
         return SourceVisit(source, cycles * self._places[source] + self._before[at])
 
+    def visits(self, source: int, groups: int) -> int:
+        """How many of the first `groups` groups are of a source."""
+        cycles, at = divmod(groups, len(self._cycle))
+        return cycles * self._places[source] + self._cycle[:at].count(source)
+
     def row_at(self, source: int, position: int) -> int:
         """The row at a position of one source's own order."""
         first = sum(other.rows for other in self.sources[:source])

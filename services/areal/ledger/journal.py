@@ -24,6 +24,25 @@ class Tombstone:
     reason: str
     fence: int  # of the controller
     detail: str = ""
+    passes: int = 0
+    tries: int = 0  # samples that were scored, where somebody counts
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGroup:
+    """How many of a group's samples passed."""
+
+    group: int
+    passes: int
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """Rows are judged by what groups below `committed` measured; that counts from `from_group` on."""
+
+    committed: int
+    from_group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,8 @@ class JournalState:
     tombstones: dict[int, Tombstone] = field(default_factory=dict)
     cursor: Cursor | None = None
     short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
+    pools: list[MeasuredGroup | PoolChange] = field(default_factory=list)  # in their order
+    starts: int = 0  # of controllers
     torn: int = 0  # lines that a crash cut
     damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
 
@@ -105,12 +126,26 @@ class Journal:
         if tombstones and not self._fence:
             self.start(tombstones[0].fence)
         self._append(
-            [{"kind": "tombstone", "group": t.group, "reason": t.reason, "detail": t.detail} for t in tombstones]
+            [
+                {"kind": "tombstone", "group": t.group, "reason": t.reason, "detail": t.detail}
+                | ({"passes": t.passes, "tries": t.tries} if t.tries else {})
+                for t in tombstones
+            ]
         )
 
-    def append_cursor(self, fence: int, next_group: int, step: int) -> None:
-        """A trainer of that fence took every group below `next_group`, the last for `step`."""
-        self._append([{"kind": "cursor", "trainer_fence": fence, "next_group": next_group, "step": step}])
+    def append_cursor(
+        self, fence: int, next_group: int, step: int, measured: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        """A trainer of that fence took every group below `next_group`, the last for `step`.
+
+        `measured` are (group, passes, tries) of what it took, where somebody counts.
+        """
+        more = {"measured": list(measured)} if measured else {}
+        self._append([{"kind": "cursor", "trainer_fence": fence, "next_group": next_group, "step": step, **more}])
+
+    def append_pools(self, committed: int, from_group: int) -> None:
+        """Rows are judged: see `PoolChange`."""
+        self._append([{"kind": "pools", "committed": committed, "from_group": from_group}])
 
     def append_short(self, group: int, indices: Sequence[int]) -> None:
         """A group closes complete with these samples only, its deadline being over."""
@@ -168,10 +203,17 @@ def apply(state: JournalState, record: Record) -> None:
         return  # of an old controller
     state.fence = fence
     match record["kind"]:
+        case "start":
+            state.starts += 1
         case "tombstone":
             group = int(record["group"])
             state.tombstones.setdefault(group, Tombstone(group, record["reason"], fence, record["detail"]))
+            if "tries" in record:
+                state.pools.append(MeasuredGroup(group, int(record["passes"]), int(record["tries"])))
+        case "pools":
+            state.pools.append(PoolChange(int(record["committed"]), int(record["from_group"])))
         case "cursor":
+            state.pools += [MeasuredGroup(*counts) for counts in record.get("measured", ())]
             cursor = Cursor(int(record["trainer_fence"]), int(record["next_group"]), int(record["step"]))
             if state.cursor is None or cursor.fence >= state.cursor.fence:
                 state.cursor = cursor

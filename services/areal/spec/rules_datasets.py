@@ -184,6 +184,28 @@ def long_prompts(job: RLJob, facts: Facts) -> str | None:
     return "nothing here knows how long a prompt may be, so none can be dropped"
 
 
+@rule(
+    "pools-of-rl",
+    "spec.dataset.pools",
+    "Pools have rewards to go by: they are RL's, and the easy begin above the hard.",
+    fix="Remove dataset.pools from a training on fixed rows; set easyFrom above hardUpTo.",
+    cel=(
+        "!has(self.spec.dataset.pools) || !has(self.spec.training) && (!has(self.spec.dataset.pools.hardUpTo) || "
+        "self.spec.dataset.pools.hardUpTo < self.spec.dataset.pools.easyFrom)"
+    ),
+    every_training=True,
+)
+def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
+    pools = job.spec.dataset.pools
+    if pools is None:
+        return None
+    if not job.spec.is_rl:
+        return "a training on fixed rows has no rewards"
+    if pools.hard_up_to is None or pools.hard_up_to < pools.easy_from:
+        return None
+    return f"rows are easy from {pools.easy_from:g} and hard up to {pools.hard_up_to:g}: some would be both"
+
+
 RULES = (
     train_source,
     each_source,
@@ -195,4 +217,5 @@ RULES = (
     evaluation_rows,
     prompt_too_long,
     long_prompts,
+    pools_of_rl,
 )

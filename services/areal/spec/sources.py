@@ -140,6 +140,21 @@ class TrainSource(DatasetSource):
     )
 
 
+class DifficultyPools(SpecBlock):
+    """Rows are left out by the pass rate that their samples have had. Which ones changes with checkpoints only."""
+
+    easy_from: float = knob(1.0, what="A row with at least this pass rate is easy, and left out.", gt=0, le=1)
+    hard_up_to: float | None = knob(
+        None, what="A row with at most this pass rate is hard, and left out; none is unless given.", ge=0, lt=1
+    )
+    pass_score: float = knob(1.0, what="The reward from which a sample passes.")
+    min_tries: int = knob(8, what="A row is judged once it has so many new samples.", unit="samples", ge=1, le=10**6)
+    revisit_epochs: int | None = knob(
+        None, what="In each so many-th epoch of a source its left-out rows come back; never unless given.",
+        unit="epochs", ge=2, le=10**6,
+    )  # fmt: skip
+
+
 class Dataset(SpecBlock):
     """What is trained on, and what is only ever measured."""
 
@@ -151,6 +166,10 @@ class Dataset(SpecBlock):
     )  # fmt: skip
     form: Literal["one", "auto"] = knob(
         "one", what="Each source's rows have the form of its first row (one), or each row a form of its own (auto)."
+    )
+
+    pools: DifficultyPools | None = knob(
+        None, what="Leave out rows that the policy has learned, or can't learn yet; all rows stay unless given."
     )
 
     @property

@@ -18,6 +18,7 @@ from areal.rollout.controller.decisions import (
     Decision,
     GrantLease,
     JournalCursor,
+    JournalPools,
     JournalTombstone,
     KeepHot,
     KeepServed,
@@ -34,6 +35,7 @@ from areal.rollout.controller.inputs import (
     Input,
     KeptOnDisk,
     LedgerScanned,
+    PoolsJournalled,
     PublishWeights,
     ServerBeat,
     TombstoneJournalled,
@@ -73,7 +75,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.core = Controller(self.settings, self.rebuilt, self.now)
         self.seen: list[Decision] = []
-        self.unwritten: list[JournalTombstone | JournalCursor] = []
+        self.unwritten: list[JournalTombstone | JournalCursor | JournalPools] = []
         self.tickets = 100
         self.run()
 
@@ -89,7 +91,7 @@ class Bench:
 
     def _carry(self, decision: Decision) -> None:
         match decision:
-            case JournalTombstone() | JournalCursor():
+            case JournalTombstone() | JournalCursor() | JournalPools():
                 self.unwritten.append(decision)
                 if self.journalling:
                     self.write()
@@ -113,6 +115,8 @@ class Bench:
         for entry in entries:
             if isinstance(entry, JournalTombstone):
                 self.core.take(TombstoneJournalled(entry.group, entry.reason), self.now)
+            elif isinstance(entry, JournalPools):
+                self.core.take(PoolsJournalled(entry.committed), self.now)
             else:
                 self.core.take(CursorJournalled(entry.ticket), self.now)
 

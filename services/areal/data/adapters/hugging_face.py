@@ -103,7 +103,7 @@ def _patterns(config: Mapping[str, Any], split: str) -> list[str]:
     """A config's patterns of files for a split; a list or text without splits is all of it `train`."""
     given = config.get("data_files")
     entries = given if isinstance(given, list) else [given]
-    found = []
+    found: list[Any] = []
     for entry in entries:
         paths = entry.get("path") if isinstance(entry, dict) and entry.get("split") == split else entry
         if isinstance(paths, dict) or (paths is entry and split != "train"):

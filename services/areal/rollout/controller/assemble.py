@@ -115,6 +115,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     log.info("controller f%d starts", fence)
     journal = Journal(parts.paths.journal)
     state = journal.start(fence)
+    parts.rows.replay(state.pools)
     newest = partial(fences.newest, parts.paths.fences, "controller")
     kept = KeptFile(parts.paths.kept, fence, newest, parts.job_digest)
     evaluations = EvaluationsFile(parts.paths.evaluations)
@@ -129,7 +130,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     core.book.tally.ends.update(read_ends(parts.paths.kept))
     ends = EndsKeeper(parts.paths.kept, fence, core.book.tally)
     outlets = Outlets(
-        journal=JournalWriter(journal, fence, newest),
+        journal=JournalWriter(journal, fence, newest, parts.rows.journalled),
         link=LedgerLink(parts.ledger, fence, settings.group_size, parts.waits, view.run_id),
         kept=KeptWriter(kept),
         evaluations=evaluations,

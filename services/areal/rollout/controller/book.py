@@ -61,6 +61,9 @@ class Book:
         self.ranks_changed = False
         self._emit = emit
         self._scans = 0
+        self.claims_below: int | None = (
+            None  # workers may hold groups below that nothing here shows; None: not known yet
+        )
         self._claimed = 0  # groups that were created because a worker says that it, or another, must hold them
 
     # ---- what follows from the state
@@ -209,7 +212,10 @@ class Book:
         self._drop_lease(group)
         group.phase = GroupPhase.DECIDED
         self.open.discard(group.index)
-        self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail))
+        counts = (0, 0)
+        if self.settings.pass_score is not None and verdict.reason == TombstoneReason.FILTERED:
+            counts = group.passes(self.settings.pass_score)
+        self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail, *counts))
 
     def journalled(self, now: float, index: int, reason: str) -> None:
         """The tombstone is on disk: now it counts, and the ledger is told."""
@@ -311,6 +317,7 @@ class Book:
             held.group < self.cursor
             or held.group in self.ranks
             or claimed > max(self.settings.max_concurrent, _CLAIMED)
+            or (unknown and self._beyond_claims(held.group))
         ):
             return False
         self._claimed = claimed
@@ -328,6 +335,16 @@ class Book:
         group.not_before = min(group.not_before, now) if group.not_before != HELD else now
         group.told_floor = self.floor(group)
         return True
+
+    def bound_claims(self, restarted: bool) -> None:
+        """The ledger was compared: what an earlier controller admitted, and only workers know, lies below a bound."""
+        if self.claims_below is None:
+            more = max(self.settings.max_concurrent, _CLAIMED)
+            self.claims_below = self.next_admission + more if restarted else 0
+
+    def _beyond_claims(self, index: int) -> bool:
+        """Whether a group has the row of a newer judgement than a worker that holds it could know."""
+        return self.settings.pass_score is not None and self.claims_below is not None and index >= self.claims_below
 
     # ---- the ledger
 
@@ -416,6 +433,14 @@ class Book:
         self.next_admission = max(self.next_admission, cursor)
         for index in [g for g in self.open if g < cursor]:
             self._drop_lease(self.groups[index])
+
+    def measured(self, before: int, below: int) -> tuple[tuple[int, int, int], ...]:
+        """Of the complete groups from `before` on and below `below`: group, passes, tries. None where nobody counts."""
+        score = self.settings.pass_score
+        if score is None:
+            return ()
+        found = (group for g in range(before, below) if (group := self.groups.get(g)) is not None)
+        return tuple((group.index, *group.passes(score)) for group in found if group.phase is GroupPhase.CLOSED)
 
     def commit(self, group: int) -> None:
         """A checkpoint holds every group below: forget them."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Protocol, TypeAlias
 
-from areal.ledger.journal import JournalState
+from areal.ledger.journal import JournalState, PoolChange
 from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
@@ -27,6 +27,7 @@ from areal.rollout.controller.decisions import (
     FloorChanged,
     GrantLease,
     JournalCursor,
+    JournalPools,
     JournalTombstone,
     KeepHot,
     KeepServed,
@@ -47,12 +48,13 @@ from areal.rollout.controller.inputs import (
     KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
+    PoolsJournalled,
     TombstoneJournalled,
 )
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
-Entry: TypeAlias = JournalTombstone | JournalCursor | CloseGroup
+Entry: TypeAlias = JournalTombstone | JournalCursor | JournalPools | CloseGroup
 Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
 LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
 WorkOrder: TypeAlias = GrantLease | Revoke | FloorChanged | LeaseEvaluation
@@ -151,6 +153,8 @@ class Carrier:
                     self.post(TombstoneJournalled(group, reason))
                 case JournalCursor(ticket):
                     self.post(CursorJournalled(ticket))
+                case JournalPools(committed):
+                    self.post(PoolsJournalled(committed))
                 case CloseGroup(epoch):
                     if epoch == self.core.book.epoch:
                         self._to_ask.append(entry)
@@ -201,7 +205,7 @@ class Carrier:
             match decision:
                 case GrantLease() | Revoke() | FloorChanged() | LeaseEvaluation():
                     ports.order(decision)
-                case JournalTombstone() | JournalCursor() | CloseGroup(short=True):
+                case JournalTombstone() | JournalCursor() | JournalPools() | CloseGroup(short=True):
                     self._to_write.append(decision)
                 case CloseGroup() | ReopenGroup() | ScanLedger() | AdvanceLedger():
                     self._to_ask.append(decision)
@@ -274,5 +278,8 @@ def rebuild(
         trainer_step=(next_group - below) // settings.batch_groups,
         served=kept.served,
         evaluated=evaluated,
+        pooled=max((change.committed for change in journal.pools if isinstance(change, PoolChange)), default=0),
+        pools_from=max((change.from_group for change in journal.pools if isinstance(change, PoolChange)), default=0),
+        restarted=journal.starts > 1,
     )
     return settings, rebuilt

@@ -20,6 +20,7 @@ from areal.rollout.controller.decisions import (
     CallAnswer,
     Decision,
     FleetChanged,
+    JournalPools,
     KeepHot,
     Resend,
     Revoke,
@@ -38,6 +39,7 @@ from areal.rollout.controller.inputs import (
     KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
+    PoolsJournalled,
     ProposeTombstone,
     PublishWeights,
     ServerBeat,
@@ -68,6 +70,9 @@ class Rebuilt:
     trainer_step: int = 0  # version that follows from the last cursor told
     served: PublishedWeights | None = None
     evaluated: Iterable[str] = ()
+    pooled: int = 0  # rows are judged by what groups below measured
+    pools_from: int = 0  # which counts from this group on
+    restarted: bool = False  # an earlier controller may have admitted groups that nothing here shows
 
 
 class Controller:
@@ -90,8 +95,11 @@ class Controller:
         self._scan_again_at: float | None = None
         self._calls: deque[AttachTrainer | PublishWeights | SetHotFields] = deque()  # behind the one that waits
         self._keeping: PublishWeights | SetHotFields | None = None  # waits until what it changes is on disk
+        self._pooled, self._pools_from, self._pools_pending = rebuilt.pooled, rebuilt.pools_from, False
+        self._restarted = rebuilt.restarted
         if self._comparable(now, rebuilt.view):
             self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
+            self.book.bound_claims(self._restarted)
         if rebuilt.served is not None:
             self._out.append(WantWeights(rebuilt.served))
             self.evaluations.published(rebuilt.served)
@@ -157,6 +165,8 @@ class Controller:
                 self._next_calls()
             case TombstoneJournalled(group, reason):
                 self.book.journalled(now, group, reason)
+            case PoolsJournalled(committed):
+                self._pooled, self._pools_pending = committed, False
             case CursorJournalled(ticket):
                 self.desk.cursor_journalled(ticket)
             case GroupClosed(epoch, group, outcome, missing):
@@ -259,6 +269,7 @@ class Controller:
         lost = epoch > self._reconciled_epoch
         self._reconciled_epoch = epoch
         closing = self.book.reconcile(now, view, lost=lost, grace_s=self.settings.resend_grace_s if lost else 0.0)
+        self.book.bound_claims(self._restarted)
         if self.desk.attaching:
             self.book.drop_what_does_not_fit()
         self.desk.scanned(ticket, closing)
@@ -307,9 +318,10 @@ class Controller:
         if self.book.ranks_changed:
             self.book.ranks_changed = False
             loosen(self.book, self._out.append)
+        self._judge_rows()
         newest = self.fleet.newest_version
         admit = 0
-        if not self.desk.finished and not self.fleet.refusal():
+        if not self.desk.finished and not self.fleet.refusal() and not self._pools_pending:
             most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
             admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)
         self.last_round = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
@@ -325,6 +337,18 @@ class Controller:
         out = list(self._out)
         self._out.clear()  # the parts hold this list's append
         return out
+
+    def _judge_rows(self) -> None:
+        """A checkpoint holds more groups: rows are judged by what they measured, for groups that nobody has yet.
+
+        Nothing is admitted until that is on disk, so that a group has the same row after any restart.
+        """
+        book, bound = self.book, self.book.claims_below
+        if self.settings.pass_score is None or bound is None or self._pools_pending or book.committed <= self._pooled:
+            return
+        self._pools_pending = True
+        self._pools_from = max(self._pools_from, book.next_admission, bound)
+        self._out.append(JournalPools(book.committed, self._pools_from))
 
     def _finish(self) -> None:
         """The trainer is done: end what is left, measure the last version, then stop."""

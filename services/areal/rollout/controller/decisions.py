@@ -59,16 +59,30 @@ class JournalTombstone:
     group: int
     reason: str
     detail: str
+    passes: int = 0
+    tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JournalCursor:
-    """Write and fsync the trainer's position; answered by `CursorJournalled`."""
+    """Write and fsync the trainer's position; answered by `CursorJournalled`.
+
+    `measured` are (group, passes, tries) of the groups that it took, where the job has pools.
+    """
 
     ticket: int
     fence: int
     next_group: int
     step: int
+    measured: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPools:
+    """Write and fsync that rows are judged anew from `from_group` on; answered by `PoolsJournalled`."""
+
+    committed: int
+    from_group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +205,7 @@ Decision: TypeAlias = (
     | FloorChanged
     | JournalTombstone
     | JournalCursor
+    | JournalPools
     | CloseGroup
     | ReopenGroup
     | ScanLedger

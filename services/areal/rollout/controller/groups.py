@@ -80,6 +80,11 @@ class PromptGroup:
         self.working.clear()
         self.has_tokens = False
 
+    def passes(self, score: float) -> tuple[int, int]:
+        """How many of its samples earned at least `score`, and how many were scored at all."""
+        scored = [figures.reward for figures in self.done.values() if not figures.masked]
+        return sum(reward >= score for reward in scored), len(scored)
+
     def same_rewards(self) -> bool:
         """Whether all samples that are trained earned the same, so that the group's advantages are zero.
 

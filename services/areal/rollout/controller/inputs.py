@@ -107,6 +107,13 @@ class CursorJournalled:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolsJournalled:
+    """The change of pools is on disk: groups may be admitted again."""
+
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeptOnDisk:
     """What was last to be kept is on disk."""
 
@@ -143,6 +150,7 @@ Input: TypeAlias = (
     | Call
     | TombstoneJournalled
     | CursorJournalled
+    | PoolsJournalled
     | KeptOnDisk
     | GroupClosed
     | LedgerScanned

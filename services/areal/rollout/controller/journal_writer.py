@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from areal.ledger.journal import Journal, Tombstone
 from areal.rollout.controller.carrier import Carrier, Entry
-from areal.rollout.controller.decisions import JournalCursor, JournalTombstone
+from areal.rollout.controller.decisions import JournalCursor, JournalPools, JournalTombstone
 from areal.rollout.controller.disk_writer import write_to_the_end
 from areal.rollout.controller.kept import check_alive
 
@@ -23,12 +23,15 @@ def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest
     tombstones: list[Tombstone] = []
     for entry in entries:
         if isinstance(entry, JournalTombstone):
-            tombstones.append(Tombstone(entry.group, entry.reason, fence, entry.detail[-_DETAIL_CHARS:]))
+            detail = entry.detail[-_DETAIL_CHARS:]
+            tombstones.append(Tombstone(entry.group, entry.reason, fence, detail, entry.passes, entry.tries))
             continue
         journal.append_tombstones(tombstones)
         tombstones = []
         if isinstance(entry, JournalCursor):
-            journal.append_cursor(entry.fence, entry.next_group, entry.step)
+            journal.append_cursor(entry.fence, entry.next_group, entry.step, entry.measured)
+        elif isinstance(entry, JournalPools):
+            journal.append_pools(entry.committed, entry.from_group)
         else:
             journal.append_short(entry.group, entry.indices)
     journal.append_tombstones(tombstones)
@@ -36,12 +39,15 @@ def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest
 
 
 class JournalWriter:
-    """The task that writes. Ends by FencedError when a newer controller began."""
+    """The task that writes, and tells `written` what is on disk. Ends by FencedError when a newer controller began."""
 
-    def __init__(self, journal: Journal, fence: int, newest: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, fence: int, newest: Callable[[], int], written: Callable[[Sequence[Entry]], None]
+    ) -> None:
         self._journal = journal
         self._fence = fence
         self._newest = newest
+        self._written = written
         self._batches: asyncio.Queue[Sequence[Entry]] = asyncio.Queue()
 
     def submit(self, entries: Sequence[Entry]) -> None:
@@ -53,4 +59,5 @@ class JournalWriter:
         while True:
             entries = await self._batches.get()
             await write_to_the_end(write_entries, self._journal, entries, self._fence, self._newest)
+            self._written(entries)
             carrier.journalled()

@@ -44,6 +44,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         evaluation_pass_at=tuple(evaluation.passes),
         evaluation_sets=evaluation_sets,
         evaluation_pins=evaluation.one_version,
+        pass_score=spec.dataset.pools.pass_score if spec.dataset.pools is not None else None,
     )
 
 
@@ -52,7 +53,7 @@ async def run(ctx: RoleContext) -> int:
     job = ctx.resolved
     layout, spec = job.layout, job.spec
     train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
-    rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed)
+    rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed, spec.dataset.pools)
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
     settings = settings_of(job, count, rows.evaluation_sets(column, count) if column else ())

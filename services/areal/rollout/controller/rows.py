@@ -1,25 +1,35 @@
 """Dataset cursor: the row of a prompt group or of an evaluation.
 
-Owns the dataset cursor: g decides, nothing else.
+Owns the dataset cursor: g decides, and with pools what the journal says that was measured; nothing else.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
 
+from areal.data.pools import PooledOrder
 from areal.data.snapshot import Snapshot
 from areal.errors import DataError
+from areal.ledger.journal import MeasuredGroup, PoolChange
+from areal.rollout.controller.decisions import JournalCursor, JournalPools, JournalTombstone
+from areal.spec.sources import DifficultyPools
+
+log = logging.getLogger(__name__)
 
 
 class PreparedRows:
     """The prepared training rows in the job's order, and the evaluation rows in theirs."""
 
-    def __init__(self, train: Path, evaluation: Path | None, seed: int) -> None:
+    def __init__(self, train: Path, evaluation: Path | None, seed: int, pools: DifficultyPools | None = None) -> None:
         self._train = Snapshot(train)
         self._evaluation = Snapshot(evaluation) if evaluation is not None else None
-        self._order = self._train.order(seed)
+        order = self._train.order(seed)
+        self._pooled = PooledOrder(order, pools) if pools is not None else None
+        self._order = self._pooled or order
 
     def row(self, group: int) -> bytes:
         """The row of prompt group `group`, as JSON."""
@@ -28,6 +38,30 @@ class PreparedRows:
     def place(self, group: int) -> str:
         """Where the group's row is, for people."""
         return self._train.place(self._order.row(group))
+
+    def replay(self, told: Sequence[MeasuredGroup | PoolChange]) -> None:
+        """What a journal says of pools, in its order."""
+        if self._pooled is None:
+            return
+        for each in told:
+            if isinstance(each, MeasuredGroup):
+                self._pooled.measured(each.group, each.passes, each.tries)
+            else:
+                self._pooled.judge(each.committed, each.from_group)
+                log.info("pools from group %d on: %s", each.from_group, dict(self._pooled.counts()))
+
+    def journalled(self, entries: Sequence[object]) -> None:
+        """The same of entries that are on disk now."""
+        for entry in entries:
+            match entry:
+                case JournalTombstone(group=group, passes=passes, tries=tries) if tries:
+                    self.replay([MeasuredGroup(group, passes, tries)])
+                case JournalCursor(measured=measured):
+                    self.replay([MeasuredGroup(*counts) for counts in measured])
+                case JournalPools(committed, from_group):
+                    self.replay([PoolChange(committed, from_group)])
+                case _:
+                    pass
 
     def evaluation_row(self, row: int) -> bytes:
         """Row `row` of the evaluation set, as JSON."""

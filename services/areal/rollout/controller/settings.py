@@ -33,6 +33,7 @@ class ControllerSettings:
     evaluation_pass_at: tuple[int, ...] = ()
     evaluation_sets: tuple[str, ...] = ()  # the set of each row, when rows have one
     evaluation_pins: bool = False  # servers keep a version until its evaluation has ended
+    pass_score: float | None = None  # the reward from which a sample passes; None where nobody counts
     infra_tries: int = 10  # failures of one group before it may be given up
     infra_patience_s: float = 120.0  # and only when they went on for this long: a restart of any role is far shorter
     adopt_grace_s: float = 2.0  # after our restart, time for workers to come back with the groups they hold

@@ -116,8 +116,9 @@ class TrainerDesk:
             return
         before = position.cursor
         position.cursor, position.step = call.next_group, call.step + 1
+        measured = book.measured(before, call.next_group)
         book.taken(now, before)
-        self._journal(call)
+        self._journal(call, measured)
 
     def publish(self, call: PublishWeights) -> bool:
         """New weights: they are kept, then served, when they follow on the served ones. True when they do."""
@@ -238,9 +239,9 @@ class TrainerDesk:
 
     # ---- shared pieces
 
-    def _journal(self, call: AttachTrainer | AdvanceCursor) -> None:
+    def _journal(self, call: AttachTrainer | AdvanceCursor, measured: tuple[tuple[int, int, int], ...] = ()) -> None:
         self._cursors[call.ticket] = call
-        self._emit(JournalCursor(call.ticket, call.fence, call.next_group, call.step))
+        self._emit(JournalCursor(call.ticket, call.fence, call.next_group, call.step, measured))
 
     def _refuse(self, ticket: int, error: FencedError | BugError | InfraError) -> None:
         self._emit(CallAnswer(ticket, error, accepted=False))
