@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import grpc
-from areal.net import options
+from areal.net import channel
 
 METHOD = "/bench.Echo/Echo"
 
@@ -23,7 +23,7 @@ async def _echo(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> 
 async def serve(port: int) -> None:
     """Serves on loopback until the process is ended."""
     _, service, name = METHOD.split("/")
-    server = grpc.aio.server(options=options.SERVER)
+    server = grpc.aio.server(options=channel.SERVER)
     handlers = {name: grpc.unary_unary_rpc_method_handler(_echo)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     server.add_insecure_port(f"127.0.0.1:{port}")

@@ -25,8 +25,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 import report  # noqa: E402
-from areal.record.choose import in_share  # noqa: E402
 from areal.record.segment import FrameKind, Header, pack  # noqa: E402
+from areal.record.writer import in_share  # noqa: E402
 from areal.v1 import record_pb2 as record  # noqa: E402
 from support.recorded_run import made_sample, sample_frame  # noqa: E402
 

@@ -62,7 +62,7 @@ def why_run(
         load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
         return
     if slow:
-        from areal_view.slow import show_slow
+        from areal_view.pages.slow import show_slow
 
         show_slow(existing(run), as_json=as_json)
         return

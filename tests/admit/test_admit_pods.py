@@ -9,8 +9,8 @@ import pytest
 from areal.admit.cluster import ClusterRefusal, redis_files, resolve_for_pods, roles_of
 from areal.plan import ResolvedJob, RoleHost
 from areal.plan.cluster_names import Role, workload
+from areal.plan.redis_conf import login_of
 from areal.plan.role_specs import spec_of
-from areal.plan.store import login_of
 from areal.plan.table import role_row
 from areal.spec import RLJob, load_job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.clients.generation.waiting import WaitingRequests
+from areal.clients.generation.routing import WaitingRequests
 from areal.observe.waits import WaitRegistry
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from areal.cli.graph import graph_command
+from areal.cli.check import graph_command
 from areal.dataflow.builtin import ADVANTAGES, REWARDS, StepNeeds, policy_gradient
 from areal.dataflow.draw import svg, text
 from areal.dataflow.running import StepRun

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from areal.cli.graph import graph_command
+from areal.cli.check import graph_command
 from areal.dataflow import draw
 from areal.dataflow.builtin import ADVANTAGES, LOSS_MASK, PROXIMAL, REWARDS, graph_of
 from areal.dataflow.own import graph_of_json, json_of_graph, own_graph, stand_in

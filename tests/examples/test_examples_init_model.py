@@ -11,8 +11,11 @@ transformers = pytest.importorskip("transformers")
 
 from areal.errors import ConfigError, ExitCode  # noqa: E402
 from areal.workflow.tokenizer import Tokenizer  # noqa: E402
-from areal_trainer.init_model import init_model, main  # noqa: E402
-from areal_trainer.tiny.architecture import EOS  # noqa: E402
+from areal_trainer.init_model import (  # noqa: E402
+    EOS,
+    init_model,
+    main,
+)
 
 
 @pytest.fixture(scope="module")

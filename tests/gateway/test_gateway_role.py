@@ -21,8 +21,7 @@ from areal.admit.resolve import resolve
 from areal.observe.waits import WaitRegistry
 from areal.plan import RoleHost, role_table
 from areal.processes.core import ChildPhase
-from areal.processes.rows import child_of
-from areal.processes.supervise import ChildSupervisor
+from areal.processes.supervise import ChildSupervisor, child_of
 from areal.rollout.worker.sessions import Gateways
 from areal.spec import load_job
 from areal.workflow.tokenizer import Tokenizer

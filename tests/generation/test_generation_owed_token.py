@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from areal.generation.engine_process import STALL_S
-from areal.generation.owed_token import OwedToken
+from areal.generation.engine_process import STALL_S, OwedToken
 
 
 def test_an_engine_that_started_for_long_or_idled_for_long_owes_nothing_yet():

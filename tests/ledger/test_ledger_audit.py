@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from areal.ledger import evidence as evidence_room
-from areal.ledger.audit import audit
-from areal.ledger.audit_report import AuditReport
+from areal.ledger.audit import AuditReport, audit
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.journal import Journal, Tombstone
 

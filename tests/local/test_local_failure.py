@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import BugError, ConfigError, DataError, InfraError, Kind
-from areal.local.failure import explain, sentence
+from areal.local.run import explain, sentence
 from areal.local.supervisor import RunOutcome, RunResult
 from areal.processes.core import ChildPhase
 from areal.processes.exits import classify

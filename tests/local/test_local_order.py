@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import BugError
-from areal.local.order import resolve, stop_levels
+from areal.local.supervisor import resolve, stop_levels
 
 ROLES = {
     "redis": "redis",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
-from areal.ledger.audit_report import AuditReport
+from areal.ledger.audit import AuditReport
 from areal.local.run import summary_table
 from areal.record import summary
 from areal.record.run_rows import Records

@@ -7,9 +7,8 @@ import asyncio
 import grpc
 import pytest
 from areal.errors import ConfigError, FencedError, InfraError
-from areal.net import auth, channel, options, status
-from areal.net.server import GrpcServer
-from areal.net.thread import LoopThread
+from areal.net import auth, channel, status
+from areal.net.server import GrpcServer, LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import operations_pb2 as operations
@@ -135,7 +134,7 @@ async def test_a_stream_that_falls_quiet_survives_the_clients_pings():
     server = GrpcServer("controller", TOKEN, waits=WaitRegistry("controller"), progress=ProgressCounter())
     server.add(rollout_grpc.add_RolloutServicer_to_server, Echo(), "areal.v1.Rollout")
     port = await server.start(0)
-    eager = [*[option for option in options.CLIENT if "keepalive_time" not in option[0]]]
+    eager = [*[option for option in channel.CLIENT if "keepalive_time" not in option[0]]]
     eager.append(("grpc.keepalive_time_ms", 1_000))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=eager) as peer:
         stream = rollout_grpc.RolloutStub(peer).Serve(metadata=(auth.header(TOKEN),), timeout=30)

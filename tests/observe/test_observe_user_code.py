@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from areal.observe.user_code import WAIT, told
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import WAIT, WaitRegistry, told
 
 LOCK = threading.Lock()
 

@@ -14,9 +14,9 @@ import pytest
 from areal.errors import ConfigError
 from areal.plan import RoleHost, RoleRow
 from areal.plan.table import role_row
-from areal.processes import ending, role
+from areal.processes import exits, role
+from areal.processes.logfile import Mirror
 from areal.processes.main import _environment, parse, serve_metrics_for
-from areal.processes.mirror import Mirror
 from support.cluster_jobs import quickstart_wanted
 
 STRANGERS = """
@@ -73,11 +73,11 @@ def test_a_pod_says_which_of_its_role_it_is(monkeypatch):
 
 
 def test_last_words_are_cut_where_kubernetes_cuts_them(tmp_path, monkeypatch):
-    assert ending.leave("x" * 5000, tmp_path / "log")
-    assert (tmp_path / "log").stat().st_size == ending.LIMIT_BYTES
-    assert not ending.leave("x", tmp_path / "no" / "log")
+    assert exits.leave_message("x" * 5000, tmp_path / "log")
+    assert (tmp_path / "log").stat().st_size == exits.LIMIT_BYTES
+    assert not exits.leave_message("x", tmp_path / "no" / "log")
     monkeypatch.setenv("AREAL_TERMINATION_LOG", str(tmp_path / "named"))
-    assert ending.leave("said")
+    assert exits.leave_message("said")
     assert (tmp_path / "named").read_text() == "said"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.record.choose import StepBudget, in_share
+from areal.record.writer import StepBudget, in_share
 
 
 def test_a_share_keeps_about_its_part_of_the_groups():

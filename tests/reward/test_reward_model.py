@@ -13,7 +13,7 @@ from areal.v1 import common_pb2 as common
 pytest.importorskip("torch")
 
 import torch
-from areal_trainer.tiny.architecture import EOS, make_tokenizer
+from areal_trainer.init_model import EOS, make_tokenizer
 from transformers import AutoModelForSequenceClassification, Qwen3Config, Qwen3ForSequenceClassification
 
 pytestmark = pytest.mark.component

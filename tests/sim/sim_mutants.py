@@ -20,13 +20,12 @@ from areal.generation.core import AgentCore
 from areal.ledger import gate
 from areal.ledger.journal import Journal, apply
 from areal.ledger.state import LedgerModel
-from areal.rollout.controller import carrier, journal_writer, leasing
+from areal.rollout.controller import carrier, disk_writer, leasing
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.carrier import Carrier
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.fleet import ServerFleet
-from areal.rollout.controller.groups import PromptGroup
-from areal.rollout.controller.ranks import GroupRanks
+from areal.rollout.controller.groups import GroupRanks, PromptGroup
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
 
@@ -166,7 +165,7 @@ MUTANTS = {
         ),
         Mutant(
             "journal: an old controller is told that it wrote",
-            journal_writer.write_entries,
+            disk_writer.write_entries,
             "check_alive(fence, newest())",
             "None",
         ),

@@ -15,7 +15,7 @@ from areal.spec.problems import SpecError
 from areal.spec.runtime import RuntimeSpec, runtime_from_object, volume_of
 from areal.spec.status import REASONS, ConditionEntry, ConditionType, JobStatus, Summary
 from areal.yaml_file.document import read_document
-from areal_operator.operator.children import reserved
+from areal_operator.operator.children import merge
 from spec_corpus import CORPUS
 
 from tools.pages.conditions import render
@@ -155,9 +155,9 @@ def test_what_is_reserved_here_is_what_the_operator_refuses(field, name):
     value = [{"name": name, "value": "x"}] if field == "env" else {name: "x"}
     made = job(f"podTemplate={yaml.safe_dump({'worker': {field: value}}, default_flow_style=True)}")
     refuse = {
-        "env": reserved.refuse_env,
-        "labels": reserved.refuse_labels,
-        "annotations": reserved.refuse_annotations,
+        "env": merge.refuse_env,
+        "labels": merge.refuse_labels,
+        "annotations": merge.refuse_annotations,
     }[field]
     try:
         refuse([name], "field")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import ConfigError
-from areal.local.hot import HOT, set_hot
+from areal.local.inspect import HOT, set_hot
 from areal.spec.live import live_fields, nested, read_changes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import grpc
-from areal.net import auth, options
+from areal.net import auth, channel
 
 
 class _Details(NamedTuple):
@@ -29,4 +29,4 @@ class _Token(grpc.UnaryUnaryClientInterceptor):
 
 def connect_sync(address: str, token: str) -> grpc.Channel:
     """A channel to `host:port`, for calls that have one request and one answer."""
-    return grpc.intercept_channel(grpc.insecure_channel(address, options=options.CLIENT), _Token(token))
+    return grpc.intercept_channel(grpc.insecure_channel(address, options=channel.CLIENT), _Token(token))

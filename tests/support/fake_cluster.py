@@ -32,7 +32,7 @@ from areal_operator.kube.resources import (
     Resource,
     resource_of,
 )
-from areal_operator.operator import timestamps
+from areal_operator.operator import times
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.watched import projected_node, projected_pod
 from areal_operator.operator.world import node_of
@@ -74,7 +74,7 @@ class FakeCluster:
         self.deliver()
 
     def stamp(self) -> str:
-        return timestamps.render(self.now)
+        return times.render(self.now)
 
     # What the operator's process has of the cluster.
 
@@ -141,7 +141,7 @@ class FakeCluster:
             condition = {"type": "DisruptionTarget", "status": "True", "reason": disrupted}
             pod = self._condition(pod, {**condition, "message": "evicted", "lastTransitionTime": self.stamp()})
         if "deletionTimestamp" not in pod["metadata"]:
-            metadata = {**pod["metadata"], "deletionTimestamp": timestamps.render(self.now + 5)}
+            metadata = {**pod["metadata"], "deletionTimestamp": times.render(self.now + 5)}
             self.api.put({**pod, "metadata": metadata})
 
     def lose_node(self, name: str) -> list[Json]:
@@ -279,7 +279,7 @@ class FakeCluster:
         node = pod["spec"].get("nodeName")
         if "deletionTimestamp" in pod["metadata"]:
             self._stop_launcher(pod)
-            if node not in self.down and (timestamps.parse(pod["metadata"]["deletionTimestamp"]) or 0) <= self.now:
+            if node not in self.down and (times.parse(pod["metadata"]["deletionTimestamp"]) or 0) <= self.now:
                 self.launchers.pop(incarnation(pod), None)
                 self.api.drop(place)
             return

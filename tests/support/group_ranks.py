@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import xxhash
 from areal.broadcast import join_group
-from areal.net.thread import LoopThread
+from areal.net.server import LoopThread
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.values.policy import PolicyId

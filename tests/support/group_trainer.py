@@ -83,8 +83,7 @@ class GroupTrainer:
 
 
 def main(port: int, join_s: float) -> None:
-    from areal.net.server import GrpcServer
-    from areal.net.thread import LoopThread
+    from areal.net.server import GrpcServer, LoopThread
     from areal.observe.progress import ProgressCounter
     from areal.observe.waits import WaitRegistry
     from areal.v1 import weights_pb2_grpc as rpc

@@ -24,9 +24,8 @@ from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.divergence import Divergence
-from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.rollout import owners
 from areal_trainer.trainings.learner import Learner
 from safetensors.torch import save_file

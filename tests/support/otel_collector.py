@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from areal.plan.ports import free_ports
+from areal.plan.roles import free_ports
 from kube.harness.tools import tool
 
 _CONFIG = """

@@ -24,9 +24,9 @@ import psutil
 from areal.admit.cluster import redis_files, resolve_for_pods, roles_of
 from areal.plan import Endpoints, ResolvedJob
 from areal.plan.cluster_names import Role, password_key
-from areal.plan.ports import free_ports
 from areal.plan.redis_conf import RedisPlaces, redis_text
 from areal.plan.role_specs import ROLE_SPECS, redis_logins, spec_of
+from areal.plan.roles import free_ports
 from areal.spec import RLJob
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from areal.ledger.audit_report import AuditReport
+from areal.ledger.audit import AuditReport
 from areal.record import summary
 from areal.record.run_rows import Records
 

@@ -6,7 +6,7 @@ from areal.plan.cluster_names import LABEL_JOB, Role, role_labels, workload
 from areal.plan.role_specs import spec_of
 from areal_operator.kube.resources import Json
 from areal_operator.operator.children import JobBlueprint
-from areal_operator.operator.children.snapshot import runtime_snapshot
+from areal_operator.operator.children.foundation import runtime_snapshot
 
 
 class SmallChildren:

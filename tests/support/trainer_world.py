@@ -19,12 +19,11 @@ from areal.ledger import payload
 from areal.ledger.async_client import AsyncLedger
 from areal.ledger.values import COMPLETE, NewSample, SampleMeta
 from areal.net import status
-from areal.net.server import GrpcServer
-from areal.net.thread import LoopThread
+from areal.net.server import GrpcServer, LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.plan.ports import free_ports
 from areal.plan.resolved import Endpoints, ResolvedJob
+from areal.plan.roles import free_ports
 from areal.spec.job import RLJob
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc

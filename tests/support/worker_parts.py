@@ -19,7 +19,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.boxes import EpisodeBoxes
+from areal.rollout.worker.episode_engine import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions

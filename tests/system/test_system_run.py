@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from areal.errors import ConfigError
-from areal.local.hot import set_hot
+from areal.local.inspect import set_hot
 from support.processes import lives
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.attention import layout_of
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
-from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.self_check import check_packing
 from hypothesis import given, settings
 from hypothesis import strategies as st

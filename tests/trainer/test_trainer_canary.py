@@ -12,8 +12,7 @@ from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import load_weights
 from areal.errors import DataError
-from areal.weights.canary import Difference, difference, problem
-from areal.weights.manifest import Canary
+from areal.weights.manifest import Canary, Difference, difference, problem
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.publish.canary import MEAN_BFLOAT16, PASSAGE, SPREADS, canary, prepare

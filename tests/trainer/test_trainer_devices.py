@@ -6,7 +6,7 @@ import pytest
 import torch
 from areal.errors import ConfigError
 from areal.nvidia import Machine
-from areal_trainer.devices import require_gpus
+from areal_trainer.main import require_gpus
 
 
 def test_gpus_that_only_the_driver_shows_are_refused_with_both_versions(tmp_path, monkeypatch):

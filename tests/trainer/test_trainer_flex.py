@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
-from areal_trainer.engine import flex
+from areal_trainer.engine import attention
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,8 +35,8 @@ def micro_batch(tokens, length: int) -> MicroBatch:
 def test_blocks_mean_what_the_mask_says(groups, size, seed, length, shared, block):
     micro = micro_batch(batch(groups, size, seed=seed, shared=shared), length)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flex, "BLOCK", block)
-        some, whole = flex.occupied_blocks(micro)
+        patch.setattr(attention, "BLOCK", block)
+        some, whole = attention.occupied_blocks(micro)
     mask = micro.attention_mask()[:, 0].numpy()
     rows, width = mask.shape[:2]
     blocks = -(-width // block)
@@ -61,7 +61,7 @@ def test_log_probabilities_and_gradients_are_those_of_the_mask(model_path, ranks
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
     tokens = batch(8, 4, shared=shared)
     micro = micro_batch(tokens, 192)
-    assert micro.input_ids.shape[1] > flex.BLOCK, "several blocks"
+    assert micro.input_ids.shape[1] > attention.BLOCK, "several blocks"
     expected, gradients = figures(model_path, ranks, micro, tokens, "dense")
     logprobs, found = figures(model_path, ranks, micro, tokens, "flex")
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ from datetime import timedelta
 import areal.broadcast
 import pytest
 import torch
-from areal.net.thread import LoopThread
+from areal.net.server import LoopThread
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.weights.manifest import Manifest

@@ -13,7 +13,7 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
-from areal_trainer.publish.merge import merge
+from areal_trainer.publish.exporter import merge
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from support.trainer_parts import batch, whole_model

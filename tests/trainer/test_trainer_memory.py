@@ -12,9 +12,8 @@ from areal.admit.memory.rank import plan_trainer
 from areal.admit.memory.shape import shape_of
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.divergence import Divergence
-from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.value_engine import ValueEngine
 from support.trainer_parts import batch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from areal.errors import ExitCode
 from areal.ledger import evidence
-from areal.plan.ports import free_ports
+from areal.plan.roles import free_ports
 from areal.processes.core import ChildPhase
 from support.launchers import Launcher
 from support.trainer_world import TOKEN, World, losses, until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import InfraError
-from areal.plan.ports import free_ports
+from areal.plan.roles import free_ports
 from areal_trainer.torchrun import EPOCH_PORTS, await_name, of_epoch, parse, rank_environment
 
 RANK = ["-m", "areal_trainer.main", "--job", "x"]

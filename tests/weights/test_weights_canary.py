@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from areal.weights.canary import Difference, difference, problem
-from areal.weights.manifest import Canary
+from areal.weights.manifest import Canary, Difference, difference, problem
 
 
 def of(tolerance: float, mean_tolerance: float | None = None) -> Canary:

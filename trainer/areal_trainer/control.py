@@ -20,7 +20,7 @@ from areal.net.backoff import Backoff
 from areal.net.channel import connect
 from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.net.operations import beat, wait_to_wire
-from areal.net.thread import LoopThread
+from areal.net.server import LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common

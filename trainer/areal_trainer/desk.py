@@ -13,8 +13,7 @@ from typing import Any
 from areal.errors import FencedError, InfraError
 from areal.ledger import evidence, fences
 from areal.ledger.evidence import Exit
-from areal.net.server import GrpcServer
-from areal.net.thread import LoopThread
+from areal.net.server import GrpcServer, LoopThread
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry

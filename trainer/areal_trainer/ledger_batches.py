@@ -9,25 +9,23 @@ from pathlib import Path
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.own import own_graph
 from areal.errors import ExitCode
-from areal.observe.user_code import told
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import WaitRegistry, told
 from areal.weights.adapter import ADAPTER_CONFIG
 
 from areal_trainer import loop
 from areal_trainer.actor import Actor
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.checkpoint.checkpointer import CRITIC, Checkpointer, CheckpointPart
-from areal_trainer.context import TrainContext
 from areal_trainer.critic import ValueCritic
-from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup, first_works
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.self_check import check_packing
-from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.first_rank import PUBLISH_DEADLINE_S
 from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
 from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.ledger_desk import LedgerDesk
+from areal_trainer.loop import TrainContext
 from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files

@@ -29,10 +29,9 @@ from areal_trainer.desk import Desk, TrainerPorts, copy_model
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.feed import Feed
 from areal_trainer.first_rank import FirstRank
-from areal_trainer.publish.exporter import Exporter
+from areal_trainer.publish.exporter import Exporter, merge
 from areal_trainer.publish.group import GroupOptions, GroupSender
 from areal_trainer.publish.members import Members
-from areal_trainer.publish.merge import merge
 from areal_trainer.recording import Piece, StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.settings import TrainerSettings

@@ -1,8 +1,13 @@
-"""The training loop, top to bottom. A recipe's `train(ctx)` may replace it."""
+"""The training loop, top to bottom, and its arguments. A recipe's `train(ctx)` may replace it."""
 
 from __future__ import annotations
 
-from areal_trainer.context import TrainContext
+from dataclasses import dataclass
+
+from areal.spec.job import JobSpec
+
+from areal_trainer.actor import Actor
+from areal_trainer.rollout import Rollout
 
 
 def train(ctx: TrainContext) -> None:
@@ -20,3 +25,19 @@ def train(ctx: TrainContext) -> None:
             rollout.publish(actor)
         if due.checkpoint:
             rollout.commit(actor.save(due.position))
+
+
+@dataclass(frozen=True)
+class TrainContext:
+    """`ctx` of `train(ctx)`. Every rank has one, and every rank must make the same calls on it.
+
+    Before `train` the start version is published and the checkpoint loaded; after it the final version is published
+    and saved. In between, a loop must hand each batch of `rollout.prepare_batch()` to `rollout.trained()` before it
+    asks for the next, and do what is due then.
+    """
+
+    rollout: Rollout
+    actor: Actor
+    spec: JobSpec
+    rank: int
+    world_size: int

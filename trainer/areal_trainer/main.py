@@ -1,7 +1,8 @@
 """Entry of every trainer rank: `torchrun … -m areal_trainer.main --job resolved.json --port P --metrics-port M`.
 
 Owns the exit code: a failure says whose fault it was, so that a failure policy can tell a broken job from a lost
-machine. SIGTERM ends the current step, saves and exits 143.
+machine. SIGTERM ends the current step, saves and exits 143. GPUs that the job promised are looked for before anything
+is loaded: a rank that sees none would train a 7B model on the CPU without a word.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
+from areal import nvidia
 from areal.errors import ArealError
 from areal.observe import logs
 
@@ -43,9 +45,8 @@ def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     import torch
 
     from areal_trainer.desk import TrainerPorts
-    from areal_trainer.devices import require_gpus
-    from areal_trainer.resolve import settings_of
     from areal_trainer.run import run
+    from areal_trainer.settings import settings_of
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
     settings = settings_of(Path(arguments.job))
@@ -73,6 +74,26 @@ def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def require_gpus(gpus: int, machine: nvidia.Machine | None = None) -> None:
+    """Raise ConfigError unless this machine shows a GPU to each rank on it.
+
+    Args:
+        gpus: `trainer.gpus` of the job, a node's; 0 trains on CPUs and asks for nothing.
+    """
+    if gpus == 0:
+        return
+    import torch
+
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", gpus))
+    where = nvidia.Machine() if machine is None else machine
+    nvidia.require(ranks_here, "the trainer", where)
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if seen < ranks_here:
+        raise nvidia.missing(
+            ranks_here, seen, "the trainer", where.driver(), torch.version.cuda or "none (a CPU build)"
+        )
 
 
 if __name__ == "__main__":

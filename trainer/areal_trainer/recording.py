@@ -16,9 +16,8 @@ from functools import cached_property
 
 import numpy as np
 from areal.ledger import payload
-from areal.record.choose import in_share, sample_size
 from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
-from areal.record.writer import RecordWriter
+from areal.record.writer import RecordWriter, in_share, sample_size
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.checkpoint.checkpointer import CRITIC, CheckpointPart
-from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.optimizer import like, local
-from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.frozen_model import chosen_of
 from areal_trainer.trainings.learner import Learner, Update
 

@@ -19,8 +19,8 @@ from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.observe.pod_limits import pod_memory_bytes
 from areal.plan import ResolvedJob, RoleHost
-from areal.plan.gpus import deal
 from areal.plan.roles import role_instances
+from areal.plan.table import deal
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.serving import SglangEngine
 

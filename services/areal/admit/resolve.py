@@ -15,10 +15,9 @@ from areal.admit.sources import Sources, sources_of
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
-from areal.plan.ports import free_ports
 from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import redis_logins
-from areal.plan.roles import PortAllocator, assign_ports, role_instances
+from areal.plan.roles import PortAllocator, assign_ports, free_ports, role_instances
 from areal.spec.job import RLJob
 from areal.spec.locality import hub_models
 

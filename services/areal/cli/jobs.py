@@ -65,7 +65,7 @@ def check(
 
         raise typer.Exit(rewrite_command(job))
     if graph is not None:
-        from areal.cli.graph import graph_command
+        from areal.cli.check import graph_command
 
         raise typer.Exit(graph_command(job, overrides or (), graph))
     from areal.cli.check import check_command

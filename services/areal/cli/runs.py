@@ -227,7 +227,7 @@ def set_fields(
     if (name := job_name(run)) is not None:
         load("areal_operator.job_commands:set_fields")(name, changes, namespace, kubeconfig, context)
         return
-    from areal.local.hot import HOT, set_hot
+    from areal.local.inspect import HOT, set_hot
     from areal.spec.live import read_changes
 
     for field, value in set_hot(existing(run), read_changes(changes, HOT)).items():

@@ -17,7 +17,7 @@ import uvicorn
 from areal.engine.embedded import CACHE_BYTES, EngineOptions, TorchEngine
 from areal.engine.http import create_app
 from areal.errors import ArealError, ExitCode
-from areal.last_words import write_error
+from areal.processes.exits import write_error
 
 GRACE_S = 30.0  # how long a stopped engine lets running calls end
 

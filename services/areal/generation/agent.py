@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,20 @@ from typing import Any
 from areal.errors import DataError
 from areal.generation import engine_command
 from areal.generation.aborts import Aborts
-from areal.generation.adapters import Adapters
-from areal.generation.controller_link import controller_stream
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
-from areal.generation.engine_client import EngineClient
+from areal.generation.engine_client import Adapters, EngineClient
 from areal.generation.engine_command import AdapterRoom
-from areal.generation.engine_process import EngineProcess
+from areal.generation.engine_process import EngineProcess, OwedToken
 from areal.generation.group import GroupMember, Seat
 from areal.generation.journal import SampleJournal
 from areal.generation.limits import ModelLimits
-from areal.generation.owed_token import OwedToken
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
-from areal.net.address import join
+from areal.net.kept_stream import KeptStream
+from areal.net.listening import join
+from areal.net.operations import beat, wait_to_wire
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -41,9 +40,11 @@ from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
+from areal.v1 import generation_pb2 as generation
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc
 from areal.values.policy import PolicyId
 from areal.weights.stage import StagingArea, own_directory
 
@@ -350,3 +351,33 @@ class GenerationAgent:
             self._counted = (self.requests.tokens_total, self.requests.interruptions_total)
             self.metrics.gauge("areal_generation_running").set(len(self.requests))
             await asyncio.sleep(1.0)
+
+
+def controller_stream(
+    address: str,
+    token: str,
+    *,
+    name: str,
+    incarnation: str,
+    state: Callable[[], generation.ServerState],
+    on_orders: Callable[[rollout.ServerOrders], None],
+    progress: ProgressCounter,
+    waits: WaitRegistry,
+) -> KeptStream[rollout.ServerMessage, rollout.ServerOrders]:
+    """The stream of server `name`; `state` is read for each message."""
+
+    def report() -> rollout.ServerMessage:
+        return rollout.ServerMessage(
+            beat=beat(name, incarnation, progress.value), state=state(), waiting=map(wait_to_wire, waits.list())
+        )
+
+    return KeptStream(
+        address,
+        token,
+        method=lambda channel: rollout_pb2_grpc.RolloutStub(channel).Serve,
+        hello=lambda: [report()],
+        report=report,
+        on_message=on_orders,
+        waits=waits,
+        what="controller",
+    )

@@ -1,7 +1,8 @@
 """The engine as a child process: started, watched, started again under a budget.
 
 Owns the process. Tells its owner when the engine answers and when it is gone, with the reason. An engine is replaced
-when it exits, when `/health` stays silent, or when it makes no token for long while it should.
+when it exits, when `/health` stays silent, or when it makes no token for long while it owes one: one that loads for
+minutes, or waits for minutes with nothing to do, owes none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from pathlib import Path
 from areal.errors import ArealError, InfraError, Kind
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
-from areal.last_words import ERROR_FILE, read_error
 from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
 from areal.processes.budget import Budget, BudgetPolicy, RestartsExhausted
-from areal.processes.exits import describe
+from areal.processes.exits import ERROR_FILE, describe, read_error
 from areal.processes.family import Command, Family
 
 log = logging.getLogger(__name__)
@@ -157,3 +157,24 @@ class EngineProcess:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(family.wait(), STOP_S)
         await family.end()
+
+
+class OwedToken:
+    """Asked every second or so."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, *, owes: bool, quiet_s: float, now: float) -> float:
+        """How long a token has been owed.
+
+        Args:
+            owes: whether requests are with the engine and nothing keeps it from them.
+            quiet_s: since its last token.
+        """
+        if not owes:
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now
+        return min(quiet_s, now - self._since)

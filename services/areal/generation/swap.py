@@ -19,16 +19,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from areal.errors import ArealError, DataError, InfraError
-from areal.generation.adapters import Adapters
 from areal.generation.core import FIRST_RETRY_S, AgentCore, WantedVersion
-from areal.generation.engine_client import EngineClient, EngineRefusal
+from areal.generation.engine_client import Adapters, EngineClient, EngineRefusal
 from areal.generation.group import GroupLoadFault, GroupMember
 from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import NOTHING
-from areal.weights.canary import difference, problem
-from areal.weights.manifest import Manifest
+from areal.weights.manifest import Manifest, difference, problem
 from areal.weights.stage import StagedVersion, StagingArea
 from areal.weights.verify import open_version
 

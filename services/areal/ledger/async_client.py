@@ -18,8 +18,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 
 from areal.ledger.calls import Calls, LedgerCall
-from areal.ledger.connection import no_retry, settings, shown
-from areal.ledger.faults import PASSING, RETRY_FOR_S, Patience, typed
+from areal.ledger.connection import PASSING, RETRY_FOR_S, Patience, no_retry, settings, shown, typed
 from areal.ledger.values import AddResult, CloseResult, LedgerSnapshot, NewSample, SampleMeta
 
 T = TypeVar("T")

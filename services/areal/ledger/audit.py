@@ -1,18 +1,22 @@
-"""The audit: was every prompt group used exactly once?
+"""The audit: was every prompt group used exactly once, and every row of a supervised training as often as asked?
 
 Owns set algebra over two logs that nobody counts with while the run goes on: the trainer's evidence and the
 controller's journal. It never asks Redis, a counter or a checkpoint. Promise 1 of a run holds when `AuditReport.ok`.
+
+Of a supervised training there is the evidence alone: no controller could end a row. A position counts the rows that a
+run uses, repetitions included; each must be trained in one step, and the rows at all positions together are each row
+equally often, where the run's length is a whole number of epochs.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from areal.ledger import audit_rows
-from areal.ledger.audit_report import AuditReport, is_finished, surviving
-from areal.ledger.evidence import Evidence, EvidenceEntry, Start, read
+from areal.ledger.evidence import Evidence, EvidenceEntry, FixedRows, Start, read
 from areal.ledger.journal import JournalState, read_journal
 
 
@@ -24,7 +28,7 @@ def audit(run_dir: Path, *, finished: bool | None = None) -> AuditReport:
     journal_path = run_dir / "journal" / "controller.jsonl"
     evidence = read(run_dir / "evidence")
     if any(start.fixed is not None for start in evidence.starts):
-        return audit_rows.examine(evidence, finished=finished)
+        return examine_rows(evidence, finished=finished)
     report = examine(evidence, read_journal(journal_path), finished=finished)
     if report.trained and not journal_path.exists():
         report.problems.append("there is evidence of training, but no journal of the controller")
@@ -106,3 +110,110 @@ def _how_duplicated(group: int, steps: list[int], journal: JournalState) -> str:
     if len(steps) > 1:
         return f"group {group} is trained in steps {', '.join(map(str, steps))}"
     return f"group {group} holds a sample twice"
+
+
+def examine_rows(evidence: Evidence, *, finished: bool | None = None) -> AuditReport:
+    """The audit of one run's evidence; `finished` as the evidence says unless given."""
+    survivors = surviving(evidence)
+    report = AuditReport(problems=list(evidence.problems), trainers=len({start.fence for start in evidence.starts}))
+    report.finished = is_finished(evidence) if finished is None else finished
+    newest = max(evidence.starts, key=lambda start: start.fence)
+    plan = newest.fixed
+    if plan is None:
+        report.problems.append(f"fence {newest.fence} says nothing of rows, an earlier trainer did")
+        return report
+    steps_of: dict[int, list[int]] = {}
+    uses: Counter[int] = Counter()
+    for entry in survivors:
+        for group in entry.groups:
+            steps_of.setdefault(group.group, []).append(entry.step)
+            uses.update(row for row, _ in group.samples)
+    report.trained = len(steps_of)
+    report.skipped = sum(len(entry.groups) for entry in survivors if entry.outcome == "skipped")
+    report.steps = len({entry.step for entry in survivors})
+    report.duplicated = sorted(position for position, steps in steps_of.items() if len(steps) > 1)
+    end = plan.positions if report.finished else max(steps_of, default=-1) + 1
+    report.lost = sorted(set(range(end)) - steps_of.keys())
+    report.pending = plan.positions - end
+    _check_steps(report, survivors, newest, plan)
+    _check_uses(report, uses, plan)
+    report.problems += [f"position {position} is trained more than once" for position in report.duplicated]
+    report.problems += [f"position {position} is trained in no step" for position in report.lost]
+    return report
+
+
+def _check_steps(report: AuditReport, survivors: list[EvidenceEntry], start: Start, plan: FixedRows) -> None:
+    """Every step has its own positions, and no step is left out."""
+    for expected, entry in enumerate(survivors):
+        if entry.step != expected:
+            report.problems.append(f"step {entry.step} stands where step {expected} should")
+        first = entry.step * start.batch_groups
+        span = range(first, min(first + start.batch_groups, plan.positions))
+        if len(entry.groups) != len(span):
+            report.odd_batches[entry.step] = len(entry.groups)
+        elif [group.group for group in entry.groups] != list(span):
+            report.problems.append(f"step {entry.step} trained other positions than {span.start} to {span.stop - 1}")
+
+
+def _check_uses(report: AuditReport, uses: Counter[int], plan: FixedRows) -> None:
+    """No row of a source is used twice more than another one; in whole epochs of it, all are used equally often."""
+    if not uses:
+        return
+    counts = [uses[row] for row in range(plan.rows)]
+    report.used = (min(counts), max(counts))
+    first, known = 0, sum(counts) == sum(uses.values())
+    for rows in plan.sources or (plan.rows,):
+        own = counts[first : first + rows]
+        first += rows
+        fewest, rest = divmod(sum(own), rows)
+        asked = (fewest, fewest + (rest > 0))
+        if (min(own), max(own)) != asked or not known:
+            times = f"{asked[0]}" if asked[0] == asked[1] else f"{asked[0]} or {asked[1]}"
+            said = f"rows are used {min(own)} to {max(own)} times, where {times} were asked of each"
+            report.problems.append(said)
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What became of every group. Lists are sorted group numbers."""
+
+    trained: int = 0  # groups
+    skipped: int = 0  # groups of these whose update was not finite
+    steps: int = 0
+    tombstoned: dict[str, int] = field(default_factory=dict)  # by reason
+    lost: list[int] = field(default_factory=list)
+    duplicated: list[int] = field(default_factory=list)
+    pending: int = 0  # in flight: above everything trained, of a run that has not finished
+    odd_batches: dict[int, int] = field(default_factory=dict)  # step → groups, where that is not B
+    trainers: int = 0
+    finished: bool = False
+    used: tuple[int, int] | None = None  # of a supervised training: the fewest and the most uses of a row
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is lost, nothing was used twice, and the logs themselves are sound."""
+        return not (self.lost or self.duplicated or self.odd_batches or self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and the run's summary."""
+        return {"ok": self.ok, **asdict(self), "odd_batches": {str(s): n for s, n in self.odd_batches.items()}}
+
+
+def surviving(evidence: Evidence) -> list[EvidenceEntry]:
+    """Entries of the lineage that the run's model comes from, in order of steps.
+
+    An entry (s, f) survives unless a later fence started at or below s: that trainer went back before it.
+    """
+    survivors = [
+        entry
+        for entry in evidence.entries
+        if not any(start.fence > entry.fence and start.from_step <= entry.step for start in evidence.starts)
+    ]
+    return sorted(survivors, key=lambda entry: (entry.step, entry.fence))
+
+
+def is_finished(evidence: Evidence) -> bool:
+    """Whether the newest trainer reached the end of the run."""
+    newest = max((start.fence for start in evidence.starts), default=0)
+    return any(fence == newest for fence, _ in evidence.finished)

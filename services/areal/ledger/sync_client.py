@@ -21,8 +21,7 @@ from redis import exceptions as redis_errors
 from redis.retry import Retry
 
 from areal.ledger.calls import Calls, LedgerCall, lost_samples, read_group
-from areal.ledger.connection import no_retry, settings, shown
-from areal.ledger.faults import RETRY_FOR_S, Patience
+from areal.ledger.connection import RETRY_FOR_S, Patience, no_retry, settings, shown
 from areal.ledger.values import COMPLETE, TakenGroup
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from areal.local.wording import duration
+from areal.local.view import duration
 from areal.plan.layout import RunLayout
 from areal.record import summary
 from areal.record.run_rows import HeldOut, Records, best_of

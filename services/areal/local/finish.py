@@ -14,8 +14,7 @@ from typing import Any
 from areal_view.pages import site
 
 from areal.errors import BugError
-from areal.ledger.audit import audit
-from areal.ledger.audit_report import AuditReport
+from areal.ledger.audit import AuditReport, audit
 from areal.plan import ResolvedJob, RunLayout
 from areal.record import summary
 from areal.record.episode_ends import read_ends

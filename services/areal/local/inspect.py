@@ -1,21 +1,33 @@
-"""`areal status`: what the roles of a run last said, and who waits for what since when."""
+"""`areal status` and `areal set`: what the roles of a run last said, who waits for what, and changes of live fields.
+
+A change is one call to the run's controller, which keeps them through restarts.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import grpc
 import orjson
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from areal.errors import ConfigError
-from areal.local import view, wording
+from areal.local import view
 from areal.local.status import RunView
+from areal.net.channel import connect
+from areal.net.status import raise_as
 from areal.observe.live import Live, LiveWait, read_live
-from areal.plan import RunLayout
+from areal.plan import ResolvedJob, RunLayout
+from areal.processes.role import read_token
 from areal.record import summary
 from areal.record.run_rows import Records
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 _LATE_S = 5.0  # `areal run` writes once a second; a loaded machine is late
 
@@ -61,15 +73,15 @@ def table(picture: RunView) -> RenderableType:
             waits.add_row(role.name, role.phase, role.policy, "", doing, "", "")
         for at, wait in enumerate(role.waits):
             head = (role.name, role.phase, role.policy) if at == 0 else ("", "", "")
-            deadline = wording.duration(wait.deadline_s) if wait.deadline_s else "none"
-            waits.add_row(*head, wait.name, wait.waits_for, wording.duration(wait.age_s), deadline)
+            deadline = view.duration(wait.deadline_s) if wait.deadline_s else "none"
+            waits.add_row(*head, wait.name, wait.waits_for, view.duration(wait.age_s), deadline)
     parts: list[RenderableType] = [Text(f"{live.name}: {view.line(picture).strip()}", style="bold"), Text(), waits]
     if live.idle:
         parts.append(Text(f"\nadmission: {live.idle.text}"))
     if live.base_urls:
         parts.append(Text(f"\nagents call: {' '.join(live.base_urls)}"))
     if live.age_s > _LATE_S:
-        parts.append(Text(f"\nthis is {wording.duration(live.age_s)} old: `areal why` says more", style="bold yellow"))
+        parts.append(Text(f"\nthis is {view.duration(live.age_s)} old: `areal why` says more", style="bold yellow"))
     return Group(*parts)
 
 
@@ -110,3 +122,38 @@ def _wait(wait: LiveWait) -> dict[str, object]:
         "ageSeconds": round(wait.age_s, 1),
         "deadlineSeconds": wait.deadline_s,
     }
+
+
+_TELL_S = 5.0
+
+HOT: Mapping[str, str] = {
+    "algorithm.maxSteps": "max_steps",
+    "algorithm.maxStaleness": "max_staleness",
+    "rollout.maxConcurrentRollouts": "max_concurrent_rollouts",
+}
+"""Live field → its name in the call."""
+
+
+def set_hot(run_dir: Path, changes: Mapping[str, Any]) -> dict[str, int]:
+    """Tell the controller of the run in `run_dir`; returns all live fields as they are in force then.
+
+    Raises ConfigError when no run goes on there, or when the controller refuses the values.
+    """
+    for field, value in changes.items():
+        if type(value) is not int or not 0 <= value < 1 << 31:
+            raise ConfigError(f"{field} is a whole number, not {value!r}", fix=f"write {field}=2")
+    return asyncio.run(_tell(RunLayout(run_dir.absolute()), {HOT[field]: value for field, value in changes.items()}))
+
+
+async def _tell(layout: RunLayout, values: dict[str, int]) -> dict[str, int]:
+    going_on(layout)
+    controller = ResolvedJob.load(layout.root).endpoints.controller
+    if not controller:
+        raise ConfigError(f"the run in {layout.root} has no controller", fix="live fields are those of RL jobs")
+    async with connect(controller, read_token(layout.token)) as channel:
+        stub = rollout_grpc.RolloutStub(channel)
+        try:
+            answer = await stub.SetHotFields(rollout.SetHotFieldsRequest(**values), timeout=_TELL_S)
+        except grpc.aio.AioRpcError as error:
+            raise_as(error)
+    return {field: getattr(answer, name) for field, name in HOT.items()}

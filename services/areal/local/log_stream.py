@@ -18,7 +18,7 @@ from areal.errors import ConfigError
 _STAMP = re.compile(r"^(?:════ |\[)?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 _AGE = re.compile(r"^(\d+(?:\.\d+)?)([smhd])$")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_ROTATED = ".1"  # suffix of the part before, as `areal.processes.mirror` names it
+_ROTATED = ".1"  # suffix of the part before, as `areal.processes.logfile` names it
 
 
 @dataclass(frozen=True, order=True)

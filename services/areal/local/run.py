@@ -1,12 +1,14 @@
 """`areal run`: a job file to a finished run on this machine, and the exit code.
 
-Reads top to bottom: load, claim, stage, supervise and show, account. Owns the signals of the process.
+Reads top to bottom: load, claim, stage, supervise and show, account; a failure is reported with the role, how it ended,
+its last words, where the log is, and what to do. Owns the signals of the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shlex
 import signal
 import time
@@ -22,19 +24,21 @@ from rich.text import Text
 
 from areal.data import Snapshot
 from areal.distribution import command
-from areal.errors import BugError, DataError, ExitCode, InfraError
+from areal.errors import ArealError, BugError, DataError, ExitCode, InfraError, by_kind
+from areal.errors import Kind as ErrorKind
 from areal.ledger.audit import audit
 from areal.local import finish, view
 from areal.local.claim import claimed
 from areal.local.display import Display
-from areal.local.failure import explain, sentence
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.status import RunFacts, StatusSource
 from areal.local.supervisor import Member, RunOutcome, RunResult, Supervisor
-from areal.local.wording import duration, rate
+from areal.local.view import duration, rate
 from areal.observe.live import LiveRole, LiveWait
 from areal.plan import ResolvedJob, RoleRow, role_table
-from areal.processes.rows import child_of
+from areal.processes.exits import exit_code_of
+from areal.processes.logfile import last_words
+from areal.processes.supervise import child_of
 from areal.record import summary
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
@@ -264,3 +268,57 @@ def _with_files(grid: Table, run_dir: Path) -> RenderableType:
     grid.add_row("files", Text(str(run_dir)))
     grid.add_row("next", Text(f"{command()} view {run_dir}"))
     return Group(Text(), grid)
+
+
+_LINES = 12  # of the log; the path of all of it is told, too
+_FIX = re.compile(r"^\s*fix: (.+)$")
+
+_OWN = re.compile(r"\b(?:config|data|infra|bug) error: (.+)$")
+
+_ADVICE = {
+    ExitCode.CONFIG: "correct the job file and start again",
+    ExitCode.DATA: "correct the dataset, model or recipe and start again",
+    ExitCode.INFRA: "see to what the log names, then go on with --resume",
+    ExitCode.BUG: "report this with the log; --resume goes on from the last checkpoint",
+}
+_KINDS = {
+    ExitCode.CONFIG: ErrorKind.CONFIG,
+    ExitCode.DATA: ErrorKind.DATA,
+    ExitCode.INFRA: ErrorKind.INFRA,
+    ExitCode.BUG: ErrorKind.BUG,
+}
+
+
+def explain(outcome: RunOutcome, logs: Path) -> ArealError:
+    """The error of a failed run, with the exit code that its failed role earned."""
+    failed = outcome.failed
+    if failed is None:
+        error = by_kind(outcome.kind, outcome.reason)
+        error.fix = _ADVICE[error.exit_code]
+        return error
+    path = logs / f"{failed.name}.log"
+    excerpt = last_words(path, 200)
+    last = excerpt.lines
+    code = failed.last_exit.code if failed.last_exit else int(ExitCode.BUG)
+    own = exit_code_of(code)
+    shown = "\n".join(f"    {line}" for line in last[-_LINES:]) or "    (nothing was logged)"
+    which = f" (the newest start logged nothing; these are of {excerpt.start})" if excerpt.start else ""
+    message = f"{failed.name} failed: {outcome.reason}\n  last lines of {path}{which}:\n{shown}"
+    return by_kind(_KINDS[own], message, fix=_own_fix(last) or _ADVICE[own])
+
+
+def sentence(outcome: RunOutcome, logs: Path) -> str:
+    """Why a run failed, in one line: what its failed role said itself, else how it ended; nothing for others."""
+    if outcome.ended is not RunResult.FAILED:
+        return ""
+    if outcome.failed is None:
+        return outcome.reason
+    name, how = outcome.failed.name, outcome.reason
+    said = [match[1] for line in last_words(logs / f"{name}.log", 200).lines if (match := _OWN.search(line))]
+    return f"{name}: {said[-1]} ({how})" if said else f"{name}: {how}"
+
+
+def _own_fix(lines: Sequence[str]) -> str:
+    """The fix that the role itself printed last."""
+    fixes = [match[1] for line in lines if (match := _FIX.match(line))]
+    return fixes[-1] if fixes else ""

@@ -1,20 +1,21 @@
 """Runs a job's roles on this machine: starts them in order, restarts what dies, stops them in the opposite order.
 
-Owns the life of all children and the decision when the run is over. Every role but the trainer restarts by itself
-(`areal.processes`); the trainer's gang restarts by epoch, under the same kind of budget, here. Promises that `run`
-returns only when no process of the run is left. Knows nothing of what the roles do.
+Owns the life of all children and the decision when the run is over. A role starts when all it depends on are ready, and
+stops before them, so that a trainer can still commit while the ledger is up. Every role but the trainer restarts by
+itself (`areal.processes`); the trainer's gang restarts by epoch, under the same kind of budget, here. Promises that
+`run` returns only when no process of the run is left. Knows nothing of what the roles do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 
-from areal.errors import Kind
-from areal.local import order
+from areal.errors import BugError, Kind
 from areal.processes import family
 from areal.processes.budget import RestartsExhausted
 from areal.processes.core import TERMINAL, ChildPhase, RestartBy
@@ -56,8 +57,8 @@ class Supervisor:
 
     def __init__(self, members: Sequence[Member], *, final_role: str = "trainer") -> None:
         self._roles = {member.spec.name: member.role for member in members}
-        self._needs = order.resolve(self._roles, {member.spec.name: member.depends_on for member in members})
-        self._levels = order.stop_levels(self._needs)
+        self._needs = resolve(self._roles, {member.spec.name: member.depends_on for member in members})
+        self._levels = stop_levels(self._needs)
         self._final = [member.spec.name for member in members if member.role == final_role]
         living: set[int] = set()
         self.children = {member.spec.name: ChildSupervisor(member.spec, living=living) for member in members}
@@ -182,3 +183,38 @@ class Supervisor:
         for child in self.children.values():
             child.kill()
         await asyncio.gather(*lives.values())
+
+
+def resolve(roles: Mapping[str, str], wants: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
+    """For each row the rows it depends on. `roles`: row → role; `wants`: row → names of rows or roles."""
+    resolved: dict[str, frozenset[str]] = {}
+    for row, names in wants.items():
+        found: set[str] = set()
+        for name in names:
+            matching = [other for other, role in roles.items() if name in (other, role) and other != row]
+            if not matching:
+                raise BugError(f"{row} depends on {name!r}, which is no role of this job")
+            found.update(matching)
+        resolved[row] = frozenset(found)
+    return resolved
+
+
+def stop_levels(needs: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Rows in groups: a group may stop when the groups before it have stopped."""
+    sorter = TopologicalSorter({row: set(others) for row, others in needs.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise BugError(f"roles depend on each other in a circle: {' → '.join(error.args[1])}") from error
+    levels: list[list[str]] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready())
+        levels.append(ready)
+        sorter.done(*ready)
+    # A row without dependents stops first, even one that started early.
+    depth = dict.fromkeys(needs, 0)
+    for level in reversed(levels):
+        for row in level:
+            for other in needs[row]:
+                depth[other] = max(depth[other], depth[row] + 1)
+    return [[row for row in needs if depth[row] == wanted] for wanted in sorted(set(depth.values()))]

@@ -1,4 +1,4 @@
-"""Listening sockets: made here, or inherited from the launcher, which holds them while the process starts again.
+"""Listening sockets and their addresses: made here, or inherited from the launcher, which holds them over restarts.
 
 A client that dials between two starts of a process waits in the socket's queue instead of being refused.
 """
@@ -11,7 +11,6 @@ import stat
 from collections.abc import Mapping
 
 from areal.errors import InfraError
-from areal.net.address import join
 
 _PREFIX = "AREAL_LISTEN_"
 _QUEUE = 1024  # connections that wait to be accepted; the kernel's own limit may be lower
@@ -44,3 +43,8 @@ def inherited(purpose: str) -> socket.socket | None:
     found = socket.socket(fileno=int(number))
     found.set_inheritable(False)
     return found
+
+
+def join(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,19 +1,24 @@
-"""A role's gRPC server: authentication, health, reflection, waits and progress come with it."""
+"""A role's gRPC server: authentication, health, reflection, waits and progress come with it.
+
+The trainer's, whose main thread computes, runs on a loop thread of its own, and so may any other coroutine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from areal.errors import InfraError
-from areal.net import options
-from areal.net.address import join
+from areal.net import channel
 from areal.net.auth import BearerInterceptor
 from areal.net.decoding import DecodeGuard
+from areal.net.listening import join
 from areal.net.operations import ProgressService, WaitsService
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -26,7 +31,7 @@ class GrpcServer:
     """Serves what was added, on loopback unless told otherwise. Not ready until `set_ready(True)`."""
 
     def __init__(self, role: str, token: str, *, waits: WaitRegistry, progress: ProgressCounter) -> None:
-        self._server = grpc.aio.server(options=options.SERVER, interceptors=[BearerInterceptor(token), DecodeGuard()])
+        self._server = grpc.aio.server(options=channel.SERVER, interceptors=[BearerInterceptor(token), DecodeGuard()])
         self._health = health.aio.HealthServicer()
         self._names = ["areal.v1.Waits", "areal.v1.Progress"]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -59,3 +64,46 @@ class GrpcServer:
         """Answer NOT_SERVING, let running calls end for `grace_s`, then stop."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Owns an event loop in a daemon thread. `call` runs a coroutine there and waits for its result."""
+
+    def __init__(self, name: str = "areal-loop") -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run `coroutine` on the loop; raises TimeoutError after `timeout_s`, and the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Start `coroutine` on the loop and return at once."""
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Cancel what runs on the loop and end the thread."""
+
+        async def cancel_all() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        if self._thread.is_alive():
+            self.call(cancel_all(), timeout_s)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout_s)

@@ -1,14 +1,15 @@
 """Rows of a run: command, environment, probe and life of each process, made from the table of roles.
 
 A pure function of the resolved job and the place. On one machine the whole table becomes processes; in a pod one row
-does, with the same command and in the same way.
+does, with the same command and in the same way. GPUs of one machine are dealt here (CUDA_VISIBLE_DEVICES of servers
+first, then of the trainer), none twice; in pods a device plugin decides.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,10 +17,11 @@ from typing import Literal
 from areal.errors import ConfigError
 from areal.nvidia import VISIBLE, Machine
 from areal.plan.cluster_names import KERNELS_DIR, SCRATCH_DIR, Role
-from areal.plan.gpus import deal
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import RoleProgram, long_running, spec_of
 from areal.plan.roles import RoleInstance, role_instances
+from areal.spec.job import JobSpec
+from areal.spec.serving import SglangEngine
 
 _AREAL_ROLE = (sys.executable, "-m", "areal.processes.role")  # by this interpreter, whatever is on PATH
 
@@ -221,3 +223,28 @@ def caches(scratch: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),  # its own default asks for the user's name
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+def deal(spec: JobSpec, instances: Sequence[RoleInstance], devices: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The devices of each row that may use any, servers first; rows on CPUs have none.
+
+    Raises ConfigError when the machine has fewer than the job asks for.
+    """
+    engine = spec.generation.engine
+    by_role = {
+        Role.GENERATION: engine.gpus if isinstance(engine, SglangEngine) else 0,
+        Role.TRAINER: spec.trainer.gpus * spec.trainer.replicas,  # all ranks are one row here
+    }
+    rows = [(row.name, by_role[row.role]) for role in by_role for row in instances if row.role is role]
+    wanted = sum(count for _, count in rows)
+    if wanted > len(devices):
+        parts = " + ".join(f"{name} {count}" for name, count in rows if count)
+        raise ConfigError(
+            f"the job asks for {wanted} GPUs on this machine ({parts}), and it shows {len(devices)}",
+            fix="Lower trainer.gpus, generation.replicas or generation.engine.tensorParallel; 0 GPUs run on CPUs.",
+        )
+    dealt, first = {}, 0
+    for name, count in rows:
+        dealt[name] = tuple(devices[first : first + count])
+        first += count
+    return dealt

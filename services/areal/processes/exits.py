@@ -1,18 +1,26 @@
-"""Classification of exit codes: done, drained, refused for good, restart. Pure.
+"""Exit codes and the errors behind them: how a process ended, as others are told.
 
-Exit codes are `areal.errors.ExitCode`. A negative code is a signal, as `subprocess` reports it; 126 and 127 are a
-command that can't be started. torchrun answers 1 whatever its rank answered, so its own report is read from the log.
+Exit codes are `areal.errors.ExitCode`: done, drained, refused for good, restart. A negative code is a signal, as
+`subprocess` reports it; 126 and 127 are a command that can't be started. torchrun answers 1 whatever its rank answered,
+so its own report is read from the log.
+
+A code says which kind of error it was. The error itself is left in a file that the parent named, so that it can raise
+it as its own, and of a container in the termination message, whose text Kubernetes keeps in the pod's status.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-from areal.errors import ExitCode
+import orjson
+
+from areal.errors import ArealError, ExitCode, Kind, by_kind
 
 _RANK_REPORT = re.compile(r"exitcode\s*:\s*(-?\d+)")  # in torchrun's "Root Cause (first observed failure)" block
 _NOT_STARTED = (126, 127)
@@ -89,3 +97,40 @@ def exit_code_of(code: int) -> ExitCode:
     if code in (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG, ExitCode.INFRA):
         return ExitCode(code)
     return ExitCode.INFRA if code < 0 or code == ExitCode.DRAINED else ExitCode.BUG
+
+
+LIMIT_BYTES = 4096
+"""Kubernetes cuts there."""
+
+_PATH = Path("/dev/termination-log")
+
+
+def leave_message(message: str, path: Path | None = None) -> bool:
+    """Write `message` where Kubernetes looks for it; False where there is no such place."""
+    place = path or Path(os.environ.get("AREAL_TERMINATION_LOG") or _PATH)
+    if path is None and place == _PATH and not place.exists():
+        return False
+    try:
+        place.write_bytes(message.encode()[:LIMIT_BYTES])
+    except OSError:
+        return False
+    return True
+
+
+ERROR_FILE = "AREAL_ERROR_FILE"  # environment variable: where a child writes its error
+
+
+def write_error(error: ArealError) -> None:
+    """Leave the error for the parent, if it asked."""
+    if path := os.environ.get(ERROR_FILE):
+        text = {"kind": error.kind.value, "message": error.message, "fix": error.fix}
+        Path(path).write_bytes(orjson.dumps(text))
+
+
+def read_error(path: Path) -> ArealError | None:
+    """What a child left; None when it left nothing that can be read."""
+    try:
+        text = orjson.loads(path.read_bytes())
+        return by_kind(Kind(text["kind"]), str(text["message"]), fix=str(text["fix"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -30,13 +30,12 @@ from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleHost, RoleRow
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
-from areal.processes import ending, family
+from areal.processes import exits, family
 from areal.processes.core import TERMINAL, ChildPhase, RestartBy
 from areal.processes.logfile import last_words
 from areal.processes.role import read_token, report
-from areal.processes.rows import child_of
 from areal.processes.service import SERVICE_NAME, LauncherService
-from areal.processes.supervise import ChildStatus, ChildSupervisor
+from areal.processes.supervise import ChildStatus, ChildSupervisor, child_of
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 log = logging.getLogger("areal.processes")
@@ -82,7 +81,7 @@ async def supervise(request: LaunchRequest) -> int:
     log.info("%s: %s %s", row.name, status.phase, status.reason)
     if status.phase is not ChildPhase.FAILED:
         return ExitCode.DRAINED
-    ending.leave("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
+    exits.leave_message("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
     return _code_of(status)
 
 
@@ -220,7 +219,7 @@ def main() -> None:
         code = int(asyncio.run(supervise(request)))
     except Exception as error:
         code = int(report(error))
-        ending.leave(str(error))
+        exits.leave_message(str(error))
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)

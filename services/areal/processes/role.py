@@ -28,7 +28,7 @@ from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.cluster_names import ENV_POD_IP
 from areal.plan.role_specs import entries
-from areal.processes import ending
+from areal.processes import exits
 
 log = logging.getLogger("areal.role")
 
@@ -123,9 +123,9 @@ async def serve(entry: Entry, context: RoleContext) -> int:
 def use(tool: Tool, job: ResolvedJob) -> int:
     """Let a tool do its work; its last words, or its error's, become the container's."""
     try:
-        ending.leave(tool(job))
+        exits.leave_message(tool(job))
     except ArealError as error:
-        ending.leave(str(error))
+        exits.leave_message(str(error))
         raise
     return ExitCode.DONE
 

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from areal.errors import BugError, InfraError
 from areal.net import listening
+from areal.plan import RoleRow
 from areal.processes import logfile
-from areal.processes.budget import RestartGrant, RestartsExhausted
-from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer
+from areal.processes.budget import BudgetPolicy, RestartGrant, RestartsExhausted
+from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer, RestartBy
 from areal.processes.exits import ProcessExit
 from areal.processes.family import Command, Family
-from areal.processes.mirror import Mirror
-from areal.processes.probe import Probe, Prober
+from areal.processes.logfile import Mirror
+from areal.processes.probe import Probe, ProbeKind, Prober
 
 log = logging.getLogger(__name__)
 
@@ -255,3 +256,36 @@ class ChildSupervisor:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self.on_change()
+
+
+def child_of(
+    row: RoleRow, logs: Path, cwd: Path, *, env: Mapping[str, str] | None = None, mirror: int | None = None
+) -> ChildSpec:
+    """The child that `row` asks for, with its log in `logs`.
+
+    `env` is its whole environment, ours with the row's on top unless given; `mirror` a descriptor that gets its output
+    as well.
+    """
+    policy = LifePolicy(
+        restart=RestartBy(row.restart),
+        first_start=RestartBy.EPOCH if row.first_start == "epoch" else RestartBy.ITSELF,
+        start_deadline_s=row.start_deadline_s,
+        drain_s=row.drain_s,
+        budget=BudgetPolicy(max_restarts=row.max_restarts),
+    )
+    return ChildSpec(
+        command=Command(row.name, row.command, {**os.environ, **row.env} if env is None else env, cwd),
+        log=logs / f"{row.name}.log",
+        probe=_probe(row),
+        policy=policy,
+        mirror=mirror,
+        listens={purpose: (row.bind, row.ports[purpose]) for purpose in row.held},
+    )
+
+
+def _probe(row: RoleRow) -> Probe:
+    kind = ProbeKind(row.ready)
+    if kind is ProbeKind.NONE:
+        return Probe()
+    port = row.ports.get("grpc") or row.ports.get("main") or next(iter(row.ports.values()))
+    return Probe(kind, port, row.probe_host)

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from areal.errors import DataError
 from areal.files import write_atomically
-from areal.ledger.audit_report import AuditReport
+from areal.ledger.audit import AuditReport
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import Records, best_of
 

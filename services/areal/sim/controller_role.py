@@ -21,9 +21,9 @@ from areal.rollout.controller.decisions import (
     ReopenGroup,
     ScanLedger,
 )
+from areal.rollout.controller.disk_writer import write_entries
 from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.inputs import Input, TrainerBeat, WorkerBeat
-from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import RestoredState, check_alive
 from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.checks import (

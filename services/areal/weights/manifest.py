@@ -1,13 +1,16 @@
-"""Manifest of a published version: every tensor with its place and checksum, every file, the canary.
+"""Manifest of a published version: every tensor with its place and checksum, every file, the canary and its verdict.
 
-Owns the JSON form and its digest, by which readers recognise a version. Never touches the tensors themselves.
+Owns the JSON form and its digest, by which readers recognise a version, and how far a server's log-probabilities may be
+from the trainer's. Never touches the tensors themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -142,3 +145,36 @@ class Manifest(_ManifestValue):
 def digest_of(raw: bytes) -> str:
     """The digest of a manifest's bytes as they lie in the file."""
     return hashlib.sha256(raw).hexdigest()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Absolute differences of log-probabilities; infinite where they can't be compared."""
+
+    mean: float
+    worst: float
+
+
+def difference(scored: Sequence[float], expected: Sequence[float]) -> Difference:
+    """Of two lists token by token; infinite when lengths differ or a value is not a number."""
+    if len(scored) != len(expected):
+        return Difference(math.inf, math.inf)
+    values = [abs(ours - theirs) for ours, theirs in zip(scored, expected, strict=True)]
+    if not all(math.isfinite(value) for value in values):
+        return Difference(math.inf, math.inf)
+    return Difference(sum(values) / max(len(values), 1), max(values, default=0.0))
+
+
+def problem(canary: Canary, found: Difference) -> str | None:
+    """Why a server that scores the canary with this difference holds other weights; None when it passes."""
+    if canary.mean_tolerance is not None and not found.mean <= canary.mean_tolerance:
+        return (
+            f"log-probabilities differ from the trainer's by {found.mean:.3g} in the mean, "
+            f"more than {canary.mean_tolerance:.3g} (worst {found.worst:.3g})"
+        )
+    if not found.worst <= canary.tolerance:
+        return (
+            f"log-probabilities differ from the trainer's by {found.worst:.3g}, more than {canary.tolerance:.3g} "
+            f"(mean {found.mean:.3g})"
+        )
+    return None

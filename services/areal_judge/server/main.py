@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from areal.errors import ConfigError, ExitCode
-from areal.net.address import join
 from areal.net.http_server import HttpServer
+from areal.net.listening import join
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter

@@ -34,8 +34,7 @@ from areal_operator.operator.failure_policy import STALLED
 from areal_operator.operator.gang import TrainerGang, gang_of
 from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, reason_of
 from areal_operator.operator.observed import BatchStage, Observation, Pod
-from areal_operator.operator.times import CREATED_S, FRESH_S
-from areal_operator.operator.timestamps import render, words
+from areal_operator.operator.times import CREATED_S, FRESH_S, render, words
 
 
 @dataclass(frozen=True)

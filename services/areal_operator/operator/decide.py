@@ -15,7 +15,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.cluster import MANAGER, RunPolicy
 from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 
-from areal_operator.operator import budget, evictions, failure_policy, fault_owner, progress
+from areal_operator.operator import evictions, failure_policy, fault_owner, progress
 from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.decision import (
     CleanUp,
@@ -36,8 +36,7 @@ from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobOutcome, JobState, Rest
 from areal_operator.operator.observed import BatchStage, Observation, audit_of
 from areal_operator.operator.pod_failures import of_batch, of_roles
-from areal_operator.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSED_S, SOON_S, STEADY_S
-from areal_operator.operator.timestamps import words
+from areal_operator.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSED_S, SOON_S, STEADY_S, words
 
 _RETRY_S = {
     AcceptedReason.RUNTIME_NOT_FOUND: RETRY_MISSING_S,
@@ -135,7 +134,7 @@ class _Reconcile:
         self.state = progress.kept_waiting(self.state, self._unplaced is not None, self.now)
         self.state = progress.stepped(self.state, self.seen.reports, self.now)
         if (trainer := self.seen.reports.trainer) is not None:
-            self.state = budget.refunded(self.state, trainer.checkpoint_step)
+            self.state = failure_policy.refunded(self.state, trainer.checkpoint_step)
         questions: tuple[Callable[[], Decision | None], ...] = (
             self._deadline,
             self._roles_failures,
@@ -200,13 +199,13 @@ class _Reconcile:
             if (end := self._charge(incident, ruling)) is not None:
                 return end
             if ruling.action is FailureAction.RESTART_TRAINER:
-                self.state = budget.epoch_over(self.state, self.now)
+                self.state = failure_policy.epoch_over(self.state, self.now)
         return None
 
     def _charge(self, incident: Incident, ruling: Ruling, stalled: bool = False) -> EndJob | None:
         """Remember a failure; the end, when it is one too many or fails the job."""
         policy = self.admitted.job.spec.failure_policy
-        charged = budget.charge(self.state, incident, ruling, policy, self.now)
+        charged = failure_policy.charge(self.state, incident, ruling, policy, self.now)
         self.state = charged.state
         if charged.exhausted:
             text = (
@@ -236,7 +235,7 @@ class _Reconcile:
             )
         if incident.exit_code in failure_policy.HOPELESS[:2]:
             ruling, policy = Ruling(FailureAction.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
-            self.state = budget.charge(self.state, incident, ruling, policy, self.now).state
+            self.state = failure_policy.charge(self.state, incident, ruling, policy, self.now).state
             return self._end(FailedReason.SOURCES_REFUSED, incident.message or _words(incident))
         return self._retry(incident) or Prepare(self.state, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
@@ -282,7 +281,7 @@ class _Reconcile:
                 ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
-            self.state = budget.epoch_over(self.state, self.now)
+            self.state = failure_policy.epoch_over(self.state, self.now)
         elif gang.broken or gang.overtaken:
             self.state = replace(self.state, members=())
         return None
@@ -306,7 +305,7 @@ class _Reconcile:
             ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
         if (end := self._charge(incident, ruling, stalled=True)) is not None:
             return end
-        self.state = budget.epoch_over(self.state, self.now)
+        self.state = failure_policy.epoch_over(self.state, self.now)
         self.stalled = True
         return None
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from areal.spec.status import CompleteReason, ConditionReason, ConditionType, SuspendedReason
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator import timestamps
+from areal_operator.operator import times
 
 
 class Rest(StrEnum):
@@ -104,7 +104,7 @@ def state_in(status: Json) -> JobState:
     conditions = {
         c["type"]: JobCondition(
             c.get("status", "Unknown"), c.get("reason", ""), c.get("message", ""),
-            timestamps.parse(c.get("lastTransitionTime")) or 0.0, int(c.get("observedGeneration", 0)),
+            times.parse(c.get("lastTransitionTime")) or 0.0, int(c.get("observedGeneration", 0)),
         )
         for c in status.get("conditions", [])
     }  # fmt: skip
@@ -119,25 +119,25 @@ def state_in(status: Json) -> JobState:
     return JobState(
         accepted=true(ConditionType.ACCEPTED),
         prepared=true(ConditionType.PREPARED),
-        started_at=timestamps.parse(status.get("startTime")),
+        started_at=times.parse(status.get("startTime")),
         rest=Rest(resting.reason) if resting else Rest.AWAKE,
         saving_since=trainer.since if trainer else 0.0,
         epoch=int(attempts.get("epoch", 0)),
         members=tuple(attempts.get("members", ())),
         restarts=int(attempts.get("restarts", 0)),
         counted=int(attempts.get("restartsCountTowardsMax", 0)),
-        counted_since=timestamps.parse(attempts.get("countedSince")),
+        counted_since=times.parse(attempts.get("countedSince")),
         fruitless=int(attempts.get("fruitless", 0)),
-        next_epoch_at=timestamps.parse(attempts.get("nextEpochTime")),
+        next_epoch_at=times.parse(attempts.get("nextEpochTime")),
         waited_s=float(waiting.get("seconds", 0)),
-        waiting_since=timestamps.parse(waiting.get("since")),
+        waiting_since=times.parse(waiting.get("since")),
         checkpoint_step=int(status.get("checkpoint", {}).get("step", 0)),
         failures=tuple(sorted(_failure(entry) for entry in status.get("failures", []))),
         step=int(progress.get("step", 0)),
-        step_at=timestamps.parse(progress.get("lastReportTime")),
+        step_at=times.parse(progress.get("lastReportTime")),
         finishing=complete is not None and complete.reason == CompleteReason.AUDITING,
         outcome=next((outcome for outcome in JobOutcome if true(outcome)), None),
-        ended_at=timestamps.parse(status.get("completionTime")),
+        ended_at=times.parse(status.get("completionTime")),
         snapshot=status.get("runtimeSnapshot", {}).get("hash", ""),
         conditions=conditions,
     )
@@ -145,7 +145,7 @@ def state_in(status: Json) -> JobState:
 
 def _failure(entry: Json) -> JobFailure:
     return JobFailure(
-        at=timestamps.parse(entry.get("time")) or 0.0,
+        at=times.parse(entry.get("time")) or 0.0,
         role=entry.get("role", ""),
         pod=entry.get("pod", ""),
         exit_code=entry.get("exitCode"),

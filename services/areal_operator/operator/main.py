@@ -22,12 +22,11 @@ from areal.observe import logs
 
 from areal_operator.kube.resources import RLJOBS
 from areal_operator.operator import default_runtimes
-from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.job_metrics import JobCollector
 from areal_operator.operator.reconcile import reconcile
 from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal_operator.operator.watched import watched
-from areal_operator.operator.world import OperatorSettings, OperatorWorld
+from areal_operator.operator.world import DeletedPods, OperatorSettings, OperatorWorld
 from areal_operator.runtime.manager import Manager, ManagerSettings, Times
 from areal_operator.runtime.transport import connect
 

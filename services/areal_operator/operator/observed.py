@@ -21,7 +21,7 @@ from areal.spec.status import AuditStatus
 from pydantic import ValidationError
 
 from areal_operator.kube.resources import Json, Key
-from areal_operator.operator import timestamps
+from areal_operator.operator import times
 from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobState
@@ -247,14 +247,14 @@ def read_pod(obj: Json) -> Pod | None:
             c.get("status", ""),
             c.get("reason", ""),
             c.get("message", ""),
-            timestamps.parse(c.get("lastTransitionTime")) or 0.0,
+            times.parse(c.get("lastTransitionTime")) or 0.0,
         )
         for c in status.get("conditions", [])
     }  # fmt: skip
     index = labels.get(LABEL_POD_INDEX, "")
     waiting: Json = state.get("waiting", {})
     ready = conditions.get("Ready")
-    deleted = timestamps.parse(metadata.get("deletionTimestamp"))  # already has the grace period in it
+    deleted = times.parse(metadata.get("deletionTimestamp"))  # already has the grace period in it
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -282,7 +282,7 @@ def _ending(terminated: Json | None) -> PodEnd | None:
         code=int(terminated.get("exitCode", 0)),
         reason=terminated.get("reason", ""),
         message=terminated.get("message", ""),
-        at=timestamps.parse(terminated.get("finishedAt")) or 0.0,
+        at=times.parse(terminated.get("finishedAt")) or 0.0,
     )
 
 
@@ -314,7 +314,7 @@ def read_batch(obj: Json | None) -> BatchJob:
     for condition in obj.get("status", {}).get("conditions", []):
         if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
             stage = BatchStage.COMPLETE if condition["type"] == "Complete" else BatchStage.FAILED
-            at = timestamps.parse(condition.get("lastTransitionTime")) or 0.0
+            at = times.parse(condition.get("lastTransitionTime")) or 0.0
             reason, message = condition.get("reason", ""), condition.get("message", "")
     if metadata.get("deletionTimestamp"):
         stage = BatchStage.GOING
@@ -341,7 +341,7 @@ def read_node(obj: Json) -> NodeState:
     silent = ready.get("status") == "Unknown"
     return NodeState(
         ready=ready.get("status") == "True",
-        silent_since=(timestamps.parse(ready.get("lastTransitionTime")) or 0.0) if silent else None,
+        silent_since=(times.parse(ready.get("lastTransitionTime")) or 0.0) if silent else None,
         out_of_service=_OUT_OF_SERVICE in taints,
         leaving=bool(taints & _LEAVING_TAINTS),
     )

@@ -14,7 +14,7 @@ from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, Progress
 from areal_view.why.causes import Diagnosis
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator import timestamps
+from areal_operator.operator import times
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decision import CleanUp, Decision, EndJob, HandsOff, Prepare, Reject, Suspend
 from areal_operator.operator.idle import idle_of
@@ -40,9 +40,9 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
     if (idle := idle_of(seen, found, now)) is not None:
         status["idle"] = _idle(idle, before.get("idle", {}), now)
     if state.started_at is not None:
-        status["startTime"] = timestamps.render(state.started_at)
+        status["startTime"] = times.render(state.started_at)
     if state.ended_at is not None:
-        status["completionTime"] = timestamps.render(state.ended_at)
+        status["completionTime"] = times.render(state.ended_at)
     admitted = seen.admitted
     if admitted is not None:
         status["runtimeSnapshot"] = {
@@ -100,7 +100,7 @@ def _condition(kind: ConditionType, condition: JobCondition) -> Json:
         "status": condition.status,
         "reason": condition.reason,
         "message": condition.message,
-        "lastTransitionTime": timestamps.render(condition.since),
+        "lastTransitionTime": times.render(condition.since),
         "observedGeneration": condition.generation,
     }
 
@@ -114,16 +114,16 @@ def _attempts(state: JobState) -> Json:
         "fruitless": state.fruitless,
     }
     if state.counted_since is not None:
-        entry["countedSince"] = timestamps.render(state.counted_since)
+        entry["countedSince"] = times.render(state.counted_since)
     if state.next_epoch_at is not None:
-        entry["nextEpochTime"] = timestamps.render(state.next_epoch_at)
+        entry["nextEpochTime"] = times.render(state.next_epoch_at)
     return entry
 
 
 def _waiting(state: JobState) -> Json:
     entry: Json = {"seconds": int(state.waited_s)}
     if state.waiting_since is not None:
-        entry["since"] = timestamps.render(state.waiting_since)
+        entry["since"] = times.render(state.waiting_since)
     return entry
 
 
@@ -131,12 +131,12 @@ def _idle(idle: Diagnosis, before: Json, now: float) -> Json:
     """What it waits for; since when, as long as it is the same cause at the same place."""
     where = {"cause": str(idle.cause), "role": str(idle.role), "pod": idle.pod}
     same = all(before.get(name) == value for name, value in where.items())
-    return {**where, "since": before["since"] if same else timestamps.render(now), "text": idle.text[:IDLE_TEXT]}
+    return {**where, "since": before["since"] if same else times.render(now), "text": idle.text[:IDLE_TEXT]}
 
 
 def _failure(failure: JobFailure) -> Json:
     entry: Json = {
-        "time": timestamps.render(failure.at),
+        "time": times.render(failure.at),
         "role": failure.role,
         "pod": failure.pod,
         "reason": failure.reason,
@@ -171,7 +171,7 @@ def _progress(seen: Observation, state: JobState, now: float) -> Json:
         }
         found |= {name: value for name, value in optional.items() if value is not None}
     if state.step_at is not None:
-        found["lastReportTime"] = timestamps.render(state.step_at)
+        found["lastReportTime"] = times.render(state.step_at)
         found |= _remaining(seen, state, int(found.get("maxSteps", 0)))
     return found
 
@@ -204,7 +204,7 @@ def _checkpoint(seen: Observation, now: float) -> Json | None:
     known = seen.raw.get("status", {}).get("checkpoint", {})
     if known.get("step") == report.checkpoint_step:
         return dict(known)
-    return {"step": report.checkpoint_step, "time": timestamps.render(report.checkpoint_at or report.at)}
+    return {"step": report.checkpoint_step, "time": times.render(report.checkpoint_at or report.at)}
 
 
 def _fleet(seen: Observation) -> Json:

@@ -1,7 +1,12 @@
-"""Durations of decisions about a job, each with its reason. What users may choose is in the job's spec."""
+"""Durations of decisions about a job, each with its reason, and moments as Kubernetes writes them. Pure.
+
+What users may choose is in the job's spec. A moment is counted in seconds since 1970, and written to the second.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 SOON_S: Final = 1.0
@@ -55,3 +60,35 @@ ASK_S: Final = 1.5
 
 TELL_S: Final = 5.0
 """For one order (restart, drain, hot fields): launchers answer at once, they don't wait for their child."""
+
+
+@lru_cache(maxsize=4096)  # the same few times are read at every look
+def parse(text: str | None) -> float | None:
+    """Seconds since 1970 of an RFC 3339 time; None for none, or for what is no time."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def render(seconds: float) -> str:
+    """RFC 3339, rounded down to the second."""
+    return _render(int(seconds))
+
+
+@lru_cache(maxsize=4096)
+def _render(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def words(seconds: float) -> str:
+    """A duration for people: `45 s`, `12 min`, `3 h 5 min`."""
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"

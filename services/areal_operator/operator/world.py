@@ -1,7 +1,7 @@
 """Dependencies of a reconcile, put together once: the API server, caches, the roles' reports, the clock.
 
-Owns what a process may remember beside the status, none of which is missed when it is gone: what it looked up and
-what it wrote last. Decides nothing.
+Owns what a process may remember beside the status, none of which is missed when it is gone: what it looked up, what
+it wrote last, and the last states of deleted pods, which can't say any more why they went. Decides nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Res
 from areal_operator.operator import children
 from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.children import JobBlueprint
-from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import NodeState, Pod, Reports, read_node
+from areal_operator.operator.observed import NodeState, Pod, Reports, read_node, read_pod
 from areal_operator.operator.reports import Targets
 from areal_operator.operator.sharing import Blocks
 from areal_operator.runtime.cache import Cache
@@ -204,3 +203,43 @@ def keys_of_node(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key]:
 def node_of(pod: Json) -> str:
     """The machine that a pod is bound to; empty while there is none."""
     return str(pod.get("spec", {}).get("nodeName") or "")
+
+
+_DELETED_KEPT = 64  # a job: more than its pods that can be deleted between two reconciles, but for very large fleets
+_DELETED_KEPT_S = 600.0  # far above the time between two reconciles
+
+
+class DeletedPods:
+    """By job, then by the pod's uid; oldest first."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of: dict[Key, dict[str, tuple[float, Pod]]] = {}
+
+    def add(self, obj: Json) -> None:
+        """A pod was deleted; `obj` is its last state."""
+        metadata = obj["metadata"]
+        job = (metadata.get("labels") or {}).get(LABEL_JOB)
+        pod = read_pod(obj)
+        if not job or pod is None:
+            return
+        found = self._of.setdefault((metadata.get("namespace", ""), job), {})
+        found[pod.uid] = self._clock(), pod
+        while len(found) > _DELETED_KEPT:
+            del found[next(iter(found))]
+
+    def of(self, key: Key) -> Mapping[str, Pod]:
+        """The last states of a job's deleted pods, by uid."""
+        found = self._of.get(key)
+        if found is None:
+            return {}
+        since = self._clock() - _DELETED_KEPT_S
+        for uid in [uid for uid, (at, _) in found.items() if at < since]:
+            del found[uid]
+        if not found:
+            del self._of[key]
+        return {uid: pod for uid, (_, pod) in found.items()}
+
+    def forget(self, key: Key) -> None:
+        """The job is no concern any more."""
+        self._of.pop(key, None)

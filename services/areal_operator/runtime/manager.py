@@ -19,11 +19,9 @@ from areal_operator.kube.resources import Json, Key, Resource
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.health import OperatorHealth, page_of
 from areal_operator.runtime.lease import ApiLeases, Election
 from areal_operator.runtime.limiter import Limiter
-from areal_operator.runtime.metrics import OperatorMetrics
-from areal_operator.runtime.pages import HttpPages
+from areal_operator.runtime.pages import HttpPages, OperatorHealth, OperatorMetrics, page_of
 from areal_operator.runtime.queue import Queue
 from areal_operator.runtime.reflector import Reflector
 from areal_operator.runtime.times import HealthTimes, LeaseTimes, QueueTimes, WatchTimes

@@ -1,15 +1,28 @@
-"""HTTP server of a few pages, on a thread of its own.
+"""HTTP pages of the operator's process: `/healthz` (kill me), `/readyz` (my caches are full) and its metrics.
 
-The thread answers while the event loop is stuck: what the pages say must be safe to read from any thread.
+A thread of its own answers while the event loop is stuck, which is one of the things the pages have to tell: what they
+say must be safe to read from any thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from areal import __version__
+from areal.observe.catalog import Scope
+from areal.observe.metrics import Metrics
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from areal_operator.runtime.cache import Cache
+from areal_operator.runtime.queue import WorkResult
+from areal_operator.runtime.reflector import Pulse
+from areal_operator.runtime.times import HealthTimes, WatchTimes
 
 _POLL_S = 0.05  # how long an end may take
 
@@ -58,3 +71,102 @@ class HttpPages:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)
+
+
+class OperatorHealth:
+    """What is wrong, as sentences; nothing is good. Safe from any thread."""
+
+    def __init__(
+        self,
+        *,
+        synced: Callable[[], bool],
+        pulses: Sequence[Pulse],
+        times: HealthTimes | None = None,
+        watch: WatchTimes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._synced = synced
+        self._pulses = pulses
+        self._times = times or HealthTimes()
+        self._silence_s = (watch or WatchTimes()).longest_s * self._times.watch_silence
+        self._clock = clock
+        self._beat_at = clock()
+        self.lag_s = 0.0
+
+    async def beat(self) -> None:
+        """Show that the event loop turns, until cancelled."""
+        while True:
+            before = self._clock()
+            await asyncio.sleep(self._times.beat_s)
+            self._beat_at = self._clock()
+            self.lag_s = max(0.0, self._beat_at - before - self._times.beat_s)
+
+    def ills(self) -> list[str]:
+        """Why this process should be restarted."""
+        now = self._clock()
+        ills = []
+        stuck_s = now - self._beat_at
+        if max(stuck_s - self._times.beat_s, self.lag_s) > self._times.loop_lag_s:
+            ills.append(f"the event loop is {max(stuck_s, self.lag_s):.0f} s behind")
+        silent = ((pulse.resource, now - pulse.heard_at) for pulse in self._pulses)
+        return ills + [f"nothing was heard of {name} for {s:.0f} s" for name, s in silent if s > self._silence_s]
+
+    def unready(self) -> list[str]:
+        """Why this process can't do its work yet."""
+        return [] if self._synced() else ["caches are not synced"]
+
+
+def page_of(ills: Callable[[], list[str]]) -> Callable[[], Page]:
+    """A probe's page: 200 when nothing is wrong."""
+
+    def page() -> Page:
+        wrong = ills()
+        text = "\n".join(wrong or ["ok"]) + "\n"
+        return Page(text.encode(), HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK)
+
+    return page
+
+
+class OperatorMetrics(Metrics):
+    """Counters that parts report to (`reconciled`, `answered`), and gauges read from them at each `refresh`."""
+
+    def __init__(self) -> None:
+        super().__init__(Scope.OPERATOR, {})
+        self.gauge("areal_operator_info", version=__version__).set(1)
+        self.gauge("areal_operator_leader").set(0)
+        self._told: dict[tuple[str, str], int] = {}
+
+    def reconciled(self, done: WorkResult) -> None:
+        """A worker is through with a key."""
+        self.counter("areal_operator_reconcile_total", result=done.result).inc()
+        self.histogram("areal_operator_reconcile_duration_seconds").observe(done.took_s)
+        self.histogram("areal_operator_queue_latency_seconds").observe(max(0.0, done.waited_s))
+
+    def answered(self, method: str, status: int) -> None:
+        """The API server answered, or (0) did not."""
+        self.counter("areal_operator_api_requests_total", method=method, code=str(status)).inc()
+
+    def follow(self, name: str, value: Callable[[], float]) -> None:
+        """Read a gauge without labels at each scrape."""
+        self.gauge(name).set_function(value)
+
+    def refresh(self, pulses: Iterable[Pulse], caches: Iterable[Cache]) -> None:
+        """Take over what reflectors and caches know. Several scopes of one resource count together."""
+        heard: dict[str, float] = {}
+        restarts: dict[tuple[str, str], int] = {}
+        for pulse in pulses:
+            heard[pulse.resource] = min(pulse.heard_wall, heard.get(pulse.resource, pulse.heard_wall))
+            for cause, times in list(pulse.restarts.items()):
+                restarts[pulse.resource, cause] = restarts.get((pulse.resource, cause), 0) + times
+        for resource, at in heard.items():
+            self.gauge("areal_operator_watch_last_event_timestamp_seconds", resource=resource).set(at)
+        for (resource, cause), times in restarts.items():
+            counter = self.counter("areal_operator_watch_restarts_total", resource=resource, cause=cause)
+            counter.inc(times - self._told.get((resource, cause), 0))
+            self._told[resource, cause] = times
+        for cache in caches:
+            self.gauge("areal_operator_cached_objects", resource=cache.resource.plural).set(len(cache))
+
+    def page(self) -> Page:
+        """`/metrics`."""
+        return Page(generate_latest(self.registry), content_type=CONTENT_TYPE_LATEST)

@@ -2,26 +2,26 @@
 
 Uses the job's own pod of the role `view` when one is ready; else a pod of this command's, made with the user's own
 rights, which mounts the run read-only and serves the page on its loopback with a key, and which is deleted at the end.
+A TCP proxy carries each connection of this machine to a stream into the pod.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol
 
-from areal.errors import InfraError
+from areal.errors import ArealError, InfraError
 from areal.plan.cluster_names import HTTP_PORT, MAIN_CONTAINER, Role, run_claim, selector
 from areal.spec import RLJob, job_from_object
 
 from areal_operator.submit.cluster import Cluster
-from areal_operator.submit.forward import Forward
 from areal_operator.submit.manifests import Json, page_dir, page_pod
-from areal_operator.submit.runtime import runtime_of
 from areal_operator.submit.send import Channel
-from areal_operator.submit.temporary_pod import running
+from areal_operator.submit.temporary_pod import running, runtime_of
 
 _START_S = 120.0  # a loaded node starts an interpreter slowly
 
@@ -84,3 +84,56 @@ def _standing(cluster: Cluster, namespace: str, job: str) -> str | None:
         if ready and "deletionTimestamp" not in pod["metadata"]:
             return str(pod["metadata"]["name"])
     return None
+
+
+_CHUNK = 64 << 10
+
+
+class Forward:
+    """Carries while it is entered. `opened` gives the other end, as a socket; it may block and raise."""
+
+    def __init__(self, listener: socket.socket, opened: Callable[[], Any], say: Callable[[str], None]) -> None:
+        self._listener = listener
+        self._opened = opened
+        self._say = say
+        self._accepting = threading.Thread(target=self._accept, name="forward", daemon=True)
+
+    def __enter__(self) -> Forward:
+        self._accepting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._listener.close()
+        self._accepting.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(near,), name="forwarded", daemon=True).start()
+
+    def _carry(self, near: socket.socket) -> None:
+        with near:
+            try:
+                far = self._opened()
+            except ArealError as error:
+                self._say(error.message)
+                return
+            back = threading.Thread(target=_pump, args=(far, near), name="forwarded-back", daemon=True)
+            back.start()
+            _pump(near, far)
+            far.close()
+            back.join()
+
+
+def _pump(source: Any, target: Any) -> None:
+    """Until one of them ends; then `source`'s peer hears it."""
+    with suppress(OSError):
+        while data := source.recv(_CHUNK):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)

@@ -25,8 +25,7 @@ from areal_operator.submit import inputs, manifests, send
 from areal_operator.submit.cluster import Cluster, TakenError
 from areal_operator.submit.inputs import INPUTS, Tree
 from areal_operator.submit.manifests import Json
-from areal_operator.submit.runtime import runtime_of
-from areal_operator.submit.temporary_pod import running
+from areal_operator.submit.temporary_pod import running, runtime_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows one piece of work: what, and how many bytes; gives the function to be told of each part done."""

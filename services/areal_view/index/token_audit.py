@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from areal.errors import ConfigError
-from areal.ledger.audit_report import surviving
+from areal.ledger.audit import surviving
 from areal.ledger.evidence import read as read_evidence
 from areal.ledger.journal import read_journal
 from areal.record.segment import HEADER_BYTES, SUFFIX, Frame, FrameKind, frames, read

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from areal_view.index import export
 from areal_view.index.forms import FORMS, written
 from areal_view.index.record_index import SampleRow
-from areal_view.pages import detail, diff, overview
+from areal_view.pages import detail, overview
 from areal_view.pages.access import PageAccess
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.runs import Runs, ShownRun
@@ -79,10 +79,10 @@ class ViewHandlers:
         return self._answer(request, "runs.html", [overview.line_of(run) for run in self._runs.all()])
 
     def _diff(self, request: Request) -> Response:
-        return self._answer(request, "diff.html", diff.diff_page(*self._two(request)))
+        return self._answer(request, "diff.html", overview.diff_page(*self._two(request)))
 
     def _diff_curve(self, request: Request) -> Response:
-        return _as_json(_there(diff.both_curves(*self._two(request), request.path_params["name"])))
+        return _as_json(_there(overview.both_curves(*self._two(request), request.path_params["name"])))
 
     def _two(self, request: Request) -> tuple[ShownRun, ShownRun]:
         a, b = (_there(self._runs.find(request.query_params.get(name, ""))) for name in ("a", "b"))

@@ -1,6 +1,7 @@
-"""Entries of `areal view`, on loopback until Ctrl-C, and of `areal jobs-page`, in a pod of the chart's.
+"""Entries of the page: `areal view` on loopback, `areal jobs-page` in a pod of the chart's, the role `view` in a job's.
 
-Owns the key and the address that the first prints.
+Owns the key and the address that the first prints. The role serves one job to visitors whom the API server lets read
+it, from the run directory, which is mounted read-only; the index of the recording lies in its scratch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from areal.distribution import missing_package
 from areal.errors import ConfigError
-from areal.plan.cluster_names import CLUSTER_CA_KEY, CLUSTER_DIR
+from areal.plan import ResolvedJob
+from areal.plan.cluster_names import CLUSTER_CA_KEY, CLUSTER_DIR, HTTP_PORT
 
 from areal_view.pages.runs import Runs
 
@@ -61,3 +63,25 @@ def serve_jobs(namespaces: Sequence[str], address: str, bind: str, port: int) ->
 
     app = job_list(ApiServer.of_pod(Path(CLUSTER_DIR / CLUSTER_CA_KEY)), namespaces, address)
     uvicorn.run(app, host=bind, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+
+
+def run(job: ResolvedJob) -> str:
+    """Serve a job's page in a pod of it until SIGTERM. Raises ConfigError outside of a pod."""
+    import uvicorn
+
+    from areal_view.pages.app import app_of
+    from areal_view.pages.login import PageLogin, SignedTickets, job_door
+    from areal_view.pages.reviews import ApiServer, OwnReview
+
+    namespace = job.namespace or ""
+    server = ApiServer.of_pod(Path(CLUSTER_DIR / CLUSTER_CA_KEY))
+    runs = Runs([job.run_dir], name=job.name)
+    review, tickets = OwnReview(server, namespace, job.name), SignedTickets(f"{namespace}/{job.name}")
+    guarded = PageLogin(app_of(runs), review, tickets, job_door(job.name, namespace))
+    try:
+        uvicorn.run(
+            guarded, host=job.bind, port=HTTP_PORT, log_level="warning", access_log=False, timeout_graceful_shutdown=1
+        )
+    finally:
+        runs.close()
+    return "stopped"

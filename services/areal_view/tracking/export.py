@@ -22,11 +22,8 @@ from areal.plan.resolved import ResolvedJob
 from areal.record import summary
 from areal.spec.job_fields import spec_fields
 
-from areal_view.tracking.mlflow import Mlflow
 from areal_view.tracking.rows import FigureRows
-from areal_view.tracking.tracker import Ending, TrackedRun, Tracker
-from areal_view.tracking.trackio import Trackio
-from areal_view.tracking.wandb import Wandb
+from areal_view.tracking.tracker import Ending, Mlflow, TrackedRun, Tracker, Trackio, Wandb
 from areal_view.why.redact import redacted
 
 TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.observe.live import IdleCause, Live, LiveRole, LiveWait
-from areal.observe.user_code import WAIT as USER_CODE
 from areal.observe.waits import ENGINE_HEALTH, SERVED_TEACHER
+from areal.observe.waits import WAIT as USER_CODE
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
 SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on a loaded machine it misses a few

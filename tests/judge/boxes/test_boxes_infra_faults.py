@@ -30,7 +30,7 @@ from areal.record.episode_ends import infra_share, read_ends
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
-from areal.rollout.worker.boxes import EpisodeBoxes
+from areal.rollout.worker.episode_engine import EpisodeBoxes
 from areal.v1 import boxes_pb2, boxes_pb2_grpc, common_pb2, generation_pb2, rollout_pb2, rollout_pb2_grpc
 from areal.workflow import Engine, Episode, GenerationRequest, RolloutWorkflow, Sequence
 from areal.workflow.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.status import CompleteReason
 from areal_operator.kube.resources import Json
-from areal_operator.operator import budget, decide, evictions, failure_policy, observe, reconcile
+from areal_operator.operator import decide, evictions, failure_policy, observe, reconcile
 from areal_operator.operator.decide import _Reconcile
 from areal_operator.operator.decision import Converge, EndJob, Eviction
 from areal_operator.operator.effects import Effects
@@ -160,12 +160,12 @@ def everybody_restarts_with_the_trainers(patch: pytest.MonkeyPatch) -> None:
 
 def restarts_have_no_limit(patch: pytest.MonkeyPatch) -> None:
     """The budget is counted and not minded."""
-    real = budget.charge
+    real = failure_policy.charge
 
     def charge(state: JobState, incident: Any, ruling: Any, policy: Any, now: float) -> Any:
         return real(state, incident, ruling, policy.model_copy(update={"max_restarts": 10**6}), now)
 
-    patch.setattr(budget, "charge", charge)
+    patch.setattr(failure_policy, "charge", charge)
 
 
 def the_runtime_is_followed(patch: pytest.MonkeyPatch) -> None:

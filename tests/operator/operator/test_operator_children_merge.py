@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError
-from areal_operator.operator.children.amounts import fitted, size
 from areal_operator.operator.children.merge import merge
+from areal_operator.operator.children.needs import fitted, size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

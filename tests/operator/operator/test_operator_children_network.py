@@ -11,8 +11,7 @@ import pytest
 from areal.plan.cluster_names import Role, role_labels
 from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 from areal_operator.operator.children import foundation, workloads
-from areal_operator.operator.children.calls import NetworkCall, as_markdown, calls
-from areal_operator.operator.children.network import OPERATOR_LABELS
+from areal_operator.operator.children.network import OPERATOR_LABELS, NetworkCall, as_markdown, calls
 from areal_operator.operator.children.wanted import JobBlueprint
 from support.cluster_jobs import (
     CPU_RUNTIME,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import FailurePolicy
-from areal_operator.operator.budget import charge
 from areal_operator.operator.failure_policy import (
     FailureAction,
     Incident,
     Ruling,
+    charge,
     dealt_with,
     judge,
     kept,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from areal.plan.cluster_names import Role
 from areal_operator.kube.errors import ForbiddenError
-from areal_operator.operator.times import SILENT_S
-from areal_operator.operator.timestamps import parse
+from areal_operator.operator.times import SILENT_S, parse
 from operator_stage import KEY, Stage
 
 LONG = {"algorithm": {"maxSteps": 4000}}

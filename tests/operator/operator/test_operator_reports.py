@@ -22,9 +22,7 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.observed import Pod, Reports
-from areal_operator.operator.reports import Asker, Poller, Targets, by_pod_ip
-from areal_operator.operator.reports.ask import controller_report
-from areal_operator.operator.reports.poller import news
+from areal_operator.operator.reports import Asker, Poller, Targets, by_pod_ip, controller_report, news
 from operator_values import NOW, admitted, controller, says, trainer
 from support.scripted_child import GANG_MEMBER, ScriptedChild
 from support.scripted_run import RunController, RunTrainer, ScriptedRun

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from areal.plan.cluster_names import LABEL_JOB
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, PODS, RLJOBS, key_of
-from areal_operator.runtime.health import OperatorHealth
 from areal_operator.runtime.lease import LeaseLostError
 from areal_operator.runtime.manager import Manager, ManagerSettings, WatchSpec
+from areal_operator.runtime.pages import OperatorHealth
 from areal_operator.runtime.reflector import Pulse
 from support import virtual_time
 from support.fake_kube import FakeKube, Fault

@@ -11,7 +11,7 @@ from areal.plan.cluster_names import RESOLVED_KEY, Role
 from areal.plan.resolved import ResolvedJob
 from areal_operator.kube.resources import Json
 from areal_operator.operator import children
-from areal_operator.operator.children import files, objects
+from areal_operator.operator.children import files, wanted
 from operator_stage import KEY, Stage
 from support.fake_operator import FakeOperator
 
@@ -34,7 +34,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Call it, and operators are of a release whose configuration has a field more."""
 
     def upgrade() -> None:
-        monkeypatch.setattr(objects, "__version__", "9.9.9")
+        monkeypatch.setattr(wanted, "__version__", "9.9.9")
         data = files._data
 
         def with_a_new_field(w: Any) -> dict[str, str]:

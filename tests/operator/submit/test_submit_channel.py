@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from areal.errors import InfraError
-from areal_operator.submit.channel import PodChannel
+from areal_operator.submit.cluster import PodChannel
 
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 _REFUSAL = {"status": "Failure", "message": "error dialing backend: connection refused"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from areal_operator.submit.runtime import DEFAULT, chosen_among
+from areal_operator.submit.temporary_pod import DEFAULT, chosen_among
 
 
 def runtime(name: str, **annotations: str) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from areal.rollout.contract.values import SampleDone
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.decisions import Decision
 from areal.rollout.controller.groups import GroupPhase, PromptGroup
-from areal.rollout.controller.position import TrainCursor
-from areal.rollout.controller.settings import ControllerSettings
+from areal.rollout.controller.settings import ControllerSettings, TrainCursor
 from controller_bench import SETTINGS
 
 NOW = 100.0

@@ -24,8 +24,8 @@ from areal.rollout.controller.decisions import (
     ReopenGroup,
     ScanLedger,
 )
+from areal.rollout.controller.disk_writer import write_entries
 from areal.rollout.controller.inputs import PublishWeights, SetHotFields
-from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import KeptFile, RestoredState
 from controller_bench import SETTINGS, weights
 

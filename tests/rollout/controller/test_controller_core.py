@@ -20,7 +20,7 @@ from areal.rollout.controller.decisions import (
 from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
-from areal.rollout.controller.status import rollout_status
+from areal.rollout.controller.service import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 
 # ---- admission

@@ -11,9 +11,9 @@ from areal.record.run_rows import Records
 from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
 from areal.rollout.controller.evaluation import Evaluations
-from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.inputs import PublishWeights
-from areal.rollout.controller.position import TrainCursor
+from areal.rollout.controller.kept import EvaluationsFile
+from areal.rollout.controller.settings import TrainCursor
 from areal.weights.exports import scores_in
 from controller_bench import SETTINGS, Bench, started, weights
 

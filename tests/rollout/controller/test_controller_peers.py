@@ -35,9 +35,9 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
     WorkerBeat,
 )
-from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import RefusalReport, TrainerReport
-from areal.rollout.controller.status import rollout_status
+from areal.rollout.controller.service import rollout_status
+from areal.rollout.controller.settings import TrainCursor
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 from hypothesis import given
 from hypothesis import strategies as st

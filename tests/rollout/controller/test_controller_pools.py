@@ -18,8 +18,8 @@ from areal.rollout.contract.values import GroupInHand
 from areal.rollout.controller import book
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.decisions import Decision, GrantLease, JournalCursor, JournalPools, JournalTombstone
+from areal.rollout.controller.disk_writer import write_entries
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, TrainerBeat
-from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.rows import PreparedRows

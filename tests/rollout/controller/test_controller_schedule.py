@@ -10,8 +10,7 @@ from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.evaluation import Evaluations
-from areal.rollout.controller.position import TrainCursor
-from areal.rollout.controller.settings import ControllerSettings, retry_pause_s
+from areal.rollout.controller.settings import ControllerSettings, TrainCursor, retry_pause_s
 from controller_bench import SETTINGS, Bench, weights
 
 ROWS = replace(SETTINGS, evaluation_interval=3, evaluation_rows=3)

@@ -14,7 +14,7 @@ from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import AttachTrainer, PublishWeights
-from areal.rollout.controller.status import rollout_status
+from areal.rollout.controller.service import rollout_status
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 from controller_bench import SETTINGS, Bench, started, weights

@@ -7,15 +7,21 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import FailureKind, SampleDone, WorkerReport
-from areal.rollout.controller.bad_rows import LEAST, WINDOW, BadRows, wilson_lower
 from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
 from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
-from areal.rollout.controller.groups import GroupVerdict, PromptGroup
-from areal.rollout.controller.position import TrainCursor
-from areal.rollout.controller.ranks import GroupRanks
+from areal.rollout.controller.groups import GroupRanks, GroupVerdict, PromptGroup
 from areal.rollout.controller.reports import RefusalReport, ServerReport
-from areal.rollout.controller.settings import retry_pause_s
-from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
+from areal.rollout.controller.settings import TrainCursor, retry_pause_s
+from areal.rollout.controller.streak import (
+    FAILED_TO_PAUSE,
+    FAILED_TO_STALL,
+    LEAST,
+    WINDOW,
+    BadRows,
+    Streak,
+    headline,
+    wilson_lower,
+)
 from areal.rollout.controller.tally import Tally
 from controller_bench import SETTINGS, weights
 

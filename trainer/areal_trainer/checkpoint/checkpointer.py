@@ -36,14 +36,13 @@ from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, CheckpointRecord, FoundCheckpoint
 from areal_trainer.checkpoint.hashing_writer import HashingWriter
 from areal_trainer.checkpoint.saving import DEADLINE_S, RunPosition, SavedCheckpoint, Saving
-from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
 from areal_trainer.engine.host_copy import copy_to_host
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.engine.model import config_json
 from areal_trainer.engine.optimizer import like, local
-from areal_trainer.engine.value_engine import ValueEngine
 
 _log = logging.getLogger(__name__)
 _SHAPE_FIELDS = (

@@ -1,8 +1,12 @@
 """Micro-batches: packed rows as tensors, with positions and block-causal attention.
 
-A row holds several bundles one after another: a group's common prompt and its sequences' rests. Each sequence has the
-positions it would have alone and sees itself only. A sequence's last token is no input: nothing is predicted from it.
-Columns of the loss are not packed; `token_index` says where in the batch's columns each predicted token is.
+A row holds several bundles one after another. Sequences of a group share their prompt, so it is computed once: a bundle
+is the common prefix and then each sequence's rest, a branch. A branch sees the prefix and itself, at the positions it
+would have alone: every log-probability and gradient is what separate sequences give, for fewer tokens. Sequences
+without a common prefix, or too long for a row together, become bundles of one.
+
+A sequence's last token is no input: nothing is predicted from it. Columns of the loss are not packed; `token_index`
+says where in the batch's columns each predicted token is.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.packing import balanced, pack, row_length
-from areal_trainer.data.prefixes import Bundle, bundles
 
 
 @dataclass(frozen=True)
@@ -137,3 +140,58 @@ class _MicroBatchArrays:
         select = np.concatenate(self._select) if self._select else none
         arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
         return MicroBatch(*(torch.from_numpy(array) for array in arrays))
+
+
+_WORTH_SHARING = 2  # tokens; below, nothing is saved
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Sequences of one group. The first `prefix` tokens of all are the same."""
+
+    sequences: tuple[int, ...]
+    prefix: int
+    length: int  # inputs in all: the prefix once, and of each sequence the rest without its last token
+
+
+def bundles(batch: TokenBatch, chosen: NDArray[np.int64], capacity: int) -> list[Bundle]:
+    """Bundles of the `chosen` sequences, none longer than `capacity` unless a single sequence is."""
+    groups: dict[int, list[int]] = {}
+    for sequence in chosen.tolist():
+        groups.setdefault(int(batch.group_ids[sequence]), []).append(sequence)
+    found: list[Bundle] = []
+    for members in groups.values():
+        prefix = _common_prefix(batch, members) if len(members) > 1 else 0
+        found += _split(batch, members, prefix if prefix >= _WORTH_SHARING else 0, capacity)
+    return found
+
+
+def _split(batch: TokenBatch, members: list[int], prefix: int, capacity: int) -> list[Bundle]:
+    found: list[Bundle] = []
+    current: list[int] = []
+    length = prefix
+    for sequence in members:
+        branch = _inputs(batch, sequence) - prefix
+        if current and (prefix == 0 or length + branch > capacity):
+            found.append(Bundle(tuple(current), prefix, length))
+            current, length = [], prefix
+        current.append(sequence)
+        length += branch
+    return [*found, Bundle(tuple(current), prefix, length)]
+
+
+def _common_prefix(batch: TokenBatch, members: list[int]) -> int:
+    first = batch.token_ids[batch.offsets[members[0]] : batch.offsets[members[0] + 1]]
+    common = len(first) - 1
+    for sequence in members[1:]:
+        start = int(batch.offsets[sequence])
+        common = min(common, _inputs(batch, sequence))
+        differs = np.flatnonzero(first[:common] != batch.token_ids[start : start + common])
+        if differs.size:
+            common = int(differs[0])
+    return max(common, 0)
+
+
+def _inputs(batch: TokenBatch, sequence: int) -> int:
+    """Tokens that something is predicted from: all but the last."""
+    return max(int(batch.offsets[sequence + 1] - batch.offsets[sequence]) - 1, 0)

@@ -3,20 +3,29 @@
 Registered with transformers as an attention implementation, so models stay Hugging Face's. On CUDA the segments go to
 PyTorch's variable-length flash attention, elsewhere one by one to scaled dot product attention; blocks to
 FlexAttention. Without a layout it is `sdpa`, the exact reference, which takes any mask.
+
+A segment is a run of tokens of one sequence, or the prompt that several share. Its keys are the shared prompt and
+itself; causality is aligned at the end (bottom-right), which means just that: the prompt, then me. With blocks a shared
+prompt's keys are not copied for each answer, as segments need; they are counted from the layout, on the host. Without
+CUDA PyTorch has no gradient of FlexAttention, and computes all scores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from areal_trainer.engine import flex
+from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.layout import SegmentLayout
 
 PACKED = "areal_packed"
 
@@ -78,7 +87,7 @@ def _attend(
         )
         return result
     if isinstance(layout, BlockMask):
-        return flex.attend(query, key, value, layout, scaling), None
+        return attend_blocks(query, key, value, layout, scaling), None
     rows, heads, length, width = query.shape
     q, k, v = (tensor.transpose(1, 2).reshape(rows * length, -1, width) for tensor in (query, key, value))
     if layout.key_index is not None:
@@ -122,3 +131,109 @@ def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
         parts.append(out[0].transpose(0, 1))
     return torch.cat(parts)
+
+
+BLOCK = 128  # queries and keys of a block; the kernels' own size
+
+
+def block_mask_of(micro: MicroBatch, device: torch.device) -> BlockMask:
+    """The block mask with the same meaning as `micro.attention_mask()`."""
+    bundle, branch = micro.bundle_ids.to(device), micro.branch_ids.to(device)
+    length = bundle.shape[1]
+
+    def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        same = bundle[row, query] == bundle[row, key]
+        mine = (branch[row, key] == 0) | (branch[row, key] == branch[row, query])
+        return (query >= key) & same & mine
+
+    some, whole = occupied_blocks(micro)
+    parts = (torch.from_numpy(array).to(device) for array in (*_listed(some & ~whole), *_listed(whole)))
+    made: Any = BlockMask.from_kv_blocks
+    block_mask: BlockMask = made(*parts, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(length, length))
+    return block_mask
+
+
+def occupied_blocks(micro: MicroBatch) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """In which blocks some query sees some key, and in which all see all; [rows, blocks, blocks] each.
+
+    Blocks on the diagonal are never said to be whole.
+    """
+    rows, length = micro.input_ids.shape
+    blocks = -(-length // BLOCK)
+    layout = layout_of(micro, torch.device("cpu"))
+    queries, keys = layout.query_starts.tolist(), layout.key_starts.tolist()
+    pairs = np.zeros((rows, blocks, blocks), np.int64)
+    for segment, start in enumerate(queries[:-1]):
+        row, begin = divmod(start, length)
+        size = queries[segment + 1] - start
+        own = _in_blocks(begin, begin + size, blocks)
+        pairs[row] += np.tril(np.outer(own, own))
+        shared = keys[segment + 1] - keys[segment] - size
+        if shared and layout.key_index is not None:
+            first = int(layout.key_index[keys[segment]]) % length
+            pairs[row] += np.outer(own, _in_blocks(first, first + shared, blocks))
+    whole = (pairs == BLOCK * BLOCK) & ~np.eye(blocks, dtype=np.bool_)
+    return pairs > 0, whole
+
+
+def attend_blocks(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, scale: float | None) -> Tensor:
+    """[rows, heads, length, width] in, [rows, length, heads, width] out. Compiled once on CUDA, for all lengths."""
+    computed: Any = _compiled() if query.is_cuda else flex_attention
+    out: Tensor = computed(query, key, value, block_mask=block_mask, scale=scale, enable_gqa=True)
+    return out.transpose(1, 2).contiguous()
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
+    return compiled
+
+
+def _in_blocks(begin: int, end: int, blocks: int) -> NDArray[np.int64]:
+    """How many of the places from `begin` to `end` are in each block."""
+    starts = np.arange(blocks) * BLOCK
+    found: NDArray[np.int64] = np.clip(np.minimum(end, starts + BLOCK) - np.maximum(begin, starts), 0, None)
+    return found
+
+
+def _listed(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """How many blocks each row of blocks wants, and their numbers, those first; as one head, for all heads."""
+    order = np.argsort(~wanted, axis=-1, kind="stable").astype(np.int32)
+    return wanted.sum(-1, dtype=np.int32)[:, None], order[:, None]
+
+
+@dataclass(frozen=True)
+class SegmentLayout:
+    """Segments of a micro-batch's flat tokens, rows · length of them, one after another."""
+
+    query_starts: Tensor  # [segments + 1] int32: where each segment's queries begin; the last is the number of tokens
+    key_starts: Tensor  # [segments + 1] int32: where its keys begin
+    key_index: Tensor | None  # [keys]: the flat token that each key is of; None where keys are the queries' tokens
+    longest_query: int
+    longest_key: int
+
+
+def layout_of(micro: MicroBatch, device: torch.device) -> SegmentLayout:
+    """The layout with the same meaning as `micro.attention_mask()`."""
+    bundle, branch = micro.bundle_ids.numpy(), micro.branch_ids.numpy()
+    rows, length = bundle.shape
+    row = np.repeat(np.arange(rows), length)
+    labels = np.stack([row, bundle.ravel(), branch.ravel()])
+    begins = np.flatnonzero(np.concatenate([[True], (labels[:, 1:] != labels[:, :-1]).any(axis=0)]))
+    ends = np.append(begins[1:], rows * length)
+    prefixes = {(row[b], labels[1, b]): (b, e) for b, e in zip(begins, ends, strict=True) if labels[2, b] == 0}
+    keys: list[np.ndarray] = []
+    shared = False
+    for begin, end in zip(begins, ends, strict=True):
+        prefix = prefixes.get((row[begin], labels[1, begin])) if labels[2, begin] else None
+        own = np.arange(begin, end)
+        keys.append(own if prefix is None else np.concatenate([np.arange(*prefix), own]))
+        shared = shared or prefix is not None
+    sizes = np.array([len(one) for one in keys])
+    return SegmentLayout(
+        query_starts=torch.from_numpy(np.append(begins, rows * length).astype(np.int32)).to(device),
+        key_starts=torch.from_numpy(np.append(0, sizes.cumsum()).astype(np.int32)).to(device),
+        key_index=torch.from_numpy(np.concatenate(keys)).to(device) if shared else None,
+        longest_query=int((ends - begins).max()),
+        longest_key=int(sizes.max()),
+    )

@@ -20,10 +20,9 @@ from areal.spec.training import Attention
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
-from areal_trainer.engine.attention import PACKED, register
+from areal_trainer.engine.attention import PACKED, SegmentLayout, register
 from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
-from areal_trainer.engine.layout import SegmentLayout
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 
 _IMPLEMENTATIONS = {"dense": "sdpa", "varlen": PACKED, "flex": PACKED}

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from areal.weights.canary import difference
-from areal.weights.manifest import Canary
+from areal.weights.manifest import Canary, difference
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor

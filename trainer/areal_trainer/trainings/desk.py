@@ -1,16 +1,24 @@
-"""Rank 0's desk of a run on fixed rows: evidence of rows, metrics, and the model at the end."""
+"""Rank 0's desk of a run on fixed rows: evidence of rows, metrics, and the model at the end.
+
+Metrics are rows of `metrics.jsonl` and `evaluations.jsonl`, TensorBoard's and Prometheus'.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from areal.data.order import FixedOrder
+from areal.files import append_lines
 from areal.ledger.evidence import EvidenceLog, FixedRows, TrainedGroup
+from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_CONFIG
@@ -24,10 +32,10 @@ from areal_trainer.checkpoint.saving import Saving
 from areal_trainer.desk import Desk, TrainerPorts, copy_model
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.engine.model import config_json
+from areal_trainer.publish.exporter import merge
 from areal_trainer.publish.files import score_config, side_files, sources
-from areal_trainer.publish.merge import merge
+from areal_trainer.reporting import StepLog
 from areal_trainer.settings import RowsSettings, adapter_of
-from areal_trainer.trainings.reporting import RowsReporter
 
 
 class RowsDesk(Desk):
@@ -139,3 +147,60 @@ class RowsDesk(Desk):
         publish(paths.weights, policy, sources(tensors), None, beside, shard_bytes=room)
         yield paths.weights / policy.directory
         shutil.rmtree(paths.weights / policy.directory, ignore_errors=True)
+
+
+_PHASES = ("reference", "train", "evaluate", "checkpoint")
+
+
+class RowsReporter(StepLog):
+    """Writes one row a step and one an evaluation. A replayed step appears again; who reads takes the last."""
+
+    def __init__(
+        self, training: str, fence: int, metrics_file: Path, evaluations: Path, tensorboard: Path | None,
+        metrics: RoleMetrics, metric: str,
+    ) -> None:  # fmt: skip
+        super().__init__(metrics_file, tensorboard, metrics)
+        self._training = training
+        self._metric = metric
+        self._fence = fence
+        self._evaluations = evaluations
+        self._last = time.monotonic()
+
+    def step(self, step: int, figures: Mapping[str, Any], seconds: Mapping[str, float]) -> None:
+        """A step is done. `figures` has its loss, tokens, gradient norm and what else the training knows."""
+        now = time.monotonic()
+        compute = seconds.get("train", 0.0)
+        row: dict[str, Any] = {
+            "step": step,
+            "fence": self._fence,
+            "policy_version": step + 1,
+            "policy_id": f"{step + 1}.f{self._fence}",
+            "training": self._training,
+            **figures,
+            "tokens_per_s": figures["trained_tokens"] / compute if compute else 0.0,
+            "wall_s": now - self._last,
+            "seconds": {phase: seconds.get(phase, 0.0) for phase in _PHASES},
+            "at": time.time(),
+        }
+        self._last = now
+        row = self.write(row)
+        metrics = self._metrics
+        metrics.counter("areal_trainer_steps_total").inc()
+        metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
+        metrics.counter("areal_trainer_skipped_steps_total").inc(row["skipped_updates"])
+        metrics.gauge("areal_trainer_policy_version").set(step + 1)
+        if row["grad_norm"] is not None:
+            metrics.gauge("areal_trainer_grad_norm").set(row["grad_norm"])
+
+    def evaluated(self, version: int, rows: int, figures: Mapping[str, float]) -> None:
+        """Held-out rows were measured under one version."""
+        row = {
+            "version": version,
+            "metric": self._metric,
+            "mean": figures[self._metric],
+            "rows": rows,
+            **figures,
+            "at": time.time(),
+        }
+        append_lines(self._evaluations, [json.dumps(row, separators=(",", ":")).encode()])
+        self.chart("evaluation", version, figures)

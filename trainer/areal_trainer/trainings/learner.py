@@ -17,8 +17,7 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
-from areal_trainer.engine.engine import PolicyEngine
-from areal_trainer.engine.value_engine import ValueEngine
+from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 
 
 @dataclass(frozen=True)

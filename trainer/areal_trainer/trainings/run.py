@@ -25,11 +25,10 @@ from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.engine.divergence import Divergence
-from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup, first_works
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.model import config_json, score_architecture
-from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.options import adamw_options, schedule_of
 from areal_trainer.settings import RowsSettings, TrainerPaths, adapter_of
 from areal_trainer.timer import PhaseTimer

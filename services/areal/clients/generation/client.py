@@ -20,7 +20,7 @@ from areal.clients.generation import routing
 from areal.clients.generation.accumulate import Accumulator, BadDelta, Next
 from areal.clients.generation.fleet import Fleet
 from areal.clients.generation.link import AgentLink
-from areal.clients.generation.waiting import WaitingRequests
+from areal.clients.generation.routing import WaitingRequests
 from areal.errors import ArealError, DataError, InfraError
 from areal.net.status import from_fault
 from areal.observe.waits import WaitRegistry

@@ -1,16 +1,23 @@
-"""Request routing: which generation server takes a request, by floor, prefix-cache affinity and load.
+"""Request routing: which generation server takes a request, by floor, prefix-cache affinity and load, and who waits.
 
-Pure: a function of what is known about the fleet.
+A choice is a pure function of what is known about the fleet. Order of the rules: the server may be routed to; it holds
+a version that the group's floor allows; it is the one that holds the group's prompt in its prefix cache, unless it is
+overloaded beside the least loaded; else the least loaded. Lag behind the newest version never matters, only the floor
+does.
 
-Order of the rules: the server may be routed to; it holds a version that the group's floor allows; it is the one that
-holds the group's prompt in its prefix cache, unless it is overloaded beside the least loaded; else the least loaded.
-Lag behind the newest version never matters, only the floor does.
+Requests that no server may take wait by their floor, under a named wait: whoever needs the oldest version may start
+first. A server that is too old for one floor is too old for every higher one, so what is done for waiting requests
+depends on how many may start, not on how many wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from areal.observe.waits import WaitRegistry
 
 OVERLOAD_FACTOR = 2  # a cached prompt saves one prefill; waiting behind twice as many answers costs more
 OVERLOAD_SLACK = 16  # a group's own samples must not push each other away from an idle server
@@ -51,3 +58,49 @@ def choose(servers: Iterable[RoutedServer], floor: int, preferred: str | None = 
         if server.server_id == preferred and server.load <= OVERLOAD_FACTOR * least.load + OVERLOAD_SLACK:
             return server.server_id
     return least.server_id
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class WaitingRequests(Generic[T]):
+    """Each request once, in the order of arrival within its floor."""
+
+    def __init__(self, waits: WaitRegistry) -> None:
+        self._waits = waits
+        self._floors: dict[T, int] = {}
+        self._by_floor: dict[int, dict[T, None]] = {}
+        self._named: dict[int, AbstractContextManager[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._floors)
+
+    def add(self, request: T, floor: int) -> None:
+        """A request waits, or waits with another floor."""
+        self.discard(request)
+        self._floors[request] = floor
+        if floor not in self._by_floor:
+            self._by_floor[floor] = {}
+            what = f"version ≥ {floor} on a server" if floor > 0 else "a server"
+            self._named[floor] = self._waits.waiting("generation", what)
+            self._named[floor].__enter__()
+        self._by_floor[floor][request] = None
+
+    def discard(self, request: T) -> None:
+        """A request waits no more, if it did."""
+        floor = self._floors.pop(request, None)
+        if floor is None:
+            return
+        requests = self._by_floor[floor]
+        del requests[request]
+        if not requests:
+            del self._by_floor[floor]
+            self._named.pop(floor).__exit__(None, None, None)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._floors
+
+    def lowest(self) -> Iterator[T]:
+        """The first request of the lowest floor, again and again: discard it before the next."""
+        while self._by_floor:
+            yield next(iter(self._by_floor[min(self._by_floor)]))

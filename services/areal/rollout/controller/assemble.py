@@ -26,11 +26,9 @@ from areal.observe.waits import WaitRegistry
 from areal.record.episode_ends import read_ends, write_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.disk_writer import KeptWriter
-from areal.rollout.controller.evaluations_file import EvaluationsFile
+from areal.rollout.controller.disk_writer import JournalWriter, KeptWriter
 from areal.rollout.controller.gauges import Gauges
-from areal.rollout.controller.journal_writer import JournalWriter
-from areal.rollout.controller.kept import KeptFile
+from areal.rollout.controller.kept import EvaluationsFile, KeptFile
 from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
 from areal.rollout.controller.loop import CoreLoop, Outlets
 from areal.rollout.controller.rows import PreparedRows

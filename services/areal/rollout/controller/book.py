@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from areal.ledger.gate import floor as floor_of
 from areal.ledger.values import TombstoneReason
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
-from areal.rollout.controller.bad_rows import BadRows
 from areal.rollout.controller.decisions import (
     COMPLETE,
     Admit,
@@ -25,12 +24,10 @@ from areal.rollout.controller.decisions import (
     Revoke,
     ScanLedger,
 )
-from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
-from areal.rollout.controller.position import TrainCursor
-from areal.rollout.controller.ranks import GroupRanks
+from areal.rollout.controller.groups import HELD, GroupPhase, GroupRanks, GroupVerdict, PromptGroup
 from areal.rollout.controller.reports import LedgerView
-from areal.rollout.controller.settings import ControllerSettings, retry_pause_s
-from areal.rollout.controller.streak import Streak
+from areal.rollout.controller.settings import ControllerSettings, TrainCursor, retry_pause_s
+from areal.rollout.controller.streak import BadRows, Streak
 from areal.rollout.controller.tally import Tally
 
 log = logging.getLogger(__name__)

@@ -49,9 +49,14 @@ from areal.rollout.controller.inputs import (
     WorkerBeat,
 )
 from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
-from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import LedgerView, PublishedWeights
-from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, ControllerSettings
+from areal.rollout.controller.settings import (
+    MOST_CONCURRENT,
+    MOST_STALENESS,
+    MOST_STEPS,
+    ControllerSettings,
+    TrainCursor,
+)
 from areal.rollout.controller.trainer_desk import TrainerDesk
 
 _SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position

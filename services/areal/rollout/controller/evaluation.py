@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
-from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import PublishedWeights
-from areal.rollout.controller.settings import retry_pause_s
+from areal.rollout.controller.settings import TrainCursor, retry_pause_s
 from areal.values.pass_at_k import sampled_figures
 
 log = logging.getLogger(__name__)

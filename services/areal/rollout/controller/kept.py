@@ -1,15 +1,18 @@
-"""Persistent state of the controller besides its journal: the served weights and the hot fields.
+"""Persistent state of the controller besides its journal: the served weights, the hot fields, and finished evaluations.
 
 Owns one small JSON file for each controller fence, replaced atomically. It is written before an acceptance is answered,
 so a restarted controller serves what its predecessor accepted. A controller starts from the newest older file and
 writes its own at once: what an older controller writes after that is read by nobody. Hot fields hold as long as the job
-file against which they were set: once that changed, what it says holds.
+file against which they were set: once that changed, what it says holds. `evaluations.jsonl` has one line a finished
+evaluation, also of earlier starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +21,8 @@ from typing import Any
 import orjson
 
 from areal.errors import DataError, FencedError
-from areal.files import write_atomically
+from areal.files import append_lines, read_lines, write_atomically
+from areal.rollout.controller.decisions import RecordEvaluation
 from areal.rollout.controller.reports import PublishedWeights
 
 log = logging.getLogger(__name__)
@@ -77,3 +81,34 @@ def _read(path: Path) -> RestoredState:
         raise DataError(f"{path} is damaged: {error}", fix="restore it, or start the run anew") from error
     served = data.pop("served", None)
     return RestoredState(served=PublishedWeights(**served) if served else None, **data)
+
+
+class EvaluationsFile:
+    """Appends results and remembers them all. A line that a crash cut is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.results: list[dict[str, Any]] = []
+        for line in read_lines(path).whole:
+            with contextlib.suppress(orjson.JSONDecodeError):
+                self.results.append(orjson.loads(line))
+
+    def append(self, record: RecordEvaluation) -> None:
+        """Write one result, after a newline if a crash cut the last line."""
+        result = {
+            "name": record.name,
+            "policy_id": record.policy_id,
+            "version": record.version,
+            "rows": record.rows,
+            "mean": record.mean,
+            "oldest_version": record.oldest_version,
+            "newest_version": record.newest_version,
+            "failed_rows": record.failed_rows,
+            "at": time.time(),
+        }
+        if record.figures:
+            result |= {**record.figures, "failed_samples": record.failed_samples}
+        if record.sets:
+            result["sets"] = {name: dict(figures) for name, figures in record.sets.items()}
+        self.results.append(result)
+        append_lines(self._path, [orjson.dumps(result)])

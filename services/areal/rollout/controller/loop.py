@@ -26,12 +26,10 @@ from areal.rollout.controller.decisions import (
     RecordEvaluation,
     Revoke,
 )
-from areal.rollout.controller.disk_writer import KeptWriter
-from areal.rollout.controller.evaluations_file import EvaluationsFile
+from areal.rollout.controller.disk_writer import JournalWriter, KeptWriter
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.inputs import Call, Input
-from areal.rollout.controller.journal_writer import JournalWriter
-from areal.rollout.controller.kept import RestoredState
+from areal.rollout.controller.kept import EvaluationsFile, RestoredState
 from areal.rollout.controller.ledger_link import LedgerLink
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.streams import Streams

@@ -7,7 +7,7 @@ from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleContext
-from areal.plan.store import login_of
+from areal.plan.redis_conf import login_of
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings

@@ -1,6 +1,8 @@
-"""Controller settings, as plain values.
+"""Settings of a controller as plain values, and the run's position under them: how far its trainer is.
 
-Hot fields (`max_steps`, `max_staleness`, `max_concurrent`) change during a run; the rest is fixed at start.
+Hot fields (`max_steps`, `max_staleness`, `max_concurrent`) change during a run; the rest is fixed at start. The
+position is one value that all parts of the core read: `TrainerDesk` writes fence, cursor and step, `Controller` the
+settings.
 """
 
 from __future__ import annotations
@@ -56,3 +58,18 @@ RETRY_LAST_S = 15.0  # the longest pause between two tries
 def retry_pause_s(tries: int) -> float:
     """Exponential pause before try `tries + 1`."""
     return float(min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(tries, 10)))
+
+
+@dataclass(slots=True)
+class TrainCursor:
+    """`cursor` is the first group that the trainer did not take; `step` the version that its taken batches make."""
+
+    settings: ControllerSettings
+    fence: int = 0  # of the trainer that told the cursor; 0 is none
+    cursor: int = 0
+    step: int = 0
+
+    @property
+    def max_steps(self) -> int:
+        """The run's last version. Below the trainer's version it means that version."""
+        return max(self.settings.max_steps, self.step)

@@ -19,9 +19,8 @@ from areal.rollout.controller.decisions import CallAnswer, Decision, JournalCurs
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupPhase, GroupVerdict
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, ProposeTombstone, PublishWeights
-from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import TrainerReport
-from areal.rollout.controller.settings import CHECKPOINT_SHARE
+from areal.rollout.controller.settings import CHECKPOINT_SHARE, TrainCursor
 
 _FOREVER_FENCED = "stop this trainer: a newer one is alive"
 

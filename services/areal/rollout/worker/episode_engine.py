@@ -13,13 +13,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import orjson
 
-from areal.clients.boxes import SCORING_S, Box, BoxLimits
+from areal.clients.boxes import SCORING_S, Box, BoxClient, BoxLimits
 from areal.errors import ArealError, ConfigError, DataError
 from areal.gateway.core import Access
-from areal.rollout.worker.boxes import EpisodeBoxes
+from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.base import Prompt
@@ -251,3 +252,26 @@ class EpisodeEngine:
         except asyncio.CancelledError:
             self._worker.post(self._backend.withdraw, reply)
             raise
+
+
+class EpisodeBoxes:
+    """Where the episodes of a worker have their boxes. Called on loops of user code."""
+
+    def __init__(self, address: str, token: str, waits: WaitRegistry) -> None:
+        self._address = address
+        self._token = token
+        self._waits = waits
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, BoxClient] = WeakKeyDictionary()
+
+    def client(self) -> BoxClient:
+        """The client of the calling loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = BoxClient(self._address, self._token, waits=self._waits)
+        return self._clients[loop]
+
+    async def close(self) -> None:
+        """Lets go of the service, for the calling loop: what is still open there ends after a grace."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()

@@ -19,10 +19,10 @@ from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
+from areal.plan.redis_conf import login_of
 from areal.plan.resolved import ResolvedJob
-from areal.plan.store import login_of
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.boxes import EpisodeBoxes
+from areal.rollout.worker.episode_engine import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, SessionRules, Sessions

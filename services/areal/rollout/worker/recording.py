@@ -10,9 +10,8 @@ import time
 from dataclasses import dataclass
 
 from areal.ledger import payload
-from areal.record.choose import StepBudget, in_share, sample_size
 from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
-from areal.record.writer import RecordWriter
+from areal.record.writer import RecordWriter, StepBudget, in_share, sample_size
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker import samples
 from areal.rollout.worker.episode_run import DEADLINE

@@ -19,8 +19,7 @@ from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
-from areal.rollout.worker.boxes import EpisodeBoxes
-from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
+from areal.rollout.worker.episode_engine import EpisodeBoxes, EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.kept_answers import KeptAnswers
 from areal.rollout.worker.sessions import Sessions

@@ -33,8 +33,8 @@ from areal.rollout.contract.values import (
     WorkReport,
 )
 from areal.rollout.worker import samples
-from areal.rollout.worker.boxes import EpisodeBoxes
 from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
+from areal.rollout.worker.episode_engine import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording
 from areal.rollout.worker.runner import EpisodeResult, EpisodeRunner, Key

@@ -4,8 +4,7 @@
 `finish_job` after them.
 """
 
-from areal_operator.operator.children.foundation import access_secret, foundation
-from areal_operator.operator.children.snapshot import read_snapshot, snapshot_hash
+from areal_operator.operator.children.foundation import access_secret, foundation, read_snapshot, snapshot_hash
 from areal_operator.operator.children.wanted import JobBlueprint
 from areal_operator.operator.children.workloads import finish_job, prepare_job, workloads
 

@@ -14,8 +14,7 @@ from areal.admit.cluster import redis_files
 from areal.plan.cluster_names import REDIS_CONF_KEY, RESOLVED_KEY, Role, job_files
 from areal.plan.role_specs import redis_logins
 
-from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import JobBlueprint, Json
+from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 VOLUME = "job"
 """The volume by which pods mount it."""

@@ -1,12 +1,20 @@
-"""Objects that exist before the first pod: ServiceAccount, claims, ConfigMaps, NetworkPolicies, the Secret."""
+"""Objects that exist before the first pod: ServiceAccount, claims, ConfigMaps, NetworkPolicies, the Secret.
+
+One of the ConfigMaps is the snapshot of the job's runtime, taken when the job is accepted: editing a runtime changes
+later jobs only.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from areal.admit.cluster import redis_files
+from areal.errors import ConfigError
 from areal.plan import cluster_names
 from areal.plan.cluster_names import (
     ACL_KEY,
@@ -14,19 +22,17 @@ from areal.plan.cluster_names import (
     Role,
     password_key,
     run_claim,
+    runtime_config_map,
     service_account,
     workload,
 )
 from areal.plan.role_specs import redis_logins
-from areal.spec.runtime import Volume, volume_of
+from areal.spec.runtime import RuntimeSpec, Volume, volume_of
 
 from areal_operator.operator.children import network
-from areal_operator.operator.children.amounts import size
 from areal_operator.operator.children.files import job_files_map
-from areal_operator.operator.children.needs import redis_disk_bytes
-from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.snapshot import runtime_snapshot
-from areal_operator.operator.children.wanted import JobBlueprint, Json
+from areal_operator.operator.children.needs import redis_disk_bytes, size
+from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 _SECRET_BYTES = 32
 
@@ -76,3 +82,33 @@ def _claim(w: JobBlueprint, name: str, role: Role | None, volume: Volume, size_b
     if volume.storage_class_name is not None:
         spec["storageClassName"] = volume.storage_class_name
     return child(w, "v1", "PersistentVolumeClaim", name, role=role, spec=spec)
+
+
+SNAPSHOT_KEY = "runtime.json"
+
+
+def runtime_snapshot(w: JobBlueprint) -> Json:
+    """The ConfigMap that keeps it."""
+    return child(w, "v1", "ConfigMap", runtime_config_map(w.name), data={SNAPSHOT_KEY: _text(w.runtime)})
+
+
+def snapshot_hash(runtime: RuntimeSpec) -> str:
+    """What a job's status shows of its runtime. Fields that nobody gave don't count: a new default changes no hash."""
+    return hashlib.sha256(_text(runtime).encode()).hexdigest()[:16]
+
+
+def read_snapshot(config_map: Mapping[str, Any]) -> RuntimeSpec:
+    """The runtime that `runtime_snapshot` kept. Raises ConfigError when somebody damaged it."""
+    try:
+        return RuntimeSpec.model_validate(json.loads((config_map.get("data") or {})[SNAPSHOT_KEY]))
+    except (KeyError, ValueError) as error:
+        name = (config_map.get("metadata") or {}).get("name", "")
+        raise ConfigError(
+            f"the ConfigMap {name} holds no runtime any more: {error}",
+            fix=f"Delete the job, or restore the ConfigMap {name}.",
+        ) from error
+
+
+def _text(runtime: RuntimeSpec) -> str:
+    given = runtime.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return json.dumps(given, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

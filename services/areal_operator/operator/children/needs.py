@@ -1,11 +1,12 @@
 """Resources, Redis' sizes and probes of each role's pods.
 
 Owns what follows from a job: the amounts of a usual pod are in the table of roles. A platform's runtime or a job's
-podTemplate writes over them.
+podTemplate writes over them; requests and limits are compared as Kubernetes writes amounts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from areal.errors import ConfigError
@@ -14,9 +15,9 @@ from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.gpu_defaults import GPU
 from areal.spec.job import RLJob
+from areal.spec.quantity import amount
 from areal.spec.serving import SglangEngine
 
-from areal_operator.operator.children.amounts import size
 from areal_operator.operator.children.wanted import Json
 
 _MIB = 1 << 20
@@ -124,3 +125,37 @@ def _every(period_s: int, silence_s: int) -> Json:
 
 def _mebibytes(count: int) -> str:
     return size(-(-count // _MIB) * _MIB)
+
+
+_SIZES = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10}
+
+
+def fitted(resources: Json, defaults: Json) -> Json:
+    """Resources whose requests fit their limits, where one of the two is a default of ours that nobody meant to keep.
+
+    A job that asks for more memory than our default limit means to have it, and one that sets a lower limit means that.
+    Where both were given, nothing is changed: the API server names the mistake.
+    """
+    requests, limits = dict(resources.get("requests") or {}), dict(resources.get("limits") or {})
+    for name in sorted(requests.keys() & limits.keys()):
+        asked, most = amount(requests[name]), amount(limits[name])
+        if asked is None or most is None or asked <= most:
+            continue
+        if _is_default(defaults, "limits", name, limits[name]):
+            limits[name] = requests[name]
+        elif _is_default(defaults, "requests", name, requests[name]):
+            requests[name] = limits[name]
+    changed = {"requests": requests, "limits": limits}
+    return {**resources, **{name: values for name, values in changed.items() if values}}
+
+
+def size(count: int) -> str:
+    """So many bytes as people write them: 20Gi."""
+    for unit, scale in _SIZES.items():
+        if count and count % scale == 0:
+            return f"{count // scale}{unit}"
+    return str(count)
+
+
+def _is_default(defaults: Mapping[str, Mapping[str, str]], kind: str, name: str, value: str) -> bool:
+    return (defaults.get(kind) or {}).get(name) == value

@@ -1,12 +1,14 @@
-"""NetworkPolicies: one a role, made from the table of calls.
+"""NetworkPolicies: one a role, made from the table of calls between roles.
 
-A pod accepts what the table lists for its role and nothing else, and dials what the table lists, names of the cluster's
-DNS, and nothing else. The platform's runtime opens the way out for the roles that run users' code, or manages policies
-itself.
+A call is what the table of roles says of caller and callee; the security page is made from the same. A pod accepts
+what the table lists for its role and nothing else, and dials what the table lists, names of the cluster's DNS, and
+nothing else, whatever token the caller holds. The platform's runtime opens the way out for the roles that run users'
+code, or manages policies itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from areal.plan.cluster_names import (
@@ -15,18 +17,19 @@ from areal.plan.cluster_names import (
     LABEL_COMPONENT,
     LABEL_NAME,
     LABEL_VIEWERS,
+    LAUNCHER_PORT,
+    METRICS_PORT,
+    PORT_NUMBERS,
     REDIS_PORT,
     Role,
     selector,
     workload,
 )
-from areal.plan.role_specs import Outsider, batch_jobs, spec_of
+from areal.plan.role_specs import ROLE_SPECS, Outsider, batch_jobs, spec_of
 from areal.spec.job import JobSpec
 from areal.spec.observability import Observability
 
-from areal_operator.operator.children.calls import NetworkCall, calls_from, calls_to
-from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import JobBlueprint, Json
+from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
 OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
@@ -152,3 +155,55 @@ def _dns() -> Json:
     """Anywhere: a node's own DNS cache is no pod."""
     ports = [_DNS_PORT, _POD_DNS_PORT]
     return {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("TCP", "UDP")]}
+
+
+@dataclass(frozen=True)
+class NetworkCall:
+    """`caller` dials `callee` on a port. No port: any, in both directions."""
+
+    caller: Role | Outsider
+    callee: Role
+    port: int | None
+    why: str
+    in_group: bool = False  # only in jobs whose weights come by a process group
+
+
+def calls() -> list[NetworkCall]:
+    """Every call, by callee; the operator's and monitoring's to every role last."""
+    return [
+        *(
+            NetworkCall(
+                caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group
+            )
+            for role, row in ROLE_SPECS.items()
+            for caller in row.called_by
+        ),
+        *(
+            NetworkCall(Outsider.OPERATOR, role, LAUNCHER_PORT, "status, restarts, draining")
+            for role, row in ROLE_SPECS.items()
+            if row.supervised
+        ),
+        *(
+            NetworkCall(Outsider.MONITORING, role, METRICS_PORT, "metrics")
+            for role, row in ROLE_SPECS.items()
+            if "metrics" in row.ports
+        ),
+    ]
+
+
+def calls_to(role: Role) -> list[NetworkCall]:
+    """Who may call a role."""
+    return [call for call in calls() if call.callee == role]
+
+
+def calls_from(role: Role) -> list[NetworkCall]:
+    """Whom a role may call, by port and name: a new role must not reorder the policies of jobs that run."""
+    found = [call for call in calls() if call.caller == role]
+    return sorted(found, key=lambda call: (call.port is None, call.port or 0, call.callee))
+
+
+def as_markdown() -> str:
+    """The table of the security page."""
+    rows = ["| who | calls | port | for |", "|---|---|---|---|"]
+    rows += [f"| {call.caller} | {call.callee} | {call.port or 'any'} | {call.why} |" for call in calls()]
+    return "\n".join(rows) + "\n"

@@ -37,9 +37,9 @@ from areal.plan.cluster_names import (
 from areal.plan.role_specs import ROLE_SPECS, spec_of
 from areal.spec.cluster import PodPatch
 
-from areal_operator.operator.children import mounts, needs, reserved
-from areal_operator.operator.children.amounts import fitted
-from areal_operator.operator.children.merge import merge
+from areal_operator.operator.children import mounts, needs
+from areal_operator.operator.children.merge import merge, refuse_annotations, refuse_env, refuse_labels, refuse_template
+from areal_operator.operator.children.needs import fitted
 from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minutes when a node dies
@@ -75,7 +75,7 @@ def main_container(template: Json) -> Json:
 
 def _of_platform(template: Json, where: str) -> Json:
     """A runtime's template. Raises ConfigError when it is malformed or sets what is the operator's."""
-    reserved.refuse_template(merge({}, template, where=where), where)
+    refuse_template(merge({}, template, where=where), where)
     return template  # with its nulls, which remove defaults
 
 
@@ -135,9 +135,9 @@ def _job_patch(w: JobBlueprint, role: Role) -> Json:
     key = _patch_key(role)
     field = f"spec.podTemplate.{key}"
     patch: PodPatch = getattr(w.job.spec.pod_template, "reward_custom" if key == "rewardCustom" else key)
-    reserved.refuse_labels(patch.labels, f"{field}.labels")
-    reserved.refuse_annotations(patch.annotations, f"{field}.annotations")
-    reserved.refuse_env((variable.name for variable in patch.env), f"{field}.env")
+    refuse_labels(patch.labels, f"{field}.labels")
+    refuse_annotations(patch.annotations, f"{field}.annotations")
+    refuse_env((variable.name for variable in patch.env), f"{field}.env")
     devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
     resources = {
         "requests": {**devices, **patch.resources.requests},

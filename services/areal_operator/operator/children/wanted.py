@@ -1,4 +1,7 @@
-"""Input of the builders of a job's children. Values only: the same `JobBlueprint` always gives the same objects."""
+"""Input of the builders of a job's children, and the metadata that every child has.
+
+Values only: the same `JobBlueprint` always gives the same objects.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from areal import __version__
 from areal.admit.cluster import roles_of
-from areal.plan.cluster_names import Role
+from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION, Role, job_labels, role_labels
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import beside
 from areal.spec.job import RLJob
@@ -67,3 +71,21 @@ class JobBlueprint:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def child(
+    w: JobBlueprint, api_version: str, kind: str, name: str, *, role: Role | None = None, **fields: object
+) -> Json:
+    """One object of the job, in the job's namespace; `fields` are what the kind has beside its metadata."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": w.namespace,
+            "labels": role_labels(w.name, role) if role else job_labels(w.name),
+            "annotations": {ANNOTATION_OPERATOR_VERSION: __version__},
+            "ownerReferences": [w.owner()],
+        },
+        **fields,
+    }

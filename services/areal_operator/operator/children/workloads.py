@@ -1,16 +1,19 @@
-"""StatefulSets, Deployments and Jobs around the pods of the roles."""
+"""StatefulSets, Deployments and Jobs around the pods of the roles, with their Services and disruption budgets.
+
+StatefulSets whose pods are dialled one by one have a headless Service that shows pods before they are ready: a gang
+resolves its first member while none of it is. What is dialled as a whole has an address that outlives its pod.
+"""
 
 from __future__ import annotations
 
 import copy
 
-from areal.plan.cluster_names import Role, selector, workload
+from areal.plan.cluster_names import Role, front, port_word, selector, workload
 from areal.plan.role_specs import spec_of
 
-from areal_operator.operator.children import mounts, services
-from areal_operator.operator.children.objects import child
+from areal_operator.operator.children import mounts
 from areal_operator.operator.children.pods import main_container, pod_template
-from areal_operator.operator.children.wanted import JobBlueprint, Json
+from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 _HISTORY = 2  # revisions kept: nobody rolls a job back
 _RUN_DIR = "run-dir"
@@ -22,7 +25,7 @@ def workloads(w: JobBlueprint) -> list[Json]:
     """Everything that makes pods of the long-running roles, and their Services and budgets."""
     made = [_workload(w, role, w.replicas[role]) for role in w.roles]
     awake = int(any(w.replicas.values()))
-    return [*services.services(w), *services.budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
+    return [*services(w), *budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
 
 
 def prepare_job(w: JobBlueprint) -> Json:
@@ -89,3 +92,56 @@ def _batch(w: JobBlueprint, role: Role, template: Json, deadline_s: int | None) 
     if deadline_s is not None:
         spec["activeDeadlineSeconds"] = deadline_s
     return child(w, "batch/v1", "Job", workload(w.name, role), role=role, spec=spec)
+
+
+_NOT_SERVED = ("metrics", "engine")  # scraped pod by pod; on loopback
+
+
+def services(w: JobBlueprint) -> list[Json]:
+    """One Service a role, and one more where pods that are dialled one by one have an address together."""
+    fronts = [_front(w, role) for role in w.roles if spec_of(role).front]
+    return [*(_service(w, role) for role in (*w.roles, *w.beside)), *fronts]
+
+
+def budgets(w: JobBlueprint) -> list[Json]:
+    """Disruption budgets of the roles whose pods must not be evicted at once."""
+    return [
+        child(w, "policy/v1", "PodDisruptionBudget", workload(w.name, role), role=role, spec=_budget(w, role))
+        for role in reversed(w.roles)
+        if spec_of(role).max_unavailable is not None
+    ]
+
+
+def _budget(w: JobBlueprint, role: Role) -> Json:
+    row = spec_of(role)
+    budget: Json = {"maxUnavailable": row.max_unavailable}
+    if row.evict_unready:
+        budget["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
+    return {**budget, "selector": {"matchLabels": selector(w.name, role)}}
+
+
+def _service(w: JobBlueprint, role: Role) -> Json:
+    row = spec_of(role)
+    spec: Json = {
+        "selector": selector(w.name, role),
+        "ports": [_port(name, number) for name, number in row.pod_ports.items() if name not in _NOT_SERVED],
+        "type": "ClusterIP",
+    }
+    if row.headless:
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return child(w, "v1", "Service", workload(w.name, role), role=role, spec=spec)
+
+
+def _front(w: JobBlueprint, role: Role) -> Json:
+    row = spec_of(role)
+    spec: Json = {
+        "selector": selector(w.name, role),
+        "ports": [_port(name, row.pod_ports[name]) for name in row.front],
+        "type": "ClusterIP",
+    }
+    return child(w, "v1", "Service", front(w.name, role), role=role, spec=spec)
+
+
+def _port(name: str, number: int) -> Json:
+    grpc: Json = {"appProtocol": "grpc"} if name == "grpc" else {}
+    return {"name": port_word(name), "port": number, **grpc, "protocol": "TCP", "targetPort": number}

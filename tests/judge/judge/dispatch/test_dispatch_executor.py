@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal.net.options import MAX_MESSAGE_BYTES
+from areal.net.channel import MAX_MESSAGE_BYTES
 from areal_judge.judge.dispatch.executor import ANSWER_BYTES, answer_of
 from areal_judge.judge.values import Status
 from areal_judge.sandbox.values import Ending, RunEnding
