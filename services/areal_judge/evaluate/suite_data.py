@@ -5,7 +5,6 @@ Nothing is downloaded unless that is asked for.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -38,9 +37,6 @@ def rows_of(
     for file in [data] if data is not None else _from_hub(suite, download, say):
         if not file.is_file():
             raise ConfigError(f"there is no file {file}", fix=f"name a file with --data: {_FILES}")
-        if file.suffix == ".csv":
-            yield from _csv(file)
-            continue
         for place, row, _ in read_rows(_source(file)):
             yield place, row
 
@@ -68,25 +64,10 @@ def _folder(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield str(file), row
 
 
-def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a table whose first line names its columns."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DataError(
-                        f"{file}:{reader.line_num} has not as many cells as the first line", fix="put texts into quotes"
-                    )
-                yield f"{file}:{reader.line_num}", row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} can't be read: {error}", fix="save it as CSV in UTF-8, texts in quotes") from error
-
-
 def _source(file: Path) -> Source:
     if file.suffix in _JSON_LINES:
         return JsonlSource(file)
-    if file.suffix == ".parquet":
+    if file.suffix in (".csv", ".parquet"):
         return HuggingFaceSource(str(file))
     raise ConfigError(f"{file} is no {_FILES}", fix="convert it, one JSON object a line")
 

@@ -98,9 +98,9 @@ def test_published_files_of_programs_have_their_tests():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("Question,Answer\nq\n", "not as many cells"),
-        ('Question,Answer\n"q,1\n', "can't be read"),
-        ("Question,Answer\nq,1,2\n", "not as many cells"),
+        ("Question,Answer\nq\n", "1 values for 2 columns"),
+        ('Question,Answer\n"q,1\n', r"rows\.csv:2: unexpected end of data"),
+        ("Question,Answer\nq,1,2\n", "3 values for 2 columns"),
     ],
 )
 def test_a_damaged_table_is_refused(tmp_path, content, said):
