@@ -133,18 +133,18 @@ async def front(*, patience_s: float = 60.0) -> AsyncIterator[Fronted]:
         await server.stop(0)
 
 
-def sessions_of(tokenizer: Tokenizer, owner: str | None) -> GatewayServer:
+def sessions_of(tokenizer: Tokenizer, owner: str | None, **rules: Any) -> GatewayServer:
     """The sessions of one worker: of an owner that others know, or its own."""
-    return GatewayServer(
-        GatewayCore(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner), tokenizer
-    )
+    ignores = rules.pop("ignores", False)
+    core = GatewayCore(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner, **rules)
+    return GatewayServer(core, tokenizer, ignores=ignores)
 
 
 @asynccontextmanager
-async def scene_of(tokenizer: Tokenizer, through: str, limits: SessionLimits) -> AsyncIterator[Scene]:
+async def scene_of(tokenizer: Tokenizer, through: str, limits: SessionLimits, **rules: Any) -> AsyncIterator[Scene]:
     """A scene; `through` is `worker`, which serves its sessions itself, or `gateway`."""
     fronted = through == "gateway"
-    server, engine = sessions_of(tokenizer, OWNER if fronted else None), Engine(tokenizer)
+    server, engine = sessions_of(tokenizer, OWNER if fronted else None, **rules), Engine(tokenizer)
     async with AsyncExitStack() as stack:
         if fronted:
             gateway = await stack.enter_async_context(front())
