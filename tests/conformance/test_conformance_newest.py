@@ -20,12 +20,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from areal.engine.api import ModelServer
+from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.gateway.session import SessionLimits
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
 from areal.workflow.tokenizer import Tokenizer
 from support.agent_scene import last_said
 from support.chat_tokenizer import HERMES, write_chat_tokenizer
+from support.engine_models import hf_logprobs, make_model
 from support.gateway_scene import Engine, Scene, scene_of
 from support.real_clients import ROOT
 
@@ -48,7 +51,14 @@ PACKAGES = {
 NPM = {"claude": "@anthropic-ai/claude-code", "codex": "@openai/codex", "opencode": "opencode-ai"}
 LIMITS = SessionLimits(512, 1 << 24, 256)
 SHELLS = {"Bash": "command", "bash": "command", "shell": "command", "shell_command": "command", "exec_command": "cmd"}
-EXPECTED = {"plain": "heard one", "stream": "heard one", "tools": ("sums: 5", "5"), "shaped": 5, "shell": "Submitted"}
+EXPECTED: dict[str, Any] = {
+    "plain": "heard one",
+    "stream": "heard one",
+    "tools": ("sums: 5", "5"),
+    "shaped": 5,
+    "shell": "Submitted",
+}
+EXPECTED["loglikelihood"] = "the model's"
 
 
 def speak(prompt: str) -> str:
@@ -271,3 +281,33 @@ async def test_a_program_at_its_newest_uses_the_shell_that_a_policy_calls(
     said = await output(*commands(program, where, url), env=env, cwd=tmp_path)
     row = played.row(program, version, {"shell": "Submitted" if "forty one" in said else said[-300:]})
     assert not row.wrong()
+
+
+async def test_lm_evals_loglikelihood_is_the_models(tmp_path: Path, hermes: Tokenizer) -> None:
+    words = write_chat_tokenizer(tmp_path / "words", HERMES)
+    (end,) = hermes.eos_ids
+    model = make_model(tmp_path / "model", 3, vocab_size=hermes.vocab_size, eos_token_id=end)
+    for file in words.glob("tokenizer*"):
+        (model / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    engine = TorchEngine(EngineOptions(model_path=model, weight_version="served"), lambda error: None)
+    server = ModelServer(engine, Tokenizer.from_dir(model), name="m")
+    engine.start()
+    server.start()
+    packages = "lm-eval[api] transformers"
+    try:
+        driver = str(Path(__file__).with_name("newest.py"))
+        said = await output(*alone(packages), driver, "lm-eval", f"{server.address}/v1", "none", str(model))
+        version = await version_of(packages)
+    finally:
+        await server.stop()
+        engine.stop()
+    told = json.loads(said.splitlines()[-1])
+    texts = [("ab", "c"), ("ab", "d"), ("b", "aa")]
+    ids = [[hermes.encode(part, special=False).tolist() for part in pair] for pair in texts]
+    expected = [sum(hf_logprobs(model, before, after)) for before, after in ids]
+    np.testing.assert_allclose([value for value, _ in told["loglikelihood"]], expected, atol=1e-3)
+    assert isinstance(told["generation"], str)
+    ROWS["lm-eval"] = Row(version, {"loglikelihood": "the model's"})

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from areal.engine.embedded import TorchEngine
+from areal.engine.grammar import FIELDS, Grammars, available
 from areal.engine.request import BadRequest, GenerateRequest, Output, SamplingParams
 from areal.errors import DataError, InfraError
 from areal.gateway.admission import AdmissionRules
@@ -34,7 +36,7 @@ from areal.values.generation import GenerationResult, Ids, OnTokens, PromptScore
 from areal.workflow.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # answers to one request
-HONOURED = ("min_p", "min_tokens", "ignore_eos")
+HONOURED = frozenset({"min_p", "min_tokens", "ignore_eos"})
 REFUSAL = "this engine can't do it"
 _LIVES_S = 3600.0
 
@@ -48,6 +50,12 @@ class ModelServer(GatewayServer):
         self._engine = engine
         self._name = name
         self._key = key
+        self._grammars = Grammars(
+            tokenizer,
+            self._gateway.template,
+            engine.config.vocab,
+            engine.config.eos_token_ids or sorted(tokenizer.eos_ids),
+        )
         self._unique = f"{name}.{secrets.token_hex(4)}"  # ids of calls never come again, in another server neither
         self._numbers = count()
 
@@ -57,7 +65,8 @@ class ModelServer(GatewayServer):
 
     def _rules(self, opened: OpenSession | None = None) -> AdmissionRules:
         """Sampling is the request's; what the engine can't do is refused."""
-        return AdmissionRules(honours=frozenset(HONOURED), prompt_logprobs=True, refusal=REFUSAL)
+        honours = HONOURED | FIELDS if available() else HONOURED
+        return AdmissionRules(honours=honours, prompt_logprobs=True, refusal=REFUSAL)
 
     def _open(self, asked: DialectRequest) -> OpenSession:
         """A session for one request."""
@@ -67,7 +76,7 @@ class ModelServer(GatewayServer):
         context = self._engine.context
         name = f"{self._unique}.{next(self._numbers)}"
         limits = SessionLimits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
-        owner = EngineOwner(self._engine, asked)
+        owner = EngineOwner(self._engine, asked, self._grammars if available() else None)
         access = self.open(name, owner, limits, lives_s=_LIVES_S)
         return self._gateway.find(name, access.api_key)
 
@@ -120,12 +129,16 @@ class _ClosingResponse(Response):
 class EngineOwner:
     """Generates for one request. See `areal.gateway.http.Owner`."""
 
-    def __init__(self, engine: TorchEngine, asked: DialectRequest) -> None:
+    def __init__(self, engine: TorchEngine, asked: DialectRequest, grammars: Grammars | None = None) -> None:
+        """Raises Refused for sampling or a grammar that is none."""
         inner = asked.fields.get("sampling_params")
         self._fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else asked.fields
         self.sampling = _sampling(self._fields)
         self._engine = engine
         self._scored = asked.question.scored
+        self._matcher = partial(grammars.matcher, self._fields, asked.question) if grammars is not None else None
+        if self._matcher is not None:
+            self._matcher()  # refused before anything is generated
 
     async def generate(
         self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
@@ -147,7 +160,10 @@ class EngineOwner:
             ignore_eos=self._fields.get("ignore_eos") is True,
         )
         start = 0 if self._scored else -1
-        request = GenerateRequest(secrets.token_hex(16), ids.astype(np.int64), params, True, start, stream=True)
+        matcher = self._matcher() if self._matcher is not None else None
+        request = GenerateRequest(
+            secrets.token_hex(16), ids.astype(np.int64), params, True, start, stream=True, matcher=matcher
+        )
         try:
             subscription = self._engine.submit([request])
         except BadRequest as error:

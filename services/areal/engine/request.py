@@ -9,10 +9,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 INCREMENTS = "incremental_streaming_output"  # of a call; stock SGLang has the flag of this name for all its calls
 
@@ -36,6 +37,16 @@ _KNOWN = frozenset(
     {"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids"}
     | {"ignore_eos", "sampling_seed", "stream_interval"}
 )
+
+
+class Matcher(Protocol):
+    """Which tokens may come next in one answer."""
+
+    def forbid(self, logits: Tensor) -> None:
+        """Make all others impossible, in place; `logits` is [vocab]."""
+
+    def take(self, token: int) -> None:
+        """This token came."""
 
 
 class BadRequest(ValueError):
@@ -80,6 +91,7 @@ class GenerateRequest:
     logprob_start_len: int = -1  # from this token on, log-probabilities of the prompt are wanted too
     stream: bool = False
     increments: bool = False  # a streamed event has only what the ones before had not
+    matcher: Matcher | None = None  # of the tokens that may come next; any, without
 
 
 @dataclass(slots=True)

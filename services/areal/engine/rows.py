@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal.engine.request import GenerateRequest, Output
+from areal.engine.request import GenerateRequest, Matcher, Output
 from areal.engine.sampling import Choice
 
 NO_TOKEN = -1  # fills unused stop slots; no id is negative
@@ -67,6 +67,7 @@ class RunningRows:
         self.min_p = np.zeros(limit, np.float32)
         self.stops = np.full((limit, 4), NO_TOKEN, np.int64)
         self.has_text_stop = np.zeros(limit, np.bool_)
+        self.has_matcher = np.zeros(limit, np.bool_)
         self.ids = np.zeros((limit, 32), np.int64)
         self.logprobs = np.zeros((limit, 32), np.float32)
 
@@ -97,6 +98,7 @@ class RunningRows:
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(stops)] = stops
         self.has_text_stop[row] = bool(sampling.stop)
+        self.has_matcher[row] = item.request.matcher is not None
         self.ids[row, :made] = item.made_ids
         self.logprobs[row, :made] = item.made_logprobs
 
@@ -106,6 +108,12 @@ class RunningRows:
         return Choice(
             self.seed[:n], self.position[:n] + 1, self.temperature[:n], self.top_k[:n], self.top_p[:n], self.min_p[:n]
         )
+
+    def matchers(self) -> list[tuple[int, Matcher]]:
+        """Rows whose tokens a grammar decides."""
+        rows = np.flatnonzero(self.has_matcher[: self.count]).tolist()
+        items = ((row, self.running[row]) for row in rows)
+        return [(row, item.request.matcher) for row, item in items if item and item.request.matcher]
 
     def append(self, tokens: NDArray[np.int64], logprobs: NDArray[np.float32]) -> None:
         """One token more for each row."""

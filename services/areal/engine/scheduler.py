@@ -362,7 +362,12 @@ class DecodeScheduler:
         for row in early.tolist():
             stops = rows.stops[row]
             sampling.forbid(logits, row, stops[stops >= 0])
+        matchers = rows.matchers()
+        for row, matcher in matchers:
+            matcher.forbid(logits[row])
         tokens, logprobs = sampling.choose(logits, rows.choice())
+        for row, matcher in matchers:
+            matcher.take(int(tokens[row]))
         rows.append(tokens, logprobs)
         self._meter.steps += 1
         self._meter.tokens += n

@@ -135,6 +135,10 @@ class Tokenizer:
         """The texts that are encoded as one token of their own wherever they stand: control tokens among them."""
         return frozenset(str(token.content) for token in self._fast.get_added_tokens_decoder().values())
 
+    def to_json(self) -> str:
+        """The tokenizer as `tokenizer.json` holds it."""
+        return str(self._fast.to_str())
+
     def without_added(self) -> FastTokenizer:
         """The same vocabulary without added tokens: it encodes `<|im_end|>` as the characters that it is."""
         import tokenizers

@@ -93,6 +93,12 @@ class Template:
             tail = tail.after(len(sampled))
         return self._encoder.encode(tail)
 
+    def rendered(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, opened: bool = True
+    ) -> str:
+        """The text of a chat, with the next answer opened or not. Raises Refused."""
+        return self._render(messages, tools, generation_prompt=opened).text
+
     def without_later_system(self) -> str:
         """Why a system message can't follow an answer; empty when it can."""
         said = "\u2402areal-system\u2403"
@@ -207,4 +213,4 @@ class Template:
         return ""
 
     def _text(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        return self._render(chat, tools).text
+        return self.rendered(chat, tools)
