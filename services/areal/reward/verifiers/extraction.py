@@ -10,17 +10,30 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
+from areal.reward.verifiers.normalisation import readable
+from areal.reward.verifiers.units import NUMERALS
+
 TAIL_CHARS = 64_000  # an answer stands at the end
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
 _DECIMAL = re.compile(r"[+-]?\d{1,300}\.\d{1,300}")
+_CLOCK = re.compile(
+    r"(\d{1,2}):(\d\d)\s*(?:\\text\s*\{\s*)?(?:([ap])\.?\s?m\.?)?\s*\}?", re.IGNORECASE
+)  # of a time of day, not a ratio: two digits behind the colon
 _LETTER = re.compile(
     r"(?:\\(?:text|textbf|mathrm|mathbf)\{)?\(?([A-Z])\)?\.?\}?"
 )  # as multiple-choice answers are written
-_ANCHOR = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*([^\n]+)", re.IGNORECASE)
+_ANCHOR = re.compile(r"answer\s*(?:is|:|=)\s*:?\s*(?=\S)", re.IGNORECASE)
+_UNSURE = re.compile(
+    r"(?:\b(?:or|not|no|never|neither|nor|than|most|least)|n't)\s+(?:\w+\W{1,3}){0,2}[^\w\s]{0,4}\d[\d.,/]*\D*$"
+    r"|\d\W{0,4}(?:and|to|or|[-–])\W{0,4}\d[\d.,/]*\D*$"
+    r"|\d\W{0,4}(?:is|was)\s+(?:wrong|incorrect|false|not)\b\D*$"
+    rf"|\d\W{{0,4}}(?:or|{'|'.join(sorted(NUMERALS))})\b\D*$",
+    re.IGNORECASE,
+)  # a sentence that ends in another number than the one it seems to name
 _WORD = re.compile(r"(?<!\\)\b[a-zA-Z]{2,}")
+_QUANTITY = re.compile(r"[$\\(]{0,3}\d(?!.*\b(?:is|are|was|were|has|have|gives?|makes?)\b)", re.DOTALL)
 _SENTENCE_END = re.compile(r"\.(?:\s|$)")
 _BRACE = re.compile(r"\\\\(?!boxed|fbox)|\\[{}]|\\(?:boxed|fbox)\s{0,8}\{|[{}]")
-_WRAPPINGS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
 
 
 @dataclass(frozen=True)
@@ -39,16 +52,16 @@ def extract(completion: str) -> FinalAnswer | None:
         found = last_tagged(tail)
     if found is None and "####" in tail:
         found = tail.rpartition("####")[2].partition("\n")[0]
-    if found is None and (anchored := _ANCHOR.findall(tail)):
-        found = _SENTENCE_END.split(anchored[-1], 1)[0]
+    if found is None and (anchors := list(_ANCHOR.finditer(tail))):
+        found = _SENTENCE_END.split(tail[anchors[-1].end() :].partition("\n")[0], maxsplit=1)[0]
     if found is not None:
-        text = _bare(found)
+        text = readable(found)
         return FinalAnswer(text, marked=True) if text else None
     last = tail.rpartition("\n")[2].strip()
-    if last and not _WORD.search(last):  # nothing but mathematics: all of it is the answer, not its last number
-        last = _bare(last)
-        return FinalAnswer(last, marked=True) if last else None
-    return FinalAnswer(last, marked=False) if last else None
+    whole = readable(last)
+    if whole and (_QUANTITY.match(whole) or not _WORD.search(whole)):  # all of it is the answer, not its last number
+        return FinalAnswer(whole, marked=True)
+    return FinalAnswer(whole, marked=False) if whole and not _UNSURE.search(whole) else None
 
 
 def _after_reasoning(completion: str) -> str:
@@ -62,7 +75,7 @@ def _after_reasoning(completion: str) -> str:
 def gold_text(gold: str) -> str:
     """The expected answer as a dataset writes it, without its box, dollars or GSM8K's `####`."""
     boxed = last_boxed(gold)
-    return _bare(boxed if boxed is not None else gold.rpartition("####")[2])
+    return readable(boxed if boxed is not None else gold.rpartition("####")[2])
 
 
 def last_boxed(text: str) -> str | None:
@@ -88,9 +101,13 @@ def last_tagged(text: str) -> str | None:
 
 
 def quick_verdict(gold: str, answer: str) -> bool | None:
-    """Equality where the text alone decides it: two integers, two decimals of one value, two letters."""
+    """Equality where the text alone decides it: two integers, two decimals of one value, letters, times of day."""
     if _INTEGER.fullmatch(gold):
         return int(gold) == int(answer) if _INTEGER.fullmatch(answer) else None
+    if (due := _CLOCK.fullmatch(gold)) and (told := _CLOCK.fullmatch(answer)):
+        return _time(due) == _time(told)
+    if (due and due[3]) or ((told := _CLOCK.fullmatch(answer)) and told[3]):
+        return False  # 7:30 p.m. is no number
     if expected := _LETTER.fullmatch(gold):
         given = _LETTER.fullmatch(answer)
         return expected[1] == given[1] if given else None
@@ -99,13 +116,5 @@ def quick_verdict(gold: str, answer: str) -> bool | None:
     return None
 
 
-def _bare(text: str) -> str:
-    """The text without the delimiters of mathematics around it, and without a full stop at its end."""
-    stripped = text.strip().strip("*").strip().removesuffix(".").removesuffix("\\").strip()
-    stripped = stripped.removeprefix("=").removeprefix("\\approx").strip()
-    for opening, closing in _WRAPPINGS:
-        inside = stripped[len(opening) : len(stripped) - len(closing)]
-        wrapped = len(stripped) >= len(opening) + len(closing) and stripped.startswith(opening)
-        if wrapped and stripped.endswith(closing) and opening not in inside:
-            stripped = inside.strip()
-    return stripped
+def _time(clock: re.Match[str]) -> tuple[int, int, str]:
+    return int(clock[1]), int(clock[2]), (clock[3] or "").lower()

@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from math import comb
 
+from areal.reward.verifiers.normalisation import prose
+
 ANSWER_CHARS = 2_000
+MOST_TOKENS = 600  # where the expected answer is as long
 MAX_DIGITS, MAX_TOKENS, MAX_NESTING = 400, 200, 40
 MAX_EXPONENT, MAX_TOWER, MAX_FACTORIAL, MAX_MONOMIALS = 10_000, 2, 1_000, 1_000
+_WORDS = 4  # more are a derivation
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+|\S")
 _LAYOUT = re.compile(r"\\(?:left|right|bigl?|bigr|Bigl?|Bigr|displaystyle)(?![a-zA-Z])|\\[,;:! ]|\s+|\{\}")
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
@@ -32,8 +36,9 @@ def too_complex(gold: str, answer: str) -> str | None:
     """Why an answer must not be given to computer algebra; None when it may."""
     if len(answer) > ANSWER_CHARS:
         return f"longer than {ANSWER_CHARS} characters"
-    if len(_TOKEN.findall(answer)) > MAX_TOKENS:
-        return f"more than {MAX_TOKENS} tokens"
+    most = MAX_TOKENS if prose(gold) > _WORDS else min(max(MAX_TOKENS, 2 * len(_TOKEN.findall(gold))), MOST_TOKENS)
+    if len(_TOKEN.findall(answer)) > most:
+        return f"more than {most} tokens"
     if _nesting(answer) > MAX_NESTING:
         return f"nested deeper than {MAX_NESTING}"
     if _HEAVY.search(answer) and not _HEAVY.search(gold):

@@ -48,6 +48,7 @@ class MathVerifier:
         self,
         answer_field: str,
         *,
+        gold_rounds: bool = False,
         check_s: float = _CHECK_S,
         size: PoolSize | None = None,
         waits: WaitRegistry | None = None,
@@ -58,6 +59,7 @@ class MathVerifier:
             least=workers, most=workers, recycle_items=_RECYCLE_ITEMS, recycle_growth_bytes=_RECYCLE_GROWTH_BYTES
         )
         self._field = answer_field
+        self._gold_rounds = gold_rounds
         self._check_s = check_s
         self._pool = KillablePool(command, size or default, waits)
         self._starting = asyncio.Lock()
@@ -137,7 +139,9 @@ class MathVerifier:
                 if not self._started:
                     await self._pool.start()
                     self._started = True
-            outcomes = await self._pool.run([list(key) for key, _ in fresh], [s for _, s in fresh], _QUEUE_S)
+            outcomes = await self._pool.run(
+                [[*key, self._gold_rounds] for key, _ in fresh], [s for _, s in fresh], _QUEUE_S
+            )
             for (key, _), each in zip(fresh, outcomes, strict=True):
                 graded = _graded(each)
                 if not isinstance(graded, pb.ScoreResult) and graded[0] in _KEPT:

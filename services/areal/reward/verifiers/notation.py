@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import re
 
-from areal.reward.verifiers.normalisation import rounded
-from areal.reward.verifiers.units import UNITS
+from areal.reward.verifiers.normalisation import TEXT, rounded
+from areal.reward.verifiers.units import DENIALS, UNITS
 
 _LAYOUT = re.compile(r"\\(?:left|right|bigl?|bigr|Bigl?|Bigr|displaystyle)(?![a-zA-Z])|\\[,;:! ]|\s+")
-_TEXT = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathsf|mathit|mathtt|mbox|hbox|operatorname)"
-    r"\*?\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
-)
 _WORD = re.compile(r"[^\W\d_]+")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _OWN_NUMBER = re.compile(r"(?<![\w^])\d")  # not the 2 of m2
 _SEPARATOR = re.compile(r"[,;|]")
 _LIST = re.compile(r",|;|\\pm|\\cup|\\lor|\\vee|\\begin|\b(?:or|and)\b")
 _LABEL = re.compile(r"\s*\\(?:text|mathrm)\{([a-zA-Z ]{1,40})\}\s*=(?=[^=]*$)")  # \text{Area} = 42
-_DENIALS = frozenset({"no", "not", "never", "wrong", "false", "or", "unlike"})
 _CONNECTIVES = frozenset({"or", "and"})
 _FUNCTIONS = """
     sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp det gcd lcm max min deg dim rank tr
@@ -32,6 +27,7 @@ _PRIME = re.compile(r"[\d)\]}](?:'|′|\^\{?\\prime)")
 _PERCENT = re.compile(r"%|percent(?!age)")
 _RELATION = re.compile(r"\\(?:approx|mod|pmod|bmod|sim|simeq|equiv|doteq|cong)(?![a-zA-Z])|≈|≡")
 _ASSIGNED = re.compile(r"^.*(?:(?<![<>!])=|\\in(?![a-zA-Z]))", re.DOTALL)
+_COUNTED = re.compile(r"(?<=\d)\s+([a-zA-Z]{4,})\b")
 _CLOSERS = {"(": ")", r"\{": r"\}"}
 
 
@@ -80,9 +76,11 @@ def _says_more(gold: str, answer: str) -> bool:
     """Whether a text in an answer holds a word that is no unit, or a number of its own: 42 \\text{ is wrong}."""
     known: set[str] | None = None
     label = _LABEL.match(answer)
-    if label is not None and not _words(label[1]) & _DENIALS:
+    if label is not None and not _words(label[1]) & DENIALS:
         answer = answer[label.end() :]
-    for found in _TEXT.finditer(answer):
+    if any(word not in gold and word.lower() not in _FUNCTIONS for word in _COUNTED.findall(answer)):
+        return True  # what was a unit has gone
+    for found in TEXT.finditer(answer):
         if found[0] in gold or found[0] == answer:
             continue
         if known is None:
