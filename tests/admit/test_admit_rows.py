@@ -9,11 +9,12 @@ import orjson
 import pytest
 from areal.admit.resolve import resolve
 from areal.admit.rows import prepare_datasets, with_snapshots
-from areal.admit.verdict import admit
+from areal.admit.verdict import admit, examined
 from areal.data import Snapshot
 from areal.errors import DataError
 from areal.spec import check, load_job
 from areal.spec.job import RLJob
+from areal.spec.serving import Reward
 from support.tiny_job import make_tiny_job, write_job
 
 TEXT = {"question": "1+1=", "answer": "2"}
@@ -95,3 +96,43 @@ def test_a_nested_column_may_be_the_answer(tmp_path: Path) -> None:
     )
     assert not admit(job, tmp_path).refused
     assert "answer-column" not in {finding.rule for finding in check(job)}
+
+
+GOLDS = ["1/2", "3", "No. It is not closed under addition.", r"1+x+\cdots", r"\sqrt{2}", "", "4"]
+
+
+def math_job(folder: Path, **dataset: Any) -> RLJob:
+    rows = [{"question": f"{number}=", "answer": gold} for number, gold in enumerate(GOLDS)]
+    blocks = job_of(folder, rows, **dataset)
+    return blocks.model_copy(update={"spec": blocks.spec.model_copy(update={"reward": Reward(verifier="math")})})
+
+
+@pytest.mark.component
+def test_rows_whose_answers_can_never_be_used_are_dropped_and_listed_up_to_a_share(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    snapshot, said = prepared(math_job(tmp_path, badRows="drop", maxShare=0.5), tmp_path)
+    assert [row["answer"] for row in snapshot] == ["1/2", "3", r"\sqrt{2}", "4"]
+    listed = [orjson.loads(line) for line in (tmp_path / "run/dataset/badrows.jsonl").read_bytes().splitlines()]
+    assert [(row["split"], row["row"].rpartition("/")[2], row["kind"]) for row in listed] == [
+        ("train", "rows.jsonl:3", "prose"), ("train", "rows.jsonl:4", "series"), ("train", "rows.jsonl:6", "empty"),
+    ]  # fmt: skip
+    assert [row["gold"] for row in listed] == [GOLDS[2], GOLDS[3], GOLDS[5]]
+    assert "3 rows were left out" in said[-1]
+    again, _ = prepared(math_job(tmp_path, badRows="drop", maxShare=0.5), tmp_path)
+    assert again.digest == snapshot.digest
+    with pytest.raises(
+        DataError, match=r"3 rows \(42\.9%\) can't be used .* \(1 prose, 1 series, 1 empty; the first is"
+    ):
+        prepared(math_job(tmp_path, badRows="drop", maxShare=0.4), tmp_path)
+
+
+@pytest.mark.component
+def test_check_tells_how_many_rows_would_be_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    job = math_job(tmp_path, badRows="drop", maxShare=0.5)
+    verdict = admit(job, tmp_path)
+    told = examined(job, verdict)
+    assert [finding.severity for finding in told] == ["warning"]
+    assert "3 of the first 7 rows can't be used (1 empty, 1 prose, 1 series)" in told[0].message
+    strict = math_job(tmp_path, badRows="drop", maxShare=0.1)
+    assert [finding.severity for finding in examined(strict, admit(strict, tmp_path))] == ["error"]

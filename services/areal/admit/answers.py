@@ -14,7 +14,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.math import SCORER
+from areal.reward.verifiers.normalisation import SERIES, prose
 from areal.spec import Finding, RLJob, Severity
 
 CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds
@@ -42,6 +44,7 @@ FULL_BUDGET_S = 300.0  # some 80,000 different answers on two cores
 _AT_ONCE = 256  # answers between two looks at the clock, and at most read after the first bad one
 _MEMORY_BYTES = 1 << 30
 _SHOWN_CHARS = 80
+_SENTENCE = 2  # words of an answer that can't be read, from which it is prose
 _FIX = "correct it, drop the row, or choose another verifier (exact compares text)"
 
 _SUITE_ROWS = 2_000
@@ -63,6 +66,77 @@ class GoldCount:
     left: int = 0  # different answers that the budget left unread
 
 
+@dataclass(frozen=True)
+class BadGold:
+    """An expected answer that nothing can be compared with."""
+
+    place: str  # of its first row
+    kind: str  # empty, prose, series, complex, slow or unreadable
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class GoldReading:
+    """What was found of a dataset's expected answers."""
+
+    count: GoldCount
+    bad: dict[str, BadGold]  # by the answer as its rows have it; by "" where they have none
+
+
+def read_golds(
+    rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None, all_of_them: bool = True
+) -> GoldReading:
+    """Look at every row's expected answer, or at those of the first `limit` rows.
+
+    Without `all_of_them` it may stop after the first that can't be compared. Raises InfraError when the processes that
+    read answers can't be started.
+    """
+    known = 0
+    places: dict[str, str] = {}  # different answers that need reading → their first place
+    raw: dict[str, list[str]] = {}  # → as rows have them
+    bad: dict[str, BadGold] = {}
+    for place, row in itertools.islice(rows, limit):
+        known += 1
+        written = ""
+        try:
+            written = gold_of_row(row, field)
+            gold = gold_text(written)
+            if not gold:
+                raise DataError(f'the expected answer in "{field}" is empty', fix=_FIX)
+            if not quick_verdict(gold, gold) and (why := too_complex(gold, gold)) is not None:
+                raise DataError(_unusable(field, gold, why), fix=_FIX)
+        except DataError as error:
+            kind = "empty" if not written else kind_of(written, "complex")
+            bad.setdefault(written, BadGold(place, kind, error.message, error.fix))
+            if not all_of_them:
+                return GoldReading(GoldCount(known, 0), bad)
+            continue
+        if not quick_verdict(gold, gold):
+            places.setdefault(gold, place)
+            raw.setdefault(gold, []).append(written)
+    if not places:
+        return GoldReading(GoldCount(known, 0), bad)
+    golds = list(places)
+    wrong, read = _in_thread(golds, budget_s, all_of_them)
+    for gold, why in wrong.items():
+        for written in raw[gold]:
+            bad[written] = BadGold(places[gold], kind_of(written, why), _unusable(field, gold, why), _FIX)
+    return GoldReading(GoldCount(known, read, len(golds) - read), bad)
+
+
+def kind_of(written: str, why: str) -> str:
+    """What an expected answer is that can't be compared: empty, prose, series, complex, slow or unreadable."""
+    gold = gold_text(written)
+    if not gold:
+        return "empty"
+    if SERIES.search(gold):
+        return "series"
+    if prose(gold) >= _SENTENCE:
+        return "prose"
+    return "complex" if why == "complex" else "slow" if why.startswith("reading it") else "unreadable"
+
+
 def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None) -> GoldCount:
     """Look at every row's expected answer, or at those of the first `limit` rows.
 
@@ -70,30 +144,80 @@ def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limi
         DataError: names the first row whose expected answer can't be compared, and how many more there are.
         InfraError: the processes that read answers can't be started.
     """
-    known = 0
-    places: dict[str, str] = {}  # different answers that need reading → their first place
-    for place, row in itertools.islice(rows, limit):
-        known += 1
-        try:
-            gold = gold_text(gold_of_row(row, field))
-        except DataError as error:
-            raise DataError(f"{place}: {error.message}", fix=error.fix) from None
-        if not gold:
-            raise DataError(f'{place}: the expected answer in "{field}" is empty', fix=_FIX)
-        if quick_verdict(gold, gold):
-            continue
-        if (why := too_complex(gold, gold)) is not None:
-            raise DataError(_unusable(place, field, gold, why), fix=_FIX)
-        places.setdefault(gold, place)
-    if not places:
-        return GoldCount(known, 0)
-    golds = list(places)
-    bad, read = _in_thread(golds, budget_s)
-    if bad:
-        (first, why), *more = bad.items()
-        words = _unusable(places[first], field, first, why)
-        raise DataError(f"{words}, and {len(more)} more answers" if more else words, fix=_FIX)
-    return GoldCount(known, read, len(golds) - read)
+    found = read_golds(rows, field, budget_s=budget_s, limit=limit, all_of_them=False)
+    if found.bad:
+        first, *more = found.bad.values()
+        words = f"{first.place}: {first.why}"
+        raise DataError(f"{words}, and {len(more)} more answers" if more else words, fix=first.fix)
+    return found.count
+
+
+class BadRows:
+    """Leaves rows out of a snapshot that the job's verifier could never use, and lists them."""
+
+    def __init__(self, job: RLJob, kind: Callable[[Mapping[str, Any]], str | None]) -> None:
+        self._job = job
+        self._kind = kind
+        self.listed: list[dict[str, str]] = []  # row, gold, kind
+
+    @classmethod
+    def of(cls, job: RLJob, verifier: str | None, snapshot: Snapshot, say: Callable[[str], None]) -> BadRows | None:
+        """For a dataset as it was prepared with all its rows; None where nothing is dropped, or nothing is bad."""
+        if job.spec.dataset.bad_rows != "drop":
+            return None
+        if verifier == "code":
+            return cls(job, lambda row: suite_fault(job, row))
+        if verifier != "math" or not installed():
+            return None
+        field = job.spec.reward.answer_field
+        rows = ((snapshot.place(index), row) for index, row in enumerate(snapshot))
+        found = read_golds(rows, field)
+        if found.count.left:
+            say(f"{found.count.left} different expected answers were not read in time: their rows stay")
+        if not found.bad:
+            return None
+        return cls(job, lambda row: bad.kind if (bad := found.bad.get(_written(row, field))) else None)
+
+    def __call__(self, place: str, row: Mapping[str, Any]) -> str | None:
+        kind = self._kind(row)
+        if kind is None:
+            return None
+        self.listed.append({"row": place, "gold": _written(row, self._job.spec.reward.answer_field), "kind": kind})
+        return f"rows that the verifier can't use ({kind})"
+
+    def check_share(self, kept: int) -> None:
+        """Raise DataError where more rows were left out than the job allows."""
+        most, share = self._job.spec.dataset.max_share, len(self.listed) / max(1, len(self.listed) + kept)
+        if share <= most:
+            return
+        kinds = ", ".join(
+            f"{count} {kind}" for kind, count in Counter(one["kind"] for one in self.listed).most_common()
+        )
+        first = self.listed[0]
+        raise DataError(
+            f"{len(self.listed)} rows ({share:.1%}) can't be used by the verifier, more than dataset.maxShare {most:g} "
+            f"allows ({kinds}; the first is {first['row']})",
+            fix="mend the rows, choose another verifier, or raise dataset.maxShare",
+        )
+
+
+def _written(row: Mapping[str, Any], field: str) -> str:
+    """A row's expected answer as it has it; empty where it is no text and no number."""
+    try:
+        return gold_of_row(row, field)
+    except DataError:
+        return ""
+
+
+def suite_fault(job: RLJob, row: Mapping[str, Any]) -> str | None:
+    """What kind of fault a row's tests have; None for tests that can judge a program."""
+    from areal.reward.verifiers.code import look_at_suite  # the judge: only a job of programs waits for its import
+
+    try:
+        look_at_suite(row, job.spec.reward.programs)
+    except ArealError:
+        return "tests"
+    return None
 
 
 def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET_S) -> GoldCount:
@@ -155,11 +279,9 @@ def row_findings(job: RLJob, sources: Sources) -> list[Finding]:
         severity = Severity.ERROR
         rows = rows_of_file(Path(source.jsonl))
         try:
-            if verifier == "code":
-                check_suites(job, rows)
-            else:
-                placed = ((place, row) for place, row, _ in rows)
-                check_golds(placed, job.spec.reward.answer_field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS)
+            found = _first_suites(job, rows) if verifier == "code" else _first_golds(job, rows)
+            if found.bad:
+                findings.append(_dropped(job, field, found))
             continue
         except DataError as error:
             told: ArealError = error
@@ -170,24 +292,52 @@ def row_findings(job: RLJob, sources: Sources) -> list[Finding]:
     return findings
 
 
+def _first_suites(job: RLJob, rows: SuiteRows) -> GoldReading:
+    """The tests of the first rows. Raises DataError for bad ones unless the job drops them."""
+    if job.spec.dataset.bad_rows != "drop":
+        check_suites(job, rows)
+        return GoldReading(GoldCount(0, 0), {})
+    looked = [(place, suite_fault(job, row)) for place, row, _ in itertools.islice(rows, _SUITE_ROWS)]
+    bad = {place: BadGold(place, kind, "its tests can judge no program", "") for place, kind in looked if kind}
+    return GoldReading(GoldCount(len(looked), 0), bad)
+
+
+def _first_golds(job: RLJob, suite_rows: SuiteRows) -> GoldReading:
+    """The expected answers of the first rows. Raises DataError for a bad one unless the job drops them."""
+    field, rows = job.spec.reward.answer_field, ((place, row) for place, row, _ in suite_rows)
+    if job.spec.dataset.bad_rows == "drop":
+        return read_golds(rows, field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS)
+    return GoldReading(check_golds(rows, field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS), {})
+
+
+def _dropped(job: RLJob, field: str, found: GoldReading) -> Finding:
+    share, most = len(found.bad) / found.count.rows, job.spec.dataset.max_share
+    first, kinds = next(iter(found.bad.values())), Counter(bad.kind for bad in found.bad.values())
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    words = f"{len(found.bad)} of the first {found.count.rows} rows can't be used ({told}); {first.place}: "
+    severity = Severity.ERROR if share > most else Severity.WARNING
+    fix = "raise dataset.maxShare, or mend them" if share > most else "they will be left out, and listed"
+    return Finding("math-answer", severity, field, words + first.why, fix, job.where(field))
+
+
 def installed() -> bool:
     """Whether expected answers can be looked at here."""
     return importlib.util.find_spec("math_verify") is not None
 
 
-def _unusable(place: str, field: str, gold: str, why: str) -> str:
+def _unusable(field: str, gold: str, why: str) -> str:
     shown = gold if len(gold) <= _SHOWN_CHARS else f"{gold[:_SHOWN_CHARS]}…"
-    return f'{place}: the expected answer {shown!r} in "{field}" can\'t be compared as mathematics ({why})'
+    return f'the expected answer {shown!r} in "{field}" can\'t be compared as mathematics ({why})'
 
 
-def _in_thread(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
+def _in_thread(golds: list[str], budget_s: float, all_of_them: bool) -> tuple[dict[str, str], int]:
     """Runs `_read` to its end wherever the caller is, inside an event loop or not."""
     answer: list[tuple[dict[str, str], int]] = []
     failure: list[BaseException] = []
 
     def run() -> None:
         try:
-            answer.append(asyncio.run(_read(golds, budget_s)))
+            answer.append(asyncio.run(_read(golds, budget_s, all_of_them)))
         except BaseException as error:
             failure.append(error)
 
@@ -199,8 +349,11 @@ def _in_thread(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
     return answer[0]
 
 
-async def _read(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
-    """Bad answers with what is wrong with them, and how many were read. Stops soon after the first bad one."""
+async def _read(golds: list[str], budget_s: float, all_of_them: bool) -> tuple[dict[str, str], int]:
+    """Bad answers with what is wrong with them, and how many were read.
+
+    Unless all of them are asked for it stops soon after the first bad one.
+    """
     ends = time.monotonic() + budget_s
     workers = max(1, min(os.cpu_count() or 1, -(-len(golds) // 16)))
     command = ScorerCommand(SCORER, memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
@@ -211,7 +364,7 @@ async def _read(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]
     try:
         for start in range(0, len(golds), _AT_ONCE):
             left_s = ends - time.monotonic()
-            if left_s <= 0 or bad:
+            if left_s <= 0 or (bad and not all_of_them):
                 break
             part = golds[start : start + _AT_ONCE]
             deadline_s = min(CHECK_S, left_s)

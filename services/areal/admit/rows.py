@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from areal.admit.answers import BadRows
 from areal.data import Snapshot, prepare, source_from_spec
 from areal.data.prepare import LeftOut
 from areal.data.rows import Column, ColumnKey
 from areal.errors import ArealError, DataError
+from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
@@ -23,6 +27,9 @@ from areal.workflow.rows.forms import PROMPT_COLUMNS, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
+
+BAD_ROWS = "badrows.jsonl"
+"""In a run's dataset directory: the rows that were left out for their expected answers or tests."""
 
 _READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
 _FIRST_ROWS = 64
@@ -47,11 +54,31 @@ def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = (
 def prepare_datasets(resolved: ResolvedJob, recipe: Path | None, say: Say) -> None:
     """Write the snapshots of both splits; ones that are up to date are kept."""
     required = required_columns(resolved.job, resolved.verifier)
+    listed: list[dict[str, str]] = []
     for split, source in (("train", resolved.dataset.train), ("evaluation", resolved.dataset.evaluation)):
         if source is not None:
             drops = LongPrompts.of(resolved.job, split, resolved.tokenizer_path, resolved.model_path)
-            snapshot = prepare_split(source, resolved.layout.dataset / split, split, recipe, required, drops)
+            target = resolved.layout.dataset / split
+            snapshot = prepare_split(source, target, split, recipe, required, drops)
+            bad = BadRows.of(resolved.job, resolved.verifier, snapshot, say)
+            if bad is not None:
+                snapshot = prepare_split(source, target, split, recipe, required, any_of(drops, bad))
+                bad.check_share(len(snapshot))
+                listed += [{"split": split, **row} for row in bad.listed]
             say(f"dataset {split}: {rows_in_words(snapshot)}")
+    if listed:
+        lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in listed)
+        write_atomically(resolved.layout.dataset / BAD_ROWS, lines)
+        say(f"{len(listed)} rows were left out: {resolved.layout.dataset / BAD_ROWS}")
+
+
+def any_of(*reasons: LeftOut | None) -> LeftOut:
+    """The first reason of several to leave a row out."""
+
+    def reason(place: str, row: Mapping[str, Any]) -> str | None:
+        return next((said for each in reasons if each is not None and (said := each(place, row)) is not None), None)
+
+    return reason
 
 
 def rows_in_words(snapshot: Snapshot) -> str:

@@ -50,7 +50,8 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
             raise ConfigError("the verifier model needs a model", fix="set reward.model.path in the job")
         offered = [ModelVerifier(path, model, deadline_s=settings.deadline_seconds, waits=waits)]
     else:
-        offered = [ExactVerifier(settings.answer_field), MathVerifier(settings.answer_field, waits=waits)]
+        math = MathVerifier(settings.answer_field, gold_rounds=settings.gold_rounds, waits=waits)
+        offered = [ExactVerifier(settings.answer_field), math]
     return {verifier.name: verifier for verifier in offered}
 
 

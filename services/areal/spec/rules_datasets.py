@@ -206,6 +206,40 @@ def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
     return f"rows are easy from {pools.easy_from:g} and hard up to {pools.hard_up_to:g}: some would be both"
 
 
+@rule(
+    "bad-rows",
+    "spec.dataset.badRows",
+    "Only rows that the verifier math or code could never use are dropped for that.",
+    fix="Remove dataset.badRows, or choose reward.verifier math or code.",
+    cel=(
+        "!has(self.spec.dataset.badRows) || self.spec.dataset.badRows == 'refuse' || "
+        "has(self.spec.reward) && has(self.spec.reward.verifier) && self.spec.reward.verifier in ['math', 'code']"
+    ),
+    every_training=True,
+)
+def bad_rows(job: RLJob, facts: Facts) -> str | None:
+    spec = job.spec
+    if spec.dataset.bad_rows == "refuse" or (spec.is_rl and spec.reward.verifier in ("math", "code")):
+        return None
+    return "nothing here says which rows can't be used, so none can be dropped"
+
+
+@rule(
+    "gold-rounds",
+    "spec.reward.goldRounds",
+    "Only the verifier math knows roundings.",
+    fix="Remove reward.goldRounds, or choose reward.verifier: math.",
+    cel=(
+        "!has(self.spec.reward) || !has(self.spec.reward.goldRounds) || !self.spec.reward.goldRounds || "
+        "has(self.spec.reward.verifier) && self.spec.reward.verifier == 'math'"
+    ),
+)
+def gold_rounds(job: RLJob, facts: Facts) -> str | None:
+    if not job.spec.reward.gold_rounds or job.spec.reward.verifier == "math":
+        return None
+    return "another verifier scores, which compares no decimals"
+
+
 RULES = (
     train_source,
     each_source,
@@ -218,4 +252,6 @@ RULES = (
     prompt_too_long,
     long_prompts,
     pools_of_rl,
+    bad_rows,
+    gold_rounds,
 )

@@ -179,6 +179,9 @@ class Reward(SpecBlock):
     answer_field: str = knob(
         "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
     )
+    gold_rounds: bool = knob(
+        False, what="For verifier math: an expected decimal also stands for what it rounds or cuts, 33.3 for 100/3."
+    )
     weights: dict[str, float] | None = knob(
         None,
         what="How much each part counts of a recipe's reward that returns parts by name; parts that are not named here "

@@ -164,6 +164,16 @@ class Dataset(SpecBlock):
         "refuse", what="What becomes of training rows whose prompts leave no room for an answer: the job is refused, "
         "or they are dropped, and their number is told.",
     )  # fmt: skip
+    bad_rows: Literal["refuse", "drop"] = knob(
+        "refuse", what="What becomes of rows whose expected answer, or whose tests, the verifier could never use: the "
+        "job is refused, or they are left out and listed in the run's dataset/badrows.jsonl.",
+    )  # fmt: skip
+    max_share: float = knob(
+        0.05,
+        what="The largest share of rows that badRows: drop may leave out; above it the job is refused.",
+        ge=0,
+        lt=1,
+    )
     form: Literal["one", "auto"] = knob(
         "one", what="Each source's rows have the form of its first row (one), or each row a form of its own (auto)."
     )

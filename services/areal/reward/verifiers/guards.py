@@ -12,7 +12,7 @@ from math import comb
 from areal.reward.verifiers.normalisation import prose
 
 ANSWER_CHARS = 2_000
-MOST_TOKENS = 600  # where the expected answer is as long
+MOST_TOKENS = 600  # of an expected answer that such a long one may be given to
 MAX_DIGITS, MAX_TOKENS, MAX_NESTING = 400, 200, 40
 MAX_EXPONENT, MAX_TOWER, MAX_FACTORIAL, MAX_MONOMIALS = 10_000, 2, 1_000, 1_000
 _WORDS = 4  # more are a derivation
@@ -36,7 +36,8 @@ def too_complex(gold: str, answer: str) -> str | None:
     """Why an answer must not be given to computer algebra; None when it may."""
     if len(answer) > ANSWER_CHARS:
         return f"longer than {ANSWER_CHARS} characters"
-    most = MAX_TOKENS if prose(gold) > _WORDS else min(max(MAX_TOKENS, 2 * len(_TOKEN.findall(gold))), MOST_TOKENS)
+    due = len(_TOKEN.findall(gold))
+    most = max(MAX_TOKENS, 2 * due) if due <= MOST_TOKENS and prose(gold) <= _WORDS else MAX_TOKENS
     if len(_TOKEN.findall(answer)) > most:
         return f"more than {most} tokens"
     if _nesting(answer) > MAX_NESTING:

@@ -97,6 +97,7 @@ _MARKED = re.compile(r"(?<!\\)\$[^$]*\$")
 _SAID = re.compile(r"(?<!\\)\b(?!and\b|or\b)[a-zA-Z]{2,}")
 SERIES = re.compile(r"[+-]\s*(?:\\[cl]?dots|\.\.\.|…)")
 """A sum that goes on: nothing can be compared with it."""
+_ENVIRONMENT = re.compile(r"\\(?:begin|end|operatorname)\*?\s*\{[^{}]*\}(?:\{[lrc| ]*\})?")
 TEXT = re.compile(rf"\\(?:{TEXT_COMMANDS})\*?\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}")
 _PREFIX = re.compile(
     r"(?:=|\\approx(?![a-zA-Z])|≈|\\bullet(?![a-zA-Z])|\\therefore|(?:about|approximately|roughly)\b)\s*"
@@ -155,7 +156,8 @@ def bare(text: str) -> str:
 
 def prose(text: str) -> int:
     """How many words a text says outside its mathematics, units and "and" apart."""
-    said = _SAID.findall(TEXT.sub(r" \1 ", _MARKED.sub(" ", text) if "$" in text else text))
+    outside = _ENVIRONMENT.sub(" ", _MARKED.sub(" ", text) if "$" in text else text)
+    said = _SAID.findall(TEXT.sub(r" \1 ", outside))
     return sum(word.lower() not in UNITS for word in said)
 
 
