@@ -28,6 +28,11 @@ KEPT = {
     "POINTS": "where a publication can be killed: its tests go through all of them",
     "X32_BIT": "a number of the kernel's that the tests of the filter name",
     "UNK": "a place in the small tokenizer's list of special tokens",
+    "input_len": "AReaL's workflows read it of an answer",
+    "output_len": "the same",
+    "output_logprobs": "the same",
+    "output_versions": "the same",
+    "new_with_stop_and_pad_token_ids": "AReaL's workflows call it of their sampling",
     "infra_errors": "whose fault a run's end was: the sandbox's tests count by it",
 }
 

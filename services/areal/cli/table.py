@@ -13,6 +13,7 @@ from typing import Any
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("areal.cli.jobs", "Run a job on this machine, and watch it."),
     "check": ("areal.cli.jobs", "Validate a job file and explain it."),
+    "convert": ("areal.cli.convert", "Turn a configuration of AReaL, verl, TRL or OpenRLHF into a job."),
     "prepare": ("areal.cli.jobs", "Write the snapshots of a job's datasets."),
     "init-model": ("areal.cli.models", "Make a small model with random weights."),
     "serve": ("areal.cli.models", "Serve a model by OpenAI's and Anthropic's APIs."),

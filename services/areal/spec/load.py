@@ -39,6 +39,9 @@ def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
         Problem(field, f"written twice, first on line {first}", f"{document.path}:{second}")
         for field, first, second in document.duplicates
     ]
+    problems += [
+        Problem("", f"to be decided: {what}", f"{document.path}:{line}") for line, what in document.undecided.items()
+    ]
     places = (
         {path: f"{document.path}:{line}" for path, line in document.lines.items()} | origins | {"": str(document.path)}
     )

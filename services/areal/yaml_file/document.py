@@ -25,6 +25,9 @@ from areal.yaml_file import scalars
 _MAX_BYTES = 256 << 10  # a job file has a few kilobytes
 _MAX_DEPTH = 32
 _MAX_VALUES = 10_000
+DECIDE = "# decide:"
+"""Begins a line with a question that a file leaves to its author."""
+
 _PLAIN_TAGS = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _DESCRIPTORS = (Path("/dev/fd"), Path("/proc/self/fd"))
 _SHOWN = 80  # characters of a wrong value
@@ -32,12 +35,16 @@ _SHOWN = 80  # characters of a wrong value
 
 @dataclass(frozen=True)
 class Document:
-    """A file's values; `lines` gives the line of each dotted path; `duplicates` are paths that were written twice."""
+    """A file's values; `lines` gives the line of each dotted path; `duplicates` are paths that were written twice.
+
+    `undecided` has the lines that begin with `# decide:`, by their number.
+    """
 
     path: Path
     values: dict[str, Any]
     lines: dict[str, int] = field(default_factory=dict)
     duplicates: list[tuple[str, int, int]] = field(default_factory=list)  # path, first line, second line
+    undecided: dict[int, str] = field(default_factory=dict)
 
 
 def read_document(path: Path) -> Document:
@@ -91,6 +98,9 @@ def _regular(path: Path) -> BinaryIO:
 def parse_document(text: str, path: Path) -> Document:
     """The same for text; `path` is only named in errors."""
     document = Document(path, {})
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(DECIDE):
+            document.undecided[number] = line.removeprefix(DECIDE).strip()
     try:
         values = _Composer(text, document).value()
     except _AnotherDocumentError as second:

@@ -1,0 +1,379 @@
+"""AReaL's configurations: RL, SFT, reward models, DPO. Names and defaults as in its version 1.0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from areal.convert.allocation import Part, parse_allocation
+from areal.convert.draft import Carried
+from areal.convert.targets import JobDraft, model_source, on_or_off
+
+_TRAININGS = {"sft": "SFT", "dpo": "DPO", "rw": "RewardModel"}
+_NAMES = {"actor.use_sapo_loss": "SAPO", "actor.use_cispo_loss": "CISPO", "actor.m2_threshold": "M2PO"}
+_OLDEST = 1000  # versions: the limit of maxStaleness
+_ADVANCED = "algorithm.advanced"
+_OFF = "off or null: SGLang's own default"
+_RECIPE = """# There the training script names the reward function. It runs here unchanged: name its file, and it.
+# So does a workflow: `class Mine(UpstreamWorkflow)` with its `source` (docs/migration.md).
+from areal.workflow.upstream import upstream_reward
+
+reward = upstream_reward("rewards.py:reward_fn")
+"""
+_RL = {
+    "gconfig.n_samples": ("algorithm.groupSize", 1),
+    "rollout.max_concurrent_rollouts": ("rollout.maxConcurrentRollouts", None),
+    "actor.ppo_n_minibatches": ("algorithm.miniBatches", 4), "gconfig.stop": ("rollout.sampling.stop", None),
+    "gconfig.stop_token_ids": ("rollout.sampling.stopTokenIds", None),
+    "actor.reward_bias": (f"{_ADVANCED}.rewardBias", 0.0), "actor.reward_scaling": ("algorithm.rewardScale", 1.0),
+    "actor.reward_clip": (f"{_ADVANCED}.rewardClip", 20.0), "actor.discount": (f"{_ADVANCED}.gamma", 1.0),
+    "actor.gae_lambda": (f"{_ADVANCED}.lambda", 1.0), "actor.eps_clip_higher": ("algorithm.clipHigh", None),
+    "actor.c_clip": (f"{_ADVANCED}.dualClip", None), "actor.m2_threshold": (f"{_ADVANCED}.m2Threshold", None),
+    "actor.importance_sampling_level": (f"{_ADVANCED}.importanceLevel", None),
+    "actor.reward_norm.mean_leave1out": (f"{_ADVANCED}.leaveOneOut", None),
+}  # fmt: skip
+_FIXED = {
+    "actor.beta": ("training.beta", None), "actor.loss_type": ("training.loss", None),
+    "actor.label_smoothing": ("training.labelSmoothing", None),
+}  # fmt: skip
+_CRITIC = {
+    "critic.optimizer.lr": ("algorithm.critic.learningRate", 1e-3),
+    "critic.eps_clip": ("algorithm.critic.valueClip", 0.5),
+    "critic.optimizer.weight_decay": ("algorithm.critic.weightDecay", 0.01),
+}  # fmt: skip
+_OPTIMIZER = {
+    "actor.optimizer.lr": ("optimizer.learningRate", None), "actor.optimizer.eps": ("optimizer.eps", 1e-8),
+    "actor.optimizer.weight_decay": ("optimizer.weightDecay", 0.01),
+    "actor.optimizer.min_lr_ratio": ("optimizer.minLrRatio", None),
+    "actor.optimizer.gradient_clipping": ("optimizer.gradClip", 1.0),
+}  # fmt: skip
+_CARRIED: dict[str, Carried] = {
+    "seed": "seed", "gconfig.temperature": "rollout.sampling.temperature", "gconfig.top_p": "rollout.sampling.topP",
+    "gconfig.top_k": ("rollout.sampling.topK", lambda k: 0 if k >= 1e8 or k < 0 else int(k)),
+    "actor.dtype": ("trainer.precision", lambda kind: "float32" if kind == "float32" else "bfloat16"),
+    "actor.gradient_checkpointing": ("trainer.recompute", on_or_off("full", "none")),
+    "actor.mb_spec.max_tokens_per_mb": "trainer.microBatchTokens",
+    "sglang.context_length": "generation.engine.contextLength",
+    "sglang.mem_fraction_static": "generation.engine.memFraction",
+    "sglang.max_running_requests": "generation.engine.maxRunningRequests",
+}  # fmt: skip
+_DROPPED = {
+    "answers end at the model's end tokens, and texts are the workflow's": "gconfig.*",
+    "evaluation is greedy, with evaluation.samples sampled answers beside": "eval_gconfig",
+    "rows are always packed, as lengths suit": "actor.mb_spec actor.pad_to_maximum",
+    "AdamW is the one optimizer, and float16 is not used": "actor.optimizer.*",
+    "gconfig.n_samples says it": "actor.group_size",
+    "dropout is always off, and a run starts from a model's weights": "actor.disable_dropout actor.init_from_scratch",
+    "trainer.attention chooses by GPU and precision": "actor.attn_impl actor.use_kernels",
+    "weightSync.mode Auto chooses": "actor.weight_update_mode",
+    "there is one trainer, FSDP2; trainer.optimizerState: cpu offloads":
+        "actor.fsdp actor.archon actor.megatron enable_offload actor.offload",
+    "LoRA is the one kind of adapter": "actor.peft_type",
+    "a group's prompt is shared where trainer.attention is flex": "actor.enable_tree_training",
+    "figures of agents are always logged": "actor.log_agent_stats*",
+    "files, logs and processes follow from the run directory":
+        "*.experiment_name *.trial_name *.fileroot actor.admin_api_key actor.log_level actor.request_timeout "
+        "actor.setup_timeout actor._version",
+    "agents are rollout.agent and a recipe": "rollout.agent rollout.openai",
+    "said once, for all roles": "rollout.use_lora rollout.tokenizer_path",
+    "recording keeps samples": "rollout.dump_to_file", "workers, waits and retries are the platform's": "rollout.*",
+    "it shares the policy's ranks, precision and micro-batches": "ref critic teacher",
+    "the agent of the servers sets it":
+        "sglang.model_path sglang.dtype sglang.random_seed sglang.skip_tokenizer_init sglang.log_* "
+        "sglang.enable_metrics sglang.enable_lora sglang.max_lora* sglang.max_loaded_loras sglang.lora_* "
+        "sglang.tp_size sglang.dp_size",
+    _OFF: "sglang", "SGLang serves": "vllm",
+    "rows are always shuffled, by seed, and read once, into a snapshot": "train_dataset valid_dataset",
+    "evaluation.maxConcurrent bounds evaluation": "valid_dataset.batch_size",
+    "every run writes metrics and TensorBoard; `areal export` sends them on": "stats_logger",
+    "nodes, storage and starting are the cluster's: trainer, generation, podTemplate":
+        "cluster scheduler launcher actor.scheduling_*",
+    "`areal why` and metrics name waits, `areal check` plans memory": "perf_tracer memory_profiler",
+    "intervals are steps": "saver recover evaluator",
+}  # fmt: skip
+
+
+def translate(draft: JobDraft) -> None:
+    """The whole file."""
+    kind = str(draft.get("train_dataset.type", "rl" if draft.has("gconfig.n_samples") else "sft"))
+    draft.name_job("experiment_name", "trial_name", default=draft.foreign.file.stem)
+    draft.put_model("actor.path", tokenizer="tokenizer_path")
+    draft.put_rows("train_dataset.path", "train", split=str(draft.get("train_dataset.split", "")))
+    draft.note(["train_dataset.split", "train_dataset.type"], "dataset.train")
+    batch = draft.number("train_dataset.batch_size", 1)
+    steps = _fixed_rows(draft, _TRAININGS[kind], batch) if kind in _TRAININGS else _rl(draft, batch)
+    _optimizer(draft, steps)
+    _intervals(draft, batch)
+    _machines(draft)
+    draft.apply(_CARRIED, _DROPPED)
+    _engine_arguments(draft)
+
+
+def _fixed_rows(draft: JobDraft, name: str, batch: int) -> int | None:
+    draft.write("training.name", name)
+    draft.put("train_dataset.batch_size", "training.batchSize", default=batch)
+    draft.put("train_dataset.max_length", "training.maxTokens", why="longer rows are left out there, cut here")
+    draft.fill(_FIXED)
+    return draft.put_steps("training", batch, epochs="total_train_epochs", usual=1, total="total_train_steps")
+
+
+def _rl(draft: JobDraft, batch: int) -> int | None:
+    has_critic = draft.has("critic.path") or draft.has("critic.backend")
+    losses = [name for key, name in _NAMES.items() if draft.get(key)]
+    name = "GSPO" if draft.get("actor.importance_sampling_level") == "sequence" else "GRPO"
+    name = "RLOO" if draft.get("actor.reward_norm.mean_leave1out") else name
+    name = "PPO" if has_critic else (losses or [name])[0]
+    draft.join("algorithm.name", name, "actor.use_sapo_loss", "actor.use_cispo_loss")
+    draft.put("train_dataset.batch_size", "algorithm.batchSize", default=batch)
+    if (taken := draft.number("rollout.consumer_batch_size", batch)) != batch:
+        draft.decide(
+            f"algorithm.batchSize: rollout.consumer_batch_size is {taken} there, train_dataset.batch_size {batch}"
+        )
+    draft.note("rollout.consumer_batch_size", "algorithm.batchSize", batch)
+    draft.write("rollout.maxConcurrentRollouts", batch)
+    draft.fill(_RL)
+    lag = draft.number("rollout.max_head_offpolicyness", 0)
+    why = "" if lag <= _OLDEST else "the largest here"
+    draft.put("rollout.max_head_offpolicyness", "algorithm.maxStaleness", min(lag, _OLDEST), default=0, why=why)
+    steps = draft.put_steps("algorithm", batch, epochs="total_train_epochs", usual=1, total="total_train_steps")
+    _lengths(draft)
+    _rewards(draft)
+    _baseline(draft)
+    _ratios(draft, name)
+    _divergence(draft)
+    _other_models(draft, name)
+    draft.put_reward("answer", _RECIPE, why="name the file and the function that the training script there gives")
+    return steps
+
+
+def _lengths(draft: JobDraft) -> None:
+    answer, to = draft.number("gconfig.max_new_tokens", 16384), "rollout.maxSampleTokens"
+    draft.put("gconfig.max_new_tokens", "rollout.sampling.maxNewTokens", default=answer)
+    draft.note("actor.max_new_tokens", "rollout.sampling.maxNewTokens", answer)
+    longest, prompt = draft.get("gconfig.max_tokens"), draft.get("train_dataset.max_length")
+    if longest is None and prompt is None:
+        draft.decide(f"{to}: prompts have no limit there; {answer} and 1024 for the prompt are here")
+    draft.write(to, longest or (prompt or 1024) + answer)
+    draft.note("gconfig.max_tokens", to, longest)
+    if prompt is not None:
+        draft.write("dataset.longPrompts", "drop")
+        draft.note("train_dataset.max_length", to, longest or prompt + answer, "a prompt's limit there, both here")
+    if draft.number("gconfig.min_new_tokens", 0):
+        draft.put("gconfig.min_new_tokens", "rollout.sampling.minNewTokens")
+    draft.note("gconfig.min_new_tokens", "rollout.sampling.minNewTokens", "none")
+    if draft.get("gconfig.greedy"):
+        draft.drop(
+            "gconfig.greedy",
+            "a greedy group has nothing to compare",
+            decide="rollout.sampling.temperature: greedy there, 1 here",
+        )
+    draft.note(["gconfig.greedy", "actor.temperature"], "rollout.sampling.temperature")
+    if draft.number("actor.temperature", 1.0) != draft.number("gconfig.temperature", 1.0):
+        draft.decide("rollout.sampling.temperature: actor.temperature is another one there")
+
+
+def _rewards(draft: JobDraft) -> None:
+    overlong = ["actor.overlong_tokens", "actor.overlong_penalty_factor"]
+    if draft.get("actor.overlong_reward_penalty"):
+        draft.put(overlong[0], "algorithm.overlong.window", default=4096)
+        draft.put(overlong[1], "algorithm.overlong.factor", default=1.0)
+    draft.note("actor.overlong_reward_penalty", "algorithm.overlong")
+    draft.drop(overlong, "the penalty is off there")
+    if draft.get("actor.mask_no_eos_with_zero"):
+        draft.write("algorithm.truncated", "neutral")
+    draft.note("actor.mask_no_eos_with_zero", "algorithm.truncated", draft.spec["algorithm"].get("truncated", "train"))
+
+
+def _levels(draft: JobDraft, block: str) -> tuple[str, str]:
+    """The levels of mean and deviation; `batch` where the block says nothing, none where there is no block."""
+    given = draft.foreign.values
+    if not draft.below(f"{block}."):
+        return "none", "none"
+    mean, std = (str(given.get(f"{block}.{key}", "batch") or "none") for key in ("mean_level", "std_level"))
+    return mean, std
+
+
+def _baseline(draft: JobDraft) -> None:
+    block, samples = "actor.reward_norm", draft.number("gconfig.n_samples", 1)
+    mean, std = _levels(draft, block)
+    why, size = "", draft.number(f"{block}.group_size", 1)
+    if "group" in (mean, std) and size != samples:
+        why = f"group_size {size} there, of groups of {samples}"
+        draft.decide(f"{_ADVANCED}.advantageMean: {block}.group_size is {size} there, and gconfig.n_samples {samples}")
+    draft.join(f"{_ADVANCED}.advantageMean", mean, f"{block}.mean_level", f"{block}.group_size", why=why)
+    draft.join(f"{_ADVANCED}.advantageStd", std, f"{block}.std_level", why=why)
+    if std != "none":
+        draft.put(f"{block}.std_unbiased", f"{_ADVANCED}.advantageUnbiased", default=True)
+        draft.put(f"{block}.eps", f"{_ADVANCED}.advantageEpsilon", default=1e-5)
+    if draft.get("dynamic_bs"):
+        why = "a batch of accepted groups there; groups of equal rewards are masked here"
+        draft.join("algorithm.zeroVariance", "mask", "dynamic_bs", why=why)
+    elif mean == "group":
+        draft.join("algorithm.zeroVariance", "keep", "dynamic_bs")
+    level, other = _levels(draft, "actor.adv_norm")
+    if level != other:
+        draft.decide(f"{_ADVANCED}.advantageNormalize: mean by {level} and deviation by {other} there")
+    keys = [*draft.below("actor.adv_norm.", "actor.adv_norm"), *draft.below(f"{block}."), block]
+    draft.join(f"{_ADVANCED}.advantageNormalize", level if level == other else "none", *keys)
+
+
+def _ratios(draft: JobDraft, name: str) -> None:
+    if draft.number("actor.eps_clip", 0.2) > 0:
+        draft.put("actor.eps_clip", "algorithm.clipLow", default=0.2)
+    draft.note("actor.eps_clip", f"{_ADVANCED}.surrogate", "none")
+    taus = ["actor.sapo_tau_pos", "actor.sapo_tau_neg"]
+    if name == "SAPO":
+        draft.put(taus[0], f"{_ADVANCED}.tauPositive")
+        draft.put(taus[1], f"{_ADVANCED}.tauNegative")
+    draft.drop(taus, "use_sapo_loss is off there")
+    draft.write("algorithm.lossAggregation", "token")
+    decoupled, again = draft.get("actor.use_decoupled_loss", False), draft.get("actor.recompute_logprob", False)
+    why = (
+        "π_prox is recomputed there without the weight π_prox/π_behav, which is here" if again and not decoupled else ""
+    )
+    draft.join(f"{_ADVANCED}.decoupled", bool(decoupled or again), "actor.use_decoupled_loss", why=why)
+    method = "loglinear" if draft.get("actor.prox_logp_method") == "loglinear" and decoupled else "auto"
+    draft.join(f"{_ADVANCED}.proximal", method, "actor.recompute_logprob", "actor.prox_logp_method")
+    _rejection(draft)
+
+
+def _rejection(draft: JobDraft) -> None:
+    block, to, old = "actor.rejection_sampling", f"{_ADVANCED}.rejection", "actor.behave_imp_weight_cap"
+    keys = draft.below(f"{block}.")
+    if not keys and draft.has(old):
+        draft.join(to, {"metric": "ratio", "upper": float(draft.number(old))}, old, why="an old name there")
+    draft.drop(draft.below("actor.behave_imp_weight"), "rejection_sampling decides")
+    if not keys and not draft.has(old):
+        draft.spec["algorithm"]["advanced"]["rejection"] = None
+        draft.note(block, to, "none")
+    if not keys:
+        return
+    bounds = {name: float(value) for name, usual in (("upper", 5.0), ("lower", None))
+              if (value := draft.get(f"{block}.{name}", usual)) is not None}  # fmt: skip
+    if draft.get(f"{block}.action") == "clamp":
+        draft.spec["algorithm"]["advanced"]["rejection"] = None
+        draft.join(f"{_ADVANCED}.truncate", bounds, *keys)
+        return
+    made: dict[str, Any] = {"metric": str(draft.get(f"{block}.metric", "ratio")), **bounds}
+    if draft.get(f"{block}.level") == "sequence":
+        made |= {"level": "sequence", "aggregate": str(draft.get(f"{block}.agg", "mean"))}
+    draft.join(to, made, *keys)
+
+
+def _divergence(draft: JobDraft) -> None:
+    weight, keys = float(draft.number("actor.kl_ctl", 0.1)), ["actor.kl_ctl", "actor.kl_estimator"]
+    if weight and draft.below("ref."):
+        kl = {"coefficient": weight, "as": "reward", "estimator": str(draft.get(keys[1], "k1"))}
+        draft.join("algorithm.kl", kl, *keys)
+        draft.start_model_only("ref.path", "actor.path", "algorithm.kl")
+    draft.note(keys, "algorithm.kl", "none", "no ref there, so no divergence" if weight else "")
+
+
+def _other_models(draft: JobDraft, name: str) -> None:
+    if name == "PPO":
+        draft.fill(_CRITIC)
+        draft.write("algorithm.critic.bootstrap", False)
+        draft.start_model_only("critic.path", "actor.path", "algorithm.critic")
+    if draft.has("teacher.path"):
+        draft.put("teacher.path", "algorithm.teacher.path", model_source(str(draft.get("teacher.path")))[1])
+        why = "a weight of the loss there, of the advantage here"
+        draft.put("teacher.distill_loss_weight", "algorithm.teacher.coefficient", default=0.005, why=why)
+        draft.put("teacher.rl_loss_weight", "algorithm.rewardScale", why="the rewards' share there")
+
+
+def _optimizer(draft: JobDraft, steps: int | None) -> None:
+    block = "actor.optimizer"
+    draft.fill(_OPTIMIZER)
+    betas = [float(draft.number(f"{block}.beta1", 0.9)), float(draft.number(f"{block}.beta2", 0.999))]
+    draft.join("optimizer.betas", betas, f"{block}.beta1", f"{block}.beta2")
+    draft.put_schedule(f"{block}.lr_scheduler_type", "constant")
+    draft.put_warmup(steps, share=f"{block}.warmup_steps_proportion", usual=0.001)
+    if not draft.has(f"{block}.lr"):
+        draft.decide("optimizer.learningRate: the file names none")
+    keys = ("actor.lora_rank", "actor.lora_alpha", "actor.target_modules")
+    draft.put_lora(*keys, usual=(32, 16), wanted=bool(draft.get("actor.use_lora")), switch="actor.use_lora")
+
+
+def _intervals(draft: JobDraft, batch: int) -> None:
+    """Saving and measuring: epochs in steps."""
+    is_measured = draft.has("valid_dataset.path")
+    if is_measured:
+        draft.put_rows("valid_dataset.path", "evaluation", split=str(draft.get("valid_dataset.split", "")))
+        draft.note(["valid_dataset.split", "valid_dataset.type"], "dataset.evaluation")
+    is_kept = str(draft.get("recover.mode", "disabled")) != "disabled"
+    draft.note("recover.mode", "checkpoint", "always")
+    for block, to, wanted in (
+        ("saver", "export", True),
+        ("recover", "checkpoint", is_kept),
+        ("evaluator", "evaluation", is_measured),
+    ):
+        steps, epochs = f"{block}.freq_steps", f"{block}.freq_epochs"
+        if not wanted:
+            draft.drop(
+                [steps, epochs],
+                "off there; checkpoints are always made here" if block == "recover" else "no held-out rows",
+            )
+        elif draft.has(steps):
+            draft.put(steps, f"{to}.intervalSteps")
+        elif draft.has(epochs) and draft.rows:
+            made = max(1, draft.number(epochs) * (draft.rows // batch))
+            draft.put(epochs, f"{to}.intervalSteps", made, why="epochs there, steps here")
+        elif draft.has(epochs):
+            draft.drop(epochs, f"{to}.intervalSteps is in steps, and how many rows there are isn't known (--rows N)")
+
+
+def _machines(draft: JobDraft) -> None:
+    """Backends and their GPUs, by a string each, or one for all."""
+    keys = [key for key in ("rollout.backend", "actor.backend", "allocation_mode") if draft.get(key)]
+    parts = [(key, part) for key in keys for part in parse_allocation(str(draft.get(key)))]
+    per_node = draft.number("cluster.n_gpus_per_node", 8)
+    if any(part.colocated for _, part in parts):
+        draft.decide("trainer.gpus: parts share GPUs there; generation and trainer have GPUs of their own here")
+    serving = next(((key, part) for key, part in parts if part.serves), None)
+    if serving and per_node:
+        _serve(draft, *serving)
+    elif serving:
+        draft.note(serving[0], "generation.engine", "embedded", "no GPUs there: the engine for CPUs is here")
+    elif "algorithm" in draft.spec:
+        draft.decide("generation: the file doesn't say where answers are generated")
+    key, training = next(((key, part) for key, part in parts if not part.serves), ("", None))
+    if training is None:
+        draft.decide("trainer.gpus: the file doesn't say how many GPUs train")
+    elif per_node:
+        beyond = training.beyond
+        draft.put_gpus(training.world, per_node, *(1, 1) if beyond else (training.size("t"), training.size("c")))
+        why = f"{beyond} there: as many GPUs, sharded by FSDP2 here" if beyond else ""
+        draft.note(key, "trainer", draft.spec["trainer"], why)
+    elif training.world > 1:
+        draft.write("trainer.procPerNode", training.world)
+    draft.note(keys, "generation and trainer")
+
+
+def _serve(draft: JobDraft, key: str, part: Part) -> None:
+    draft.put_engine(part.size("d"), part.size("t") * part.size("p"))
+    why = "pipeline stages there, split layers here" if part.size("p") > 1 else ""
+    if part.backend == "vllm":
+        why = "vLLM there, SGLang here"
+        draft.put("vllm.gpu_memory_utilization", "generation.engine.memFraction", why=why)
+        draft.put("vllm.max_model_len", "generation.engine.contextLength", why=why)
+        draft.drop(draft.below("sglang."), "the engine there is vLLM")
+    draft.note(key, "generation", dict(draft.spec["generation"]), why)
+
+
+def _engine_arguments(draft: JobDraft) -> None:
+    """What is left of SGLang's own arguments."""
+    engine = draft.spec.get("generation", {}).get("engine", {})
+    if engine.get("type") != "sglang":
+        draft.spec.pop("generation", None)
+        return
+    arguments: list[str] = []
+    for entry in [entry for entry in draft.dropped if entry.why == _OFF and entry.was not in (False, [], "")]:
+        flag = f"--{entry.key.removeprefix('sglang.').replace('_', '-')}"
+        arguments += [flag] if entry.was is True else [flag, str(entry.was)]
+        draft.dropped.remove(entry)
+        draft.carried.append(replace(entry, to="generation.engine.extraArgs", value=flag, why=""))
+    draft.write("generation.engine.extraArgs", arguments or None)
+    rollout = draft.spec["rollout"]
+    rollout["maxSampleTokens"] = min(
+        rollout["maxSampleTokens"], engine.get("contextLength", rollout["maxSampleTokens"])
+    )

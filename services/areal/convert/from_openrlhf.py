@@ -1,0 +1,303 @@
+"""OpenRLHF's flags of RL, SFT, DPO and reward models: dotted ones, and the flat ones of before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from areal.convert.draft import Carried
+from areal.convert.targets import JobDraft, model_source, on_or_off
+
+_ADVANCED = "algorithm.advanced"
+_TRAININGS = {"train_sft": "SFT", "train_dpo": "DPO", "train_rm": "RewardModel"}
+_RATES = {"SFT": 5e-6, "DPO": 1e-5, "RewardModel": 9e-6}
+_NAMES = {
+    "gae": "PPO", "reinforce": "REINFORCE++", "reinforce_baseline": "REINFORCE++Baseline", "rloo": "RLOO",
+    "group_norm": "GRPO", "dr_grpo": "DrGRPO",
+}  # fmt: skip
+_FLAT = """
+pretrain=actor.model_name_or_path reward_pretrain=reward.model_name_or_path
+critic_pretrain=critic.model_name_or_path remote_rm_url=reward.remote_url prompt_data=data.prompt_dataset
+prompt_split=data.prompt_split input_key=data.input_key label_key=data.label_key output_key=data.output_key
+chosen_key=data.chosen_key rejected_key=data.rejected_key apply_chat_template=data.apply_chat_template
+input_template=data.input_template max_samples=data.max_samples dataset=data.dataset max_len=data.max_len
+prompt_max_len=data.prompt_max_len generate_max_len=rollout.max_new_tokens rollout_batch_size=rollout.batch_size
+micro_rollout_batch_size=rollout.micro_batch_size train_batch_size=train.batch_size
+micro_train_batch_size=train.micro_batch_size n_samples_per_prompt=rollout.n_samples_per_prompt
+max_epochs=train.max_epochs num_episodes=train.num_episodes temperature=rollout.temperature top_p=rollout.top_p
+seed=train.seed advantage_estimator=algo.advantage.estimator init_kl_coef=algo.kl.init_coef
+kl_estimator=algo.kl.estimator use_kl_loss=algo.kl.use_loss kl_target=algo.kl.target gamma=algo.advantage.gamma
+lambd=algo.advantage.lambd eps_clip=actor.eps_clip eps_clip_low_high=actor.eps_clip_low_high
+dual_clip=actor.dual_clip value_clip=critic.value_clip entropy_loss_coef=actor.entropy_coef
+actor_learning_rate=actor.adam.lr critic_learning_rate=critic.adam.lr learning_rate=adam.lr
+adam_betas=actor.adam.betas lr_warmup_ratio=actor.lr_warmup_ratio lr_scheduler=actor.lr_scheduler
+max_norm=actor.max_norm l2=actor.adam.weight_decay zero_stage=ds.zero_stage bf16=ds.bf16
+packing_samples=ds.packing_samples gradient_checkpointing=actor.gradient_checkpointing_enable
+adam_offload=ds.adam_offload vllm_num_engines=vllm.num_engines vllm_tensor_parallel_size=vllm.tensor_parallel_size
+vllm_gpu_memory_utilization=vllm.gpu_memory_utilization colocate_all_models=train.colocate_all
+actor_num_nodes=actor.num_nodes actor_num_gpus_per_node=actor.num_gpus_per_node save_steps=ckpt.save_steps
+eval_steps=eval.steps save_path=ckpt.output_dir beta=model.beta lora_rank=ds.lora.rank lora_alpha=ds.lora.alpha
+target_modules=ds.lora.target_modules normalize_reward=reward.normalize_enable
+freezing_actor_steps=critic.freezing_steps dynamic_filtering=algo.dynamic_filtering_enable
+enable_vllm_is_correction=algo.advantage.is_correction_enable flash_attn=ds.attn_implementation
+logging_steps=logger.logging_steps ckpt_path=ckpt.path save_hf_ckpt=ckpt.save_hf load_checkpoint=ckpt.load_enable
+use_wandb=logger.wandb.key
+"""
+"""Flat names of before, each with the dotted one."""
+_RECIPE = """# There the reward is served, or is a file: {url}
+# Its `reward_func(queries, prompts, labels)` takes lists; here one answer is scored at a time.
+
+
+def reward(prompt, completions, prompt_ids, completion_ids, **row):
+    raise NotImplementedError("score the answer here")
+"""
+_RL = {
+    "rollout.n_samples_per_prompt": ("algorithm.groupSize", 1), "rollout.batch_size": ("algorithm.batchSize", 1024),
+    "actor.dual_clip": (f"{_ADVANCED}.dualClip", None), "actor.entropy_coef": ("algorithm.entropyCoefficient", None),
+    "algo.advantage.gamma": (f"{_ADVANCED}.gamma", 1.0),
+}  # fmt: skip
+_CRITIC = {
+    "algo.advantage.lambd": (f"{_ADVANCED}.lambda", 1.0), "critic.adam.lr": ("algorithm.critic.learningRate", 9e-6),
+    "critic.value_clip": ("algorithm.critic.valueClip", 0.5),
+}  # fmt: skip
+_DPO = {
+    "model.beta": ("training.beta", 0.1), "model.label_smoothing": ("training.labelSmoothing", None),
+    "model.nll_loss_coef": ("training.nllWeight", None),
+}  # fmt: skip
+_FULL = on_or_off("full", "none")
+_CARRIED: dict[str, Carried] = {
+    "train.seed": "seed", "rollout.temperature": "rollout.sampling.temperature",
+    "rollout.top_p": "rollout.sampling.topP", "actor.adam.eps": "optimizer.eps", "adam.eps": "optimizer.eps",
+    "actor.max_norm": "optimizer.gradClip", "max_norm": "optimizer.gradClip",
+    "actor.gradient_checkpointing_enable": ("trainer.recompute", _FULL),
+    "model.gradient_checkpointing_enable": ("trainer.recompute", _FULL),
+    "ds.bf16": ("trainer.precision", on_or_off("bfloat16", "float32")),
+    "ds.param_dtype": ("trainer.precision", lambda kind: "float32" if "32" in str(kind) else "bfloat16"),
+    "ds.adam_offload": ("trainer.optimizerState", on_or_off("cpu", "float32")),
+    "train.max_tokens_per_gpu": "trainer.microBatchTokens",
+}  # fmt: skip
+_DROPPED = {
+    "trainer.recompute says it": "*.gradient_checkpointing_reentrant",
+    "FSDP2 shards, rows are packed, attention is chosen by GPU": "ds.*",
+    "micro batches there are of samples a GPU; trainer.microBatchTokens bounds memory":
+        "*.micro_batch_size rollout.max_tokens_per_gpu train.dynamic_batch_enable",
+    "rollout.maxConcurrentRollouts says it": "rollout.vllm_generate_batch_size",
+    "GPUs are not shared, so nothing is put to sleep": "train.colocate* vllm.enable_sleep",
+    "SGLang's defaults, or generation.engine.extraArgs": "vllm.*",
+    "generation is always beside training, and answers go on under new weights":
+        "train.async* train.partial_rollout_enable",
+    "nodes and processes are the platform's": "train.* local_rank use_ms",
+    "it shares the policy's ranks and settings": "ref critic", "reward.model loads what it needs": "reward.*",
+    "models here are dense": "*.aux_loss_coef", "AdamW is the one optimizer": "*muon* *optim",
+    "rows' form is found out, and a chat template applied where there is one (docs/data.md)": "data.*",
+    "checkpoints, their number and place are the run's": "ckpt",
+    "every run writes metrics and TensorBoard; `areal export` sends them on": "logger",
+    "nothing is measured without dataset.evaluation": "eval",
+}  # fmt: skip
+
+
+def translate(draft: JobDraft) -> None:
+    """The whole command."""
+    kind, old = _TRAININGS.get(draft.foreign.task), draft.foreign.values
+    renamed = {_dotted(name, kind): name for name in old}
+    draft.foreign = replace(draft.foreign, values={new: old[name] for new, name in renamed.items()})
+    draft.name_job("ckpt.output_dir", default=draft.foreign.file.stem)
+    data = "data.prompt_dataset" if draft.has("data.prompt_dataset") else "data.dataset"
+    column = str(draft.get("data.input_key", "input")) if kind in (None, "SFT") else "prompt"
+    draft.put_rows(
+        data, "train", split=str(draft.get("data.prompt_split", "train")), prompt="" if column == "prompt" else column
+    )
+    draft.rows = draft.rows or draft.get("data.max_samples")
+    draft.note(["data.input_key", "data.prompt_split"], "dataset.train.huggingFace.columns", column)
+    draft.note(
+        "data.max_samples", "dataset.train", None, "the first so many rows there; all here, and steps for so many"
+    )
+    steps = _fixed_rows(draft, kind) if kind else _rl(draft)
+    _optimizer(draft, "" if kind else "actor.", steps, _RATES.get(str(kind), 1e-6))
+    draft.put_interval("checkpoint.intervalSteps", "ckpt.save_steps")
+    keys = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
+    draft.put_lora(*keys, usual=(0, 16), wanted=draft.number(keys[0], 0) > 0)
+    draft.apply(_CARRIED, _DROPPED)
+    _as_written(draft, renamed, old)
+
+
+def _dotted(name: str, kind: str | None) -> str:
+    """A flat flag by its dotted name."""
+    new = dict(pair.split("=") for pair in _FLAT.split()).get(name, name)
+    if kind and new.startswith(("actor.model_name", "actor.gradient")):
+        return new.replace("actor.", "model.", 1)
+    return new.removeprefix("actor.") if kind else new
+
+
+def _as_written(draft: JobDraft, renamed: Mapping[str, str], old: Mapping[str, Any]) -> None:
+    """The lists name keys as the command does."""
+    draft.foreign = replace(draft.foreign, values=old)
+    for entries in (draft.carried, draft.differs, draft.dropped):
+        entries[:] = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]
+
+
+def _fixed_rows(draft: JobDraft, name: str) -> int | None:
+    draft.put_model("model.model_name_or_path")
+    batch = int(draft.number("train.batch_size", 128))
+    draft.write("training.name", name)
+    draft.put("train.batch_size", "training.batchSize", default=128)
+    draft.put("data.max_len", "training.maxTokens", default=2048 if name == "SFT" else 512)
+    if name == "SFT":
+        draft.put("data.output_key", "training.answerField")
+    else:
+        columns = {column: str(draft.get(f"data.{column}_key", column)) for column in ("chosen", "rejected")}
+        if "huggingFace" in draft.spec["dataset"]["train"] and any(key != column for column, key in columns.items()):
+            draft.write("dataset.train.huggingFace.columns", columns)
+        draft.note(["data.chosen_key", "data.rejected_key"], "dataset.train", columns)
+    if name == "DPO":
+        draft.fill(_DPO)
+        draft.join("training.loss", "ipo" if draft.get("model.ipo_enable") else "sigmoid", "model.ipo_enable")
+        draft.note("ref.offload", "training")
+    draft.write("trainer.gpus", 8)
+    draft.decide("trainer.gpus: the command doesn't say how many; 8 are here")
+    return draft.put_steps("training", batch, epochs="train.max_epochs", usual=2 if name == "SFT" else 1)
+
+
+def _rl(draft: JobDraft) -> int | None:
+    draft.put_model("actor.model_name_or_path")
+    found = draft.choose("algo.advantage.estimator", "", _NAMES, "gae", what="algorithm.name") or "GRPO"
+    name = "GSPO" if draft.get("actor.policy_loss_type") == "gspo" else str(found)
+    draft.join("algorithm.name", name, "algo.advantage.estimator", "actor.policy_loss_type")
+    draft.fill(_RL)
+    batch, size = int(draft.number("rollout.batch_size", 1024)), int(draft.number("rollout.n_samples_per_prompt", 1))
+    draft.write("rollout.maxConcurrentRollouts", batch)
+    trained = int(draft.number("train.batch_size", 128))
+    updates, why = (
+        draft.whole(batch * size, trained, "algorithm.miniBatches"),
+        f"samples there, a count here: {batch * size} / {trained}",
+    )
+    draft.put("train.batch_size", "algorithm.miniBatches", updates, default=128, why=why)
+    steps = draft.put_steps("algorithm", batch, epochs="train.num_episodes", usual=1)
+    again = draft.number("train.max_epochs", 1)
+    if again > 1:
+        draft.decide(f"algorithm.miniBatches: a batch is used {again} times there (max_epochs), once here")
+    draft.note("train.max_epochs", "algorithm.miniBatches", updates, "" if again == 1 else "a batch is used once here")
+    lag = int(draft.number("train.async_queue_size", 1)) if draft.get("train.async_enable") else 0
+    draft.join("algorithm.maxStaleness", lag, "train.async_enable", "train.async_queue_size")
+    _lengths(draft)
+    both = draft.number("actor.eps_clip", 0.2)
+    low, high = draft.get("actor.eps_clip_low_high", [both, both])
+    draft.write("algorithm.clipHigh", float(high))
+    draft.join("algorithm.clipLow", float(low), "actor.eps_clip", "actor.eps_clip_low_high")
+    if name == "PPO":
+        draft.fill(_CRITIC)
+        if draft.number("critic.freezing_steps", -1) > 0:
+            draft.put("critic.freezing_steps", "algorithm.critic.warmupSteps")
+    draft.drop("algo.advantage.lambd", "GAE's λ is for a critic")
+    if draft.get("algo.advantage.no_std_norm"):
+        draft.put("algo.advantage.no_std_norm", f"{_ADVANCED}.advantageStd", "none")
+    if name not in ("PPO", "REINFORCE++"):
+        kept = "filter" if draft.get("algo.dynamic_filtering_enable") else "keep"
+        draft.join("algorithm.zeroVariance", kept, "algo.dynamic_filtering_enable")
+    draft.note(
+        "algo.dynamic_filtering_range", "algorithm.zeroVariance", None, "a range of means there, equal rewards here"
+    )
+    _divergence(draft)
+    _correction(draft)
+    _scores(draft)
+    _machines(draft)
+    return steps
+
+
+def _lengths(draft: JobDraft) -> None:
+    parts = draft.number("data.prompt_max_len", 1024) + draft.number("rollout.max_new_tokens", 1024)
+    longest = int(draft.number("data.max_len", parts if draft.has("data.prompt_max_len") else 2048))
+    answer = int(draft.number("rollout.max_new_tokens", max(1, longest // 2)))
+    draft.join("rollout.maxSampleTokens", longest, "data.max_len")
+    draft.join("rollout.sampling.maxNewTokens", answer, "rollout.max_new_tokens")
+    draft.note("data.prompt_max_len", "rollout.maxSampleTokens", longest, "a prompt's limit there, both here")
+    if not draft.has("rollout.max_new_tokens"):
+        draft.decide(f"rollout.sampling.maxNewTokens: what the prompt leaves of {longest} there; {answer} is here")
+
+
+def _divergence(draft: JobDraft) -> None:
+    weight, keys = (
+        float(draft.number("algo.kl.init_coef", 0.01)),
+        ["algo.kl.init_coef", "algo.kl.use_loss", "algo.kl.estimator"],
+    )
+    where = "loss" if draft.get("algo.kl.use_loss") else "reward"
+    kl = {
+        "coefficient": weight,
+        **({"as": where, "estimator": str(draft.get("algo.kl.estimator", "k1"))} if weight else {}),
+    }
+    draft.join("algorithm.kl", kl, *keys)
+    if draft.has("algo.kl.target"):
+        draft.decide("algorithm.kl.coefficient: adaptive there, fixed here")
+    draft.drop(["algo.kl.target", "algo.kl.horizon"], "the coefficient is fixed here")
+
+
+def _correction(draft: JobDraft) -> None:
+    keys = draft.below("algo.advantage.is_correction")
+    if not draft.get("algo.advantage.is_correction_enable"):
+        draft.drop(keys, "off there; tokens are always weighed by π_prox/π_behav here")
+        return
+    low, high = (float(bound) for bound in draft.get("algo.advantage.is_correction_threshold", [0.5, 5.0]))
+    kind = str(draft.get("algo.advantage.is_correction_type", "tis"))
+    if kind == "tis":
+        draft.join(f"{_ADVANCED}.truncate", {"lower": low, "upper": high}, *keys)
+        draft.write(f"{_ADVANCED}.rejection", {"metric": "ratio", "upper": 2 * high})
+        return
+    level = {"level": "sequence", "aggregate": "mean"} if kind == "seq-mask-tis" else {}
+    draft.join(f"{_ADVANCED}.rejection", {"metric": "ratio", **level, "lower": low, "upper": high}, *keys)
+
+
+def _scores(draft: JobDraft) -> None:
+    limit = float(max(abs(each) for each in draft.get("reward.clip_range", [-10, 10])))
+    draft.join(f"{_ADVANCED}.rewardClip", limit, "reward.clip_range")
+    if draft.has("reward.overlong_buffer_len"):
+        draft.put(
+            "reward.overlong_buffer_len", "algorithm.overlong.window", int(draft.number("reward.overlong_buffer_len"))
+        )
+        draft.put("reward.overlong_penalty_factor", "algorithm.overlong.factor", default=1.0)
+    url, model = (
+        draft.get("reward.remote_url") or draft.get("train.agent_func_path"),
+        draft.get("reward.model_name_or_path"),
+    )
+    if model and not url:
+        draft.write("reward.verifier", "model")
+        draft.put("reward.model_name_or_path", "reward.model.path", model_source(str(model))[1])
+        draft.decide(f"reward.model.path: {model} must be a sequence-classification model with one label")
+    else:
+        draft.put_reward(
+            str(draft.get("data.label_key", "answer")),
+            _RECIPE.format(url=url or "not named"),
+            why=f"score as {url} does there",
+        )
+        draft.note(["reward.remote_url", "train.agent_func_path"], "recipe.file", "recipe.py")
+    draft.note("data.label_key", "reward.answerField", draft.get("data.label_key"))
+    draft.drop("reward.normalize_enable", "a running mean there; advantages are whitened here")
+
+
+def _machines(draft: JobDraft) -> None:
+    per_node = int(draft.number("actor.num_gpus_per_node", 8))
+    world = per_node * int(draft.number("actor.num_nodes", 1))
+    engines, tensor = (
+        max(1, int(draft.number("vllm.num_engines", 1))),
+        int(draft.number("vllm.tensor_parallel_size", 1)),
+    )
+    draft.put_gpus(world, per_node)
+    draft.put_engine(engines, tensor)
+    shared = bool(draft.get("train.colocate_all"))
+    why = "GPUs shared by all models there; trainer and generation have their own here" if shared else ""
+    draft.note(["actor.num_nodes", "actor.num_gpus_per_node"], "trainer", dict(draft.spec["trainer"]), why)
+    draft.note(["vllm.num_engines", "vllm.tensor_parallel_size"], "generation", dict(draft.spec["generation"]), why)
+    if shared:
+        draft.decide(f"trainer.gpus: {world} GPUs do everything there; {world} train and {engines * tensor} serve here")
+    draft.drop("vllm.gpu_memory_utilization", "a share of a GPU that trains as well there; SGLang chooses here")
+
+
+def _optimizer(draft: JobDraft, block: str, steps: int | None, rate: float) -> None:
+    draft.fill({
+        f"{block}adam.lr": ("optimizer.learningRate", rate), f"{block}adam.betas": ("optimizer.betas", [0.9, 0.95]),
+        f"{block}adam.weight_decay": ("optimizer.weightDecay", 0.0),
+        f"{block}min_lr_ratio": ("optimizer.minLrRatio", 0.1),
+    })  # fmt: skip
+    draft.write("optimizer.minLrRatio", float(draft.number(f"{block}min_lr_ratio", 0.1)))
+    draft.put_schedule(f"{block}lr_scheduler", "cosine_with_min_lr")
+    draft.put_warmup(steps, share=f"{block}lr_warmup_ratio", usual=0.03)

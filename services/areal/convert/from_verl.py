@@ -1,0 +1,381 @@
+"""verl's configurations: PPO and its kin, SFT. Defaults as in its own configuration.
+
+There GPUs are shared by generation and trainer, in turn; here each has its own, and they work at the same time.
+"""
+
+from __future__ import annotations
+
+from areal.convert.draft import Carried
+from areal.convert.targets import JobDraft, local, model_source, on_or_off
+
+_ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+_ADVANCED, _MEGATRON = "algorithm.advanced", "actor_rollout_ref.actor.megatron"
+_NAMES = {
+    "grpo": "GRPO", "gae": "PPO", "rloo": "RLOO", "rloo_vectorized": "RLOO", "reinforce_plus_plus": "REINFORCE++",
+    "reinforce_plus_plus_baseline": "REINFORCE++Baseline", "grpo_vectorized": "GRPO",
+}  # fmt: skip
+_LOSSES = {"vanilla": "", "gspo": "GSPO", "sapo": "SAPO", "cispo": "CISPO", "dppo_tv": "DPPO"}
+_AGGREGATIONS = {"token-mean": "token", "seq-mean-token-mean": "sequence", "seq-mean-token-sum-norm": "constant"}
+_KL = {
+    "kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "low_var_kl+": "k2",
+    "k3+": "k2", "kl+": "k2", "k1+": "k2",
+}  # fmt: skip
+_BUILT_IN = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer")
+_RECIPE = """from importlib.util import module_from_spec, spec_from_file_location
+
+spec = spec_from_file_location("rewards", "{path}")
+rewards = module_from_spec(spec)
+spec.loader.exec_module(rewards)
+
+
+def reward(prompt, completions, prompt_ids, completion_ids, *, reward_model, data_source="", extra_info=None, **row):
+    score = rewards.{name}(data_source, completions, reward_model["ground_truth"], extra_info)
+    return float(score["score"] if isinstance(score, dict) else score)
+"""
+_RL = {
+    f"{_ROLLOUT}.n": ("algorithm.groupSize", 1), "algorithm.gamma": (f"{_ADVANCED}.gamma", 1.0),
+    f"{_ACTOR}.entropy_coeff": ("algorithm.entropyCoefficient", 0.0),
+    f"{_ACTOR}.tau_pos": (f"{_ADVANCED}.tauPositive", None), f"{_ACTOR}.tau_neg": (f"{_ADVANCED}.tauNegative", None),
+}  # fmt: skip
+_CRITIC = {
+    "critic.optim.lr": ("algorithm.critic.learningRate", 1e-5),
+    "critic.cliprange_value": ("algorithm.critic.valueClip", 0.5),
+    "critic.optim.weight_decay": ("algorithm.critic.weightDecay", 0.01),
+    "trainer.critic_warmup": ("algorithm.critic.warmupSteps", 0), "algorithm.lam": (f"{_ADVANCED}.lambda", 1.0),
+}  # fmt: skip
+_FULL = on_or_off("full", "none")
+_CARRIED: dict[str, Carried] = {
+    "data.seed": "seed", "trainer.seed": "seed", f"{_ACTOR}.grad_clip": "optimizer.gradClip",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu": "trainer.microBatchTokens",
+    f"{_MODEL}.enable_gradient_checkpointing": ("trainer.recompute", _FULL),
+    "model.enable_gradient_checkpointing": ("trainer.recompute", _FULL),
+    f"{_ROLLOUT}.temperature": "rollout.sampling.temperature", f"{_ROLLOUT}.top_p": "rollout.sampling.topP",
+    f"{_ROLLOUT}.top_k": ("rollout.sampling.topK", lambda k: max(0, int(k))),
+    f"{_ROLLOUT}.max_model_len": "generation.engine.contextLength",
+    f"{_ROLLOUT}.max_num_seqs": "generation.engine.maxRunningRequests",
+    "trainer.max_actor_ckpt_to_keep": "checkpoint.keep", "trainer.max_ckpt_to_keep": "checkpoint.keep",
+}  # fmt: skip
+_DROPPED = {
+    "rows are shuffled by seed, and keep their messages and columns":
+        "data.shuffle data.return_* data.dataloader_num_workers data.filter_overlong_prompts_workers data.use_shm",
+    "evaluation.maxConcurrent bounds evaluation": "data.val_batch_size",
+    "models here read text only": "data.image_key data.video_key data.image_patch_size *.freeze_vision_tower",
+    "code of models is never run": "*.trust_remote_code",
+    "micro batches there are of samples a GPU; trainer.microBatchTokens bounds memory":
+        "*micro_batch* *.log_prob* *_max_token_len_per_gpu *.use_dynamic_bsz data.balance_dp_token",
+    "AdamW in float32, one group of parameters": f"{_ACTOR}.optim.* optim.*",
+    "rows are packed, and the loss never holds all logits":
+        "*use_remove_padding *.use_fused_kernels *.use_liger *.fused_kernel_options {_ACTOR}.*entropy* "
+        "{_ACTOR}.use_prefix_grouper",
+    "weights are sharded by FSDP2; trainer.optimizerState: cpu offloads":
+        f"{_ACTOR}.fsdp_config {_MEGATRON} *.strategy model.fsdp_config engine *.enable_activation_offload",
+    "checkpoints are whole, in the run directory, and `areal run --resume` goes on from the last":
+        f"{_ACTOR}.checkpoint trainer.default_* trainer.resume* trainer.del_local* trainer.max_critic_ckpt_to_keep "
+        "trainer.checkpoint",
+    "a batch is used once": f"{_ACTOR}.shuffle {_ACTOR}.data_loader_seed",
+    "trainer.compile: blocks compiles": "*.use_torch_compile",
+    "metrics and `areal why` name where time goes": "*.profiler global_profiler trainer.profile*",
+    "GPUs are not shared, so nothing is put to sleep or moved":
+        f"{_ROLLOUT}.free_cache_engine {_ROLLOUT}.layered_summon {_ROLLOUT}.multi_stage_wake_up "
+        f"{_ROLLOUT}.load_format {_MODEL}.use_shm actor_rollout_ref.hybrid_engine {_ROLLOUT}.checkpoint_engine",
+    "log-probabilities of sampled tokens are always kept": f"{_ROLLOUT}.calculate_log_probs",
+    "SGLang's defaults, or generation.engine.extraArgs": f"{_ROLLOUT}.*",
+    "it shares the policy's ranks and settings": "actor_rollout_ref.ref critic",
+    "reward.model loads what it needs": "reward_model.*",
+    "samples go through the ledger; there is no Ray":
+        "ray_kwargs transfer_queue actor_rollout_ref.nccl_timeout *.nccl_timeout",
+    "every run writes metrics and TensorBoard; `areal export` sends them on": "trainer.logger",
+    "recording keeps samples": "trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir",
+    "nodes and processes are the platform's": "trainer.*",
+    "verl's own defaults are known": "config-path config-name",
+}  # fmt: skip
+
+
+def translate(draft: JobDraft) -> None:
+    """The whole file."""
+    draft.name_job("trainer.project_name", "trainer.experiment_name", default=draft.foreign.file.stem)
+    named = str(draft.get("config-name", _BUILT_IN[0])).removesuffix(".yaml")
+    if named not in _BUILT_IN:
+        draft.decide(f"spec: the script starts from {named}.yaml, which is not here; what it sets is missing")
+    column = str(draft.get("data.prompt_key", "prompt"))
+    draft.put_rows("data.train_files", "train", prompt="" if column == "prompt" else column)
+    if "sft" in draft.foreign.task or draft.has("model.partial_pretrain"):
+        _sft(draft)
+    else:
+        _rl(draft)
+    draft.apply(_CARRIED, _DROPPED)
+
+
+def _sft(draft: JobDraft) -> None:
+    draft.put_model("model.partial_pretrain")
+    batch = draft.number("data.train_batch_size", 256)
+    draft.write("training.name", "SFT")
+    draft.put("data.train_batch_size", "training.batchSize", default=batch)
+    draft.put("data.max_length", "training.maxTokens", default=1024)
+    draft.note(["data.truncation", "data.prompt_key", "data.prompt_dict_keys"], "dataset.train")
+    draft.put("data.response_key", "training.answerField", default="answer")
+    draft.note("data.response_dict_keys", "training.answerField")
+    steps = draft.put_steps(
+        "training", batch, epochs="trainer.total_epochs", usual=4, total="trainer.total_training_steps"
+    )
+    _optimizer(draft, "optim", steps, (1e-5, [0.9, 0.95], "cosine", 0.1))
+    _held_out(draft)
+    per_node = draft.number("trainer.n_gpus_per_node", 8)
+    context = int(draft.number("ulysses_sequence_parallel_size", 1))
+    draft.put_gpus(per_node * draft.number("trainer.nnodes", 1), per_node, context=context)
+    draft.note(
+        ["trainer.n_gpus_per_node", "trainer.nnodes", "ulysses_sequence_parallel_size"],
+        "trainer",
+        draft.spec["trainer"],
+    )
+    _lora(draft, "model")
+
+
+def _rl(draft: JobDraft) -> None:
+    draft.put_model(f"{_MODEL}.path", tokenizer=f"{_MODEL}.tokenizer_path")
+    batch = draft.number("data.train_batch_size", 1024)
+    name = _algorithm(draft, batch)
+    draft.put("data.train_batch_size", "algorithm.batchSize", default=batch)
+    draft.write("rollout.maxConcurrentRollouts", batch)
+    steps = draft.put_steps(
+        "algorithm", batch, epochs="trainer.total_epochs", usual=30, total="trainer.total_training_steps"
+    )
+    draft.fill(_RL)
+    mini = draft.number(f"{_ACTOR}.ppo_mini_batch_size", 256)
+    count = draft.whole(batch, mini, "algorithm.miniBatches")
+    why = f"a size there, a count here: {batch} / {mini}"
+    draft.put(f"{_ACTOR}.ppo_mini_batch_size", "algorithm.miniBatches", count, default=mini, why=why)
+    lag = "synchronous there; raise it for generation beside training"
+    draft.join("algorithm.maxStaleness", 0, f"{_ROLLOUT}.mode", why=lag)
+    epochs = draft.number(f"{_ACTOR}.ppo_epochs", 1)
+    if epochs > 1:
+        draft.decide(f"algorithm.miniBatches: a batch is used {epochs} times there (ppo_epochs), once here")
+    draft.note(
+        f"{_ACTOR}.ppo_epochs", "algorithm.miniBatches", count, "" if epochs == 1 else "a batch is used once here"
+    )
+    _lengths(draft)
+    _loss(draft, name)
+    _divergence(draft, name)
+    _correction(draft)
+    _scores(draft)
+    _optimizer(draft, f"{_ACTOR}.optim", steps, (1e-6, [0.9, 0.999], "constant", 0.0))
+    if name == "PPO":
+        draft.fill(_CRITIC)
+        draft.write("algorithm.critic.bootstrap", False)
+        draft.start_model_only("critic.model.path", f"{_MODEL}.path", "algorithm.critic")
+    draft.drop(["trainer.critic_warmup", "algorithm.lam"], "no critic there")
+    _held_out(draft)
+    _machines(draft)
+    _lora(draft, _MODEL)
+
+
+def _algorithm(draft: JobDraft, batch: int) -> str:
+    wanted = str(draft.get("algorithm.adv_estimator", "gae"))
+    name = draft.choose("algorithm.adv_estimator", "", _NAMES, "gae", what="algorithm.name") or "GRPO"
+    mode = f"{_ACTOR}.policy_loss.loss_mode"
+    loss = draft.choose(mode, "", _LOSSES, "vanilla", what="algorithm.name")
+    name = loss if loss and name == "GRPO" else name
+    draft.write("algorithm.name", name)
+    draft.note(
+        ["algorithm.adv_estimator", mode], "algorithm.name", name, "" if wanted in _NAMES else "the nearest here"
+    )
+    scaled = "algorithm.norm_adv_by_std_in_grpo"
+    if name in ("GRPO", "GSPO", "SAPO", "CISPO", "DPPO"):
+        draft.join(f"{_ADVANCED}.advantageStd", "group" if draft.get(scaled, True) else "none", scaled)
+        draft.write(f"{_ADVANCED}.advantageUnbiased", True)
+    draft.drop(scaled, f"{name} has no deviation")
+    block = "algorithm.filter_groups"
+    filtered = bool(draft.get(f"{block}.enable"))
+    if filtered or name not in ("PPO", "REINFORCE++"):
+        draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", f"{block}.enable")
+    draft.note(f"{block}.metric", "algorithm.zeroVariance", "filter", "rewards are compared here")
+    if filtered and (batches := draft.number(f"{block}.max_num_gen_batches", 0)) > 0:
+        why = "batches there, groups here"
+        draft.put(f"{block}.max_num_gen_batches", "rollout.maxFilteredPerStep", batches * batch, why=why)
+    draft.drop(
+        [f"{block}.max_num_gen_batches", f"{block}.enable", "data.gen_batch_size"],
+        "a filtered group is replaced one by one here",
+    )
+    return str(name)
+
+
+def _lengths(draft: JobDraft) -> None:
+    prompt, answer = draft.number("data.max_prompt_length", 512), draft.number("data.max_response_length", 512)
+    draft.put("data.max_response_length", "rollout.sampling.maxNewTokens", default=answer)
+    why = "a prompt's limit there, prompt and answer here"
+    draft.put("data.max_prompt_length", "rollout.maxSampleTokens", prompt + answer, default=prompt, why=why)
+    cut = str(draft.get("data.truncation", "error"))
+    draft.join(
+        "dataset.longPrompts",
+        "drop" if draft.get("data.filter_overlong_prompts") else "refuse",
+        "data.filter_overlong_prompts",
+    )
+    draft.drop(
+        "data.truncation", f"prompts are never cut here, {cut} there" if cut != "error" else "prompts are never cut"
+    )
+    draft.note("data.prompt_key", "dataset.train.huggingFace.columns")
+
+
+def _loss(draft: JobDraft, name: str) -> None:
+    both = draft.number(f"{_ACTOR}.clip_ratio", 0.2)
+    low, high = draft.number(f"{_ACTOR}.clip_ratio_low", both), draft.number(f"{_ACTOR}.clip_ratio_high", both)
+    why = "" if low <= 1 else "no lower bound"
+    draft.put(f"{_ACTOR}.clip_ratio_low", "algorithm.clipLow", min(low, 1.0), default=low, why=why)
+    draft.put(f"{_ACTOR}.clip_ratio_high", "algorithm.clipHigh", default=high)
+    draft.note(f"{_ACTOR}.clip_ratio", "algorithm.clipLow", low)
+    how = f"{_ACTOR}.loss_agg_mode"
+    if name in ("GSPO", "SAPO"):
+        draft.join("algorithm.lossAggregation", "sequence", how, why=f"{name} there is always by sequence")
+    else:
+        draft.choose(how, "algorithm.lossAggregation", _AGGREGATIONS, "token-mean")
+    if name not in ("SAPO", "CISPO", "GSPO", "DPPO"):
+        draft.put(f"{_ACTOR}.clip_ratio_c", f"{_ADVANCED}.dualClip", default=3.0)
+    draft.drop(f"{_ACTOR}.clip_ratio_c", f"{name} has no dual clip")
+
+
+def _divergence(draft: JobDraft, name: str) -> None:
+    rewarded, lost = (
+        ["algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"],
+        [f"{_ACTOR}.kl_loss_coef", f"{_ACTOR}.kl_loss_type"],
+    )
+    switches = ["algorithm.use_kl_in_reward", f"{_ACTOR}.use_kl_loss"]
+    in_reward, in_loss = (bool(draft.get(key, False)) for key in switches)
+    adaptive = draft.below("algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl")
+    if in_reward and in_loss:
+        draft.decide("algorithm.kl: in the reward and in the loss there; the loss's is here")
+    if in_reward and draft.get("algorithm.kl_ctrl.type") == "adaptive":
+        draft.decide("algorithm.kl.coefficient: adaptive there, fixed here")
+    if in_loss or in_reward:
+        (weight, kind), where, usual = (lost, "loss", "low_var_kl") if in_loss else (rewarded, "reward", "kl")
+        draft.put(weight, "algorithm.kl.coefficient", default=0.001)
+        draft.write("algorithm.kl.as", where)
+        given = str(draft.get(kind, usual))
+        why = f"{given} there: its gradient is k2's" if given.endswith("+") else ""
+        draft.choose(kind, "algorithm.kl.estimator", _KL, usual, why=why)
+    elif name.startswith("REINFORCE"):
+        draft.write("algorithm.kl", {"coefficient": 0.0})
+    draft.note(switches, "algorithm.kl", draft.spec["algorithm"].get("kl", "none"))
+    draft.drop([*rewarded, *lost], "that divergence is off there")
+    draft.drop(adaptive, "the coefficient is fixed here")
+
+
+def _correction(draft: JobDraft) -> None:
+    block = "algorithm.rollout_correction"
+    level, bound = draft.get(f"{block}.rollout_is"), draft.get(f"{block}.rollout_is_threshold", 2.0)
+    if level in ("token", "sequence") and isinstance(bound, int | float):
+        draft.write(f"{_ADVANCED}.weight", "token" if level == "token" else "sequenceProduct")
+        draft.join(
+            f"{_ADVANCED}.truncate", {"upper": float(bound)}, f"{block}.rollout_is", f"{block}.rollout_is_threshold"
+        )
+        draft.write(f"{_ADVANCED}.rejection", {"metric": "ratio", "upper": max(5.0, 2 * float(bound))})
+    if draft.get(f"{block}.bypass_mode"):
+        draft.put(f"{block}.bypass_mode", f"{_ADVANCED}.proximal", "behaviour")
+    if rejected := draft.get(f"{block}.rollout_rs"):
+        draft.decide(f"{_ADVANCED}.rejection: rollout_rs is {rejected} there, and its bounds are on −log r")
+    draft.drop(draft.below(f"{block}."), "off there, or a part without an equivalent")
+
+
+def _scores(draft: JobDraft) -> None:
+    block, kwargs = "reward_model.reward_kwargs.overlong_buffer_cfg", "reward_model.reward_kwargs."
+    if draft.get(f"{block}.enable"):
+        draft.put(f"{block}.len", "algorithm.overlong.window")
+        draft.put(f"{block}.penalty_factor", "algorithm.overlong.factor", default=1.0)
+        draft.put(f"{kwargs}max_resp_len", "algorithm.overlong.maxTokens")
+    draft.drop(draft.below(kwargs), "the penalty is off there, or says it")
+    if draft.get("reward_model.enable"):
+        draft.write("reward.verifier", "model")
+        source = model_source(str(draft.get("reward_model.model.path", "models/reward")))[1]
+        draft.put("reward_model.model.path", "reward.model.path", source)
+        draft.decide(f"reward.model.path: {source} must be a sequence-classification model with one label")
+    else:
+        path, name = (
+            draft.get("custom_reward_function.path"),
+            str(draft.get("custom_reward_function.name", "compute_score")),
+        )
+        why = (
+            f"{path} is loaded from where it is: take it along"
+            if path
+            else "name the file of compute_score: there data_source chooses a function"
+        )
+        draft.put_reward("reward_model.ground_truth", _RECIPE.format(path=local(str(path or "rewards.py")), name=name),
+                   why=why, own=bool(path))  # fmt: skip
+        draft.note(["custom_reward_function.path", "custom_reward_function.name"], "recipe.file", "recipe.py")
+    said = draft.spec["reward"]["verifier"]
+    draft.note("reward_model.enable", "reward.verifier", said)
+    draft.note(
+        ["reward_model.reward_manager", "data.reward_fn_key"],
+        "reward.verifier",
+        said,
+        "a function for each data_source there",
+    )
+
+
+def _optimizer(draft: JobDraft, block: str, steps: int | None, usual: tuple[float, list[float], str, float]) -> None:
+    rate, betas, schedule, warmup = usual
+    draft.fill({
+        f"{block}.lr": ("optimizer.learningRate", rate), f"{block}.weight_decay": ("optimizer.weightDecay", 0.01),
+        f"{block}.betas": ("optimizer.betas", betas), f"{block}.clip_grad": ("optimizer.gradClip", None),
+        f"{block}.min_lr_ratio": ("optimizer.minLrRatio", None),
+    })  # fmt: skip
+    names = [f"{block}.{name}" for name in ("lr_scheduler_type", "lr_scheduler", "lr_decay_style", "warmup_style")]
+    draft.put_schedule(next((key for key in names if draft.has(key)), names[0]), schedule)
+    draft.put_warmup(steps, count=f"{block}.lr_warmup_steps", share=f"{block}.lr_warmup_steps_ratio", usual=warmup)
+
+
+def _held_out(draft: JobDraft) -> None:
+    every, kwargs = draft.number("trainer.test_freq", -1), f"{_ROLLOUT}.val_kwargs"
+    if draft.has("data.val_files") and every > 0:
+        draft.put_rows("data.val_files", "evaluation")
+        draft.put_interval("evaluation.intervalSteps", "trainer.test_freq")
+        draft.put("trainer.val_before_train", "evaluation.atStart")
+        if draft.get(f"{kwargs}.do_sample") or draft.number(f"{kwargs}.n", 1) > 1:
+            draft.put(f"{kwargs}.n", "evaluation.samples", why="beside the greedy answer here")
+            if draft.number(f"{kwargs}.temperature", 0) > 0:
+                draft.put(f"{kwargs}.temperature", "evaluation.temperature")
+        draft.drop(draft.below(f"{kwargs}."), "evaluation is greedy, or as training samples")
+    draft.drop(["data.val_files", "trainer.test_freq", "trainer.val_before_train"], "nothing is measured there")
+    draft.put_interval("checkpoint.intervalSteps", "trainer.save_freq")
+
+
+def _machines(draft: JobDraft) -> None:
+    """GPUs that are shared there are divided: half train, half serve."""
+    world = draft.number("trainer.n_gpus_per_node", 8) * draft.number("trainer.nnodes", 1)
+    serve, training = int(draft.number(f"{_ROLLOUT}.tensor_model_parallel_size", 2)), max(1, world // 2)
+    splits = [
+        f"{_MEGATRON}.tensor_model_parallel_size",
+        f"{_MEGATRON}.context_parallel_size",
+        f"{_ACTOR}.ulysses_sequence_parallel_size",
+    ]
+    tensor, *contexts = (int(draft.number(key, 1)) for key in splits)
+    context, why = contexts[0] * contexts[1], ""
+    if training % (tensor * context):
+        why = f"{world} GPUs there; {training} train here, sharded"
+        draft.decide(f"trainer.mesh: {tensor} × {context} there, of {why}")
+        tensor, context = 1, 1
+    draft.put_gpus(training, draft.number("trainer.n_gpus_per_node", 8), tensor, context)
+    draft.note(splits, "trainer.mesh", {"tensor": tensor, "context": context}, why)
+    draft.put_engine(max(1, (world - training) // serve), serve)
+    said = f"{world} GPUs shared in turn there; here {training} train and the others serve"
+    draft.note(["trainer.n_gpus_per_node", "trainer.nnodes"], "trainer", dict(draft.spec["trainer"]), said)
+    draft.note(f"{_ROLLOUT}.tensor_model_parallel_size", "generation.engine.tensorParallel", serve)
+    draft.drop(f"{_ROLLOUT}.gpu_memory_utilization", "a share of a GPU that trains as well there; SGLang chooses here")
+    engine = str(draft.get(f"{_ROLLOUT}.name", "vllm"))
+    draft.note(f"{_ROLLOUT}.name", "generation.engine.type", "sglang", "" if engine == "sglang" else f"{engine} there")
+    if draft.get(f"{_ROLLOUT}.multi_turn.enable"):
+        draft.decide(
+            "rollout.workflow: several turns with tools there; write a workflow or an agent (docs/workflows.md)"
+        )
+    draft.drop(
+        draft.below(f"{_ROLLOUT}.multi_turn.", f"{_ROLLOUT}.agent."),
+        "turns and tools are a workflow's or an agent's here",
+    )
+
+
+def _lora(draft: JobDraft, block: str) -> None:
+    joint = f"{block}.lora." if draft.has(f"{block}.lora.rank") else f"{block}.lora_"
+    targets = next(
+        (key for key in (f"{joint}target_modules", f"{block}.target_modules") if draft.has(key)),
+        f"{block}.target_modules",
+    )
+    draft.put_lora(f"{joint}rank", f"{joint}alpha", targets, usual=(0, 16), wanted=draft.number(f"{joint}rank", 0) > 0)
+    draft.drop(draft.below(f"{block}.lora", f"{block}.exclude_modules"), "adapters here are made as peft makes them")

@@ -1,0 +1,216 @@
+"""Reading of a foreign configuration: which framework's it is, and its keys and values.
+
+YAML, launch scripts (`python -m verl.trainer.main_ppo key=value …`, `--flag value`) and Python scripts with a
+configuration class; nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal.convert.draft import UNSET, Foreign, flat
+from areal.convert.omegaconf import resolved
+from areal.convert.python_file import Calls, read_calls
+from areal.convert.shell import read_commands
+from areal.errors import ConfigError
+from areal.yaml_file.document import parse_document, parse_value
+
+FRAMEWORKS = ("areal", "verl", "trl", "openrlhf")
+_TASKS = {
+    "verl": re.compile(
+        r"verl\.trainer\.(main_ppo\w*|fsdp_sft_trainer|sft_trainer)|(main_ppo\w*|fsdp_sft_trainer|sft_trainer)\.py"
+    ),
+    "openrlhf": re.compile(r"openrlhf\.cli\.(\w+)"),
+    "trl": re.compile(r"(?:^|.*/)((?:sft|grpo|dpo|rloo|reward|kto|gspo)\w*)\.py|trl"),
+    "areal": re.compile(r"(.*\.py)"),
+}
+_COMMAND_LINE = re.compile(
+    r"^[ \t]*(?:[A-Z_]+=\S+ )*(?:accelerate|python3?|torchrun|trl|uv run|uvx)\b.*(?:\\\n.*)*", re.MULTILINE
+)
+_SIGNS = {  # keys that only one framework has
+    "verl": ("actor_rollout_ref", "data.train_files"),
+    "areal": ("train_dataset", "gconfig"),
+    "trl": ("model_name_or_path", "per_device_train_batch_size"),
+}
+
+
+def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> Foreign:
+    """A file's keys. `given` are `KEY=VALUE` that come on top: keys of the file, or variables of a script.
+
+    Raises ConfigError for a file that is none of these, or that names what is not here.
+    """
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} can't be read: {error}", fix="Name a configuration or a launch script.") from None
+    pairs = [tuple(each.split("=", 1)) for each in given if "=" in each]
+    if len(pairs) < len(given):
+        raise ConfigError(f"{given} are no KEY=VALUE", fix="Write NNODES=1 or data.train_batch_size=512.")
+    if file.suffix in (".yaml", ".yml", ".json"):
+        found = _of_values(file, parse_document(text, file).values, framework)
+    elif file.suffix == ".py":
+        found = _of_python(file, text, framework)
+    else:
+        found = _of_script(file, text, framework, {name: value for name, value in pairs if "." not in name})
+    over = {name: _value(value) for name, value in pairs if found.framework != "script"}
+    if file.suffix == ".sh":
+        over = {name: value for name, value in over.items() if "." in name or name in found.values}
+    return Foreign(file, found.framework, {**found.values, **over}, found.task, found.rewards)
+
+
+def _of_values(file: Path, values: Mapping[str, Any], framework: str | None) -> Foreign:
+    keys = flat(values)
+    framework = framework or next(
+        (
+            name
+            for name, signs in _SIGNS.items()
+            if any(key == sign or key.startswith(f"{sign}.") for key in keys for sign in signs)
+        ),
+        None,
+    )
+    if framework is None:
+        raise _unknown(file)
+    return Foreign(file, framework, flat(resolved(values, file)) if framework in ("areal", "verl") else keys)
+
+
+def _of_script(file: Path, text: str, framework: str | None, variables: Mapping[str, str]) -> Foreign:
+    return _of_commands(file, read_commands(text, variables), framework)
+
+
+def _of_commands(file: Path, commands: list[list[str]], framework: str | None) -> Foreign:
+    """The first command that starts a training of a framework that is known."""
+    for command in commands:
+        for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
+            found = ((k, _TASKS[str(name)].fullmatch(word)) for k, word in enumerate(command))
+            at, task = next(((k, match) for k, match in found if match), (0, None))
+            if task is None or (name == "areal" and "--config" not in command):
+                continue
+            words = command[at + 1 :]
+            started = next((group for group in task.groups() if group), words[0] if words else "")
+            return _of_words(file, str(name), started, words, _processes(command[:at]))
+    raise _unknown(file)
+
+
+def _processes(launcher: list[str]) -> dict[str, Any]:
+    """How many processes a launcher starts, where it says so; Python alone is one."""
+    for k, word in enumerate(launcher):
+        name, equals, value = word.partition("=")
+        if name in ("--num_processes", "--nproc_per_node", "--nproc-per-node"):
+            return {"num_processes": _value(value if equals else (launcher[k + 1 :] or ["1"])[0])}
+    return {} if {"accelerate", "torchrun", "deepspeed"} & set(launcher) else {"num_processes": 1}
+
+
+def _of_words(file: Path, framework: str, task: str, words: list[str], launch: dict[str, Any]) -> Foreign:
+    """The keys that a command gives, and those of the file that it names."""
+    flags, keys = dict(_flags(words)), dict(_pairs(words))
+    config = _config(file, framework, flags)
+    own = ("config", "config-name", "config-path") if config is not None else ()
+    values: dict[str, Any] = {"areal": {}, "verl": keys, "openrlhf": flags, "trl": {**launch, **flags}}[framework]
+    if framework == "verl":
+        values |= {name: value for name, value in flags.items() if name.startswith("config")}
+    values = {name: value for name, value in values.items() if name not in own}
+    if config is None:
+        return Foreign(file, framework, values, task)
+    tree = parse_document(config.read_text(), config).values
+    if framework == "verl":
+        tree = {name: value for name, value in tree.items() if name not in ("defaults", "hydra")}
+    for name, value in keys.items() if framework in ("areal", "verl") else ():
+        _set(tree, name.split("."), value)
+    return Foreign(file, framework, {**flat(resolved(tree, config)), **values}, task)
+
+
+def _config(file: Path, framework: str, flags: Mapping[str, Any]) -> Path | None:
+    """The file that a command names, where it is here. One of verl's own is not."""
+    if framework == "verl":
+        named = (
+            Path(str(flags.get("config-path", "."))) / f"{str(flags.get('config-name', '')).removesuffix('.yaml')}.yaml"
+        )
+    elif "config" in flags:
+        given = flags["config"]  # overrides of its keys may follow it
+        named = Path(str(given[0] if isinstance(given, list) else given))
+    else:
+        return None
+    found = next((path for path in (named, file.parent / named, file.parent / named.name) if path.is_file()), None)
+    if found is None and framework != "verl":
+        raise ConfigError(f"{file} names {named}, which is not here", fix="Convert that file, or put it there.")
+    return found
+
+
+def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = tree.get(key)
+        tree[key] = tree = inner if isinstance(inner, dict) else {}
+    tree[keys[-1]] = value
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """Hydra's overrides: `key=value`, `+key=value`, `++key=value`, and `~key`, which takes one away."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and re.fullmatch(r"\+{0,2}[\w.@/-]+", name) and not name.startswith("--"):
+            yield name.lstrip("+"), _value(value)
+        elif name.startswith("~"):
+            yield name[1:], None
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """`--name value …`, `--name=value`, and `--name` alone, which is true."""
+    k = 0
+    while k < len(words):
+        name, equals, value = words[k].partition("=")
+        k += 1
+        if not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
+            continue
+        name = name.lstrip("-")
+        if equals:
+            yield name, _value(value)
+            continue
+        start = k
+        while k < len(words) and not re.match(r"--?[A-Za-z]", words[k]):
+            k += 1
+        found = [_value(word.rstrip(",")) for word in words[start:k]]
+        yield name, True if not found else found[0] if len(found) == 1 else found
+
+
+def _value(text: str) -> Any:
+    """A value on a command line, as OmegaConf and argparse read it where a number, a list or a truth is wanted."""
+    if UNSET in text or re.fullmatch(r"[\w./:$~-]*://.*|~.*|.*[^\\]: .*", text):
+        return text
+    if text in ("None", "none"):
+        return None
+    try:
+        value = parse_value(text)
+    except ConfigError:
+        return text
+    return text if isinstance(value, dict) and not text.startswith("{") else value
+
+
+def _of_python(file: Path, text: str, framework: str | None) -> Foreign:
+    calls: Calls = read_calls(text, file)
+    if framework not in (None, "trl"):
+        raise ConfigError(f"{file}: Python is read of TRL's scripts only", fix="Convert the YAML or the launch script.")
+    if not calls.uses_trl:
+        raise _unknown(file)
+    values = dict(calls.values)
+    task = calls.task
+    for found in _COMMAND_LINE.finditer(calls.doc):
+        commands = read_commands(found[0])
+        try:
+            line = _of_commands(file, commands, "trl")
+        except ConfigError:
+            continue
+        if len(line.values) > 1:
+            values = {**line.values, **values} if calls.task else {**values, **line.values}
+            task = task or line.task
+            break
+    return Foreign(file, "trl", values, task or file.stem, calls.rewards)
+
+
+def _unknown(file: Path) -> ConfigError:
+    return ConfigError(
+        f"{file} is no configuration or launch script of {', '.join(FRAMEWORKS)} that is known",
+        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script.",
+    )

@@ -1,0 +1,38 @@
+"""Examples of the frameworks themselves, from a folder that AREAL_FOREIGN_FILES names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from areal.convert.convert import convert, job_text, lists
+from areal.errors import ConfigError
+from areal.spec.check import check
+from areal.spec.load import job_from
+from areal.spec.rules import Severity
+from areal.yaml_file.document import parse_document
+
+pytestmark = [pytest.mark.component, pytest.mark.nightly]
+
+
+@pytest.mark.skipif("AREAL_FOREIGN_FILES" not in os.environ, reason="names no folder with examples of the frameworks")
+def test_examples_of_the_frameworks_convert_and_pass_up_to_their_decisions():
+    """Each is refused in words, or every key is in one list and what is left to refuse is a decision."""
+    folder = Path(os.environ["AREAL_FOREIGN_FILES"])
+    passed = 0
+    for file in sorted(path for path in folder.rglob("*") if path.suffix in (".yaml", ".sh", ".py")):
+        try:
+            draft = convert(file)
+        except ConfigError:
+            continue
+        listed = [
+            key for _, rows in lists(draft) for keys, _ in rows for key in keys if not key.endswith("(not written)")
+        ]
+        assert sorted(listed) == sorted(draft.foreign.values), file
+        text = "\n".join(line for line in job_text(draft).splitlines() if not line.startswith("# decide:"))
+        errors = [each for each in check(job_from(parse_document(text, file))) if each.severity is Severity.ERROR]
+        decided = " ".join(draft.decisions)
+        assert all(each.message in decided for each in errors), file
+        passed += 1
+    assert passed

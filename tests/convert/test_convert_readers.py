@@ -1,0 +1,185 @@
+"""What is read of a shell script, of interpolations, of allocation strings and of Python, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from areal.convert.allocation import parse_allocation
+from areal.convert.convert import convert
+from areal.convert.draft import UNSET
+from areal.convert.omegaconf import resolved
+from areal.convert.python_file import read_calls
+from areal.convert.shell import read_commands
+from areal.errors import ConfigError
+from hypothesis import given
+from hypothesis import strategies as st
+
+HERE = Path("there.yaml")
+
+
+def words(text, **variables):
+    """The last command of a script."""
+    return read_commands(text, variables)[-1]
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("run a=1 'b c' \"d  e\" f\\ g", ["run", "a=1", "b c", "d  e", "f g"]),
+        ("X=1; run $X ${X}2 '$X' \"$X\"", ["run", "1", "12", "$X", "1"]),
+        ("X='a b'\nrun $X \"$X\"", ["run", "a", "b", "a b"]),
+        ("run ${X:-d} ${X:=e} \"${Y:-$HOME/x}\"", ["run", "d", "e", "/h/x"]),
+        ("X=a.b.c\nrun ${X%.*} ${X##*.} ${X//./-} ${X/a/z}", ["run", "a.b", "c", "a-b-c", "z.b.c"]),
+        ("A=4\nrun $((A * (2 + 1))) $(( 7 / 2 )) $(($A % 3))", ["run", "12", "3", "1"]),
+        ("A=(x 'y z' # note\n  w)\nA+=(v)\nrun \"${A[@]}\" ${A[1]}", ["run", "x", "y z", "w", "v", "y", "z"]),
+        ("A=x\nA+=y\nrun $A", ["run", "xy"]),
+        ("run a=1 \\\n  b=2 \\\n  c=3 # end", ["run", "a=1", "b=2", "c=3"]),
+        ("run a > log 2>&1 < in", ["run", "a"]),
+        ("E=\"\nk=1 \\\n  k=2\"\nrun $E $@", ["run", "k=1", "k=2"]),
+        ("if [ a == b ]; then X=1; elif [[ -z \"$Q\" ]]; then X=2; else X=3; fi\nrun $X", ["run", "2"]),
+        ("if [ 3 -gt 2 ] && [ -n \"\" ]; then X=1; else X=2; fi\nrun $X", ["run", "2"]),
+        ("if [[ $1 != \"slurm\" ]]; then\n  run a\nfi", ["run", "a"]),
+        ("read -r -d '' X <<EOF\nrun a \\\n  b\nEOF\n$X", ["run", "a", "b"]),
+        ("f() {\n  X=2\n}\nX=1\nrun $X", ["run", "1"]),
+        ("export X=5 Y=6\nrun $X $Y", ["run", "5", "6"]),
+    ],
+)  # fmt: skip
+def test_a_script_is_read_as_the_shell_would(script, wanted, monkeypatch):
+    monkeypatch.setenv("HOME", "/h")
+    assert words(script) == wanted
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("run a=$X", "$X"),
+        ("Y=${X}/b\nrun a=$Y", "$X"),
+        ("run a=$(date)", "$(date)"),
+        ("if some-program; then X=1; fi\nrun a=$X", "$X"),
+        ("for X in 1 2; do Y=$X; done\nrun a=$Y", "$Y"),
+        ("run a=$((N * 2))", "$N"),
+    ],
+)
+def test_what_a_script_does_not_say_is_marked_by_name(script, name):
+    assert f"{UNSET}{name}{UNSET}" in words(script)[1]
+
+
+def test_variables_from_outside():
+    assert words("run $X ${1:-2}", X="5") == ["run", "5", "2"]
+
+
+@given(st.text(alphabet="ab1 $\"'\\{}()[]@#|;&<>=\n", max_size=60))
+def test_no_text_stops_the_reader(text):
+    assert all(isinstance(word, str) for command in read_commands(text) for word in command)
+
+
+def test_arithmetic_is_never_code():
+    assert UNSET in words("run $((9**9**9))")[1] or words("run $((9**9**9))")[1].isdigit() is False
+
+
+@pytest.mark.parametrize(
+    ("tree", "wanted"),
+    [
+        ({"a": 1, "b": "${a}"}, 1),
+        ({"a": {"c": [4, 5]}, "b": "${a.c[1]}"}, 5),
+        ({"a": {"c": 2}, "b": "${a}"}, {"c": 2}),
+        ({"a": "x", "x": 7, "b": "${${a}}"}, 7),
+        ({"a": 1, "b": "n-${a}-${a}"}, "n-1-1"),
+        ({"a": 1, "b": "\\${a}"}, "${a}"),
+        ({"a": 1, "b": "\\\\${a}"}, "\\1"),
+        ({"a": True, "b": "on=${a}"}, "on=true"),
+        ({"a": "${c}", "c": "${d}", "d": 3, "b": "${a}"}, 3),
+        ({"b": "${oc.select:nothing, 5}"}, 5),
+        ({"b": "${oc.select:nothing}"}, None),
+    ],
+)
+def test_interpolations(tree, wanted):
+    assert resolved(tree, HERE)["b"] == wanted
+
+
+def test_relative_interpolations():
+    assert resolved({"a": {"b": {"c": "${..d}", "e": "${.f}", "f": 2}, "d": 1}}, HERE)["a"]["b"] == {
+        "c": 1,
+        "e": 2,
+        "f": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"a": "${b}", "b": "${a}"}, "refers to itself"),
+        ({"a": "${oc.env:HOME}"}, "runs code"),
+        ({"a": "${b"}, "no closing brace"),
+        ({"defaults": ["base"], "a": 1}, "composes files"),
+    ],
+)
+def test_interpolations_that_are_refused(tree, said):
+    with pytest.raises(ConfigError, match=said):
+        resolved(tree, HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("sglang.d12p1t1+d4p1t1", [("sglang", 12, 12), ("fsdp", 4, 4)]),
+        ("sglang:d4p1t2", [("sglang", 4, 8)]),
+        ("fsdp:d4t2c1", [("fsdp", 4, 8)]),
+        ("fsdp:t2d4", [("fsdp", 4, 8)]),
+        ("vllm[one]:d2t4+megatron[two]:d2p2t2", [("vllm", 2, 8), ("megatron", 2, 8)]),
+        ("megatron:(attn:d1p6t1c1|ffn:d1p6t1e1)", [("megatron", 1, 6)]),
+        ("sglang:d4 | fsdp:d4", [("sglang", 4, 4), ("fsdp", 4, 4)]),
+    ],
+)
+def test_allocations(text, wanted):
+    assert [(part.backend, part.size("d"), part.world) for part in parse_allocation(text)] == wanted
+
+
+def test_parts_of_an_allocation_that_are_not_here():
+    engine, trainer = parse_allocation("sglang:d1t2|megatron:(attn:d1p6t1c1|ffn:d1p6t1e2)")
+    assert (engine.colocated, trainer.colocated) == (False, True)
+    assert trainer.beyond == "6 pipeline stages and 2 expert groups and attention and experts split apart"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sglang", "sglang:x4", "cuda:d4", "fsdp:d4d2", "fsdp:d0", "fsdp:d4+", "(attn:d1)"]
+)
+def test_no_allocation(text):
+    with pytest.raises(ConfigError, match="is no allocation"):
+        parse_allocation(text)
+
+
+def test_a_command_with_a_file_and_overrides_of_its_keys(tmp_path):
+    (tmp_path / "run.sh").write_text("python3 train.py --config sub/rl.yaml seed=9 gconfig.n_samples=2 a.b=c\n")
+    (tmp_path / "rl.yaml").write_text("gconfig: {n_samples: 4}\ntrain_dataset: {path: x/y, batch_size: 8}\nseed: 1\n")
+    draft = convert(tmp_path / "run.sh", rows=80)
+    assert draft.foreign.framework == "areal"
+    assert (draft.spec["seed"], draft.spec["algorithm"]["groupSize"]) == (9, 2)
+    assert "a.b" in draft.foreign.values
+
+
+def test_python_is_read_and_computed_values_are_marked():
+    text = "from trl import SFTConfig\nN = 4\nSFTConfig(a=N, b=-1, c=[N, 'x'], d=N * 2, e=args.f, **{'g': True})"
+    values = read_calls(text, HERE).values
+    assert values == {"a": 4, "b": -1, "c": [4, "x"], "d": f"{UNSET}N * 2{UNSET}", "g": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.yaml", "x: 1\n", "no configuration or launch script"),
+        ("a.sh", "echo hello\n", "no configuration or launch script"),
+        ("a.py", "import os\n", "no configuration or launch script"),
+        ("a.py", "from trl import KTOConfig\n", "trains by KTOConfig, which has no equivalent"),
+        ("a.py", "from trl import (\n", "no Python"),
+        ("a.sh", "trl grpo --config nowhere.yaml\n", "names nowhere.yaml, which is not here"),
+        ("a.yaml", "actor_rollout_ref: {}\ndefaults: [x]\n", "composes files"),
+        ("a.yaml", "train_dataset: {batch_size: many}\n", "batch_size is 'many', not a number"),
+        ("a.yaml", "train_dataset: {batch_size: 4}\nactor: {backend: 'tpu:d4'}\n", "no allocation"),
+    ],
+)
+def test_files_that_are_refused_in_words(name, text, said, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        convert(tmp_path / name)
