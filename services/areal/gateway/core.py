@@ -5,6 +5,7 @@ Pure; the clock is injected. A key alone finds its session, a path alone never d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.templates.template import Template
 from areal.observe.metrics import RoleMetrics
 from areal.workflow.branches import SessionEnding
+
+log = logging.getLogger(__name__)
 
 NAMES_COUNTED = 64  # of ignored fields: clients may send any
 ENDED_KEPT = 65_536  # sessions whose end can still be told
@@ -59,6 +62,7 @@ class GatewayCore:
         self._first_system = first_system
         self._metrics = metrics
         self._names: set[str] = set()
+        self._told = False  # that system messages change
         self._prefix = f"{owner}." if owner else ""
         self._secret = secret
         self._clock = clock
@@ -106,6 +110,12 @@ class GatewayCore:
             self._count("areal_gateway_ignored_total", field=name if name in self._names else "other")
 
     def _forked(self, why: str) -> None:
+        if why == "system" and not self._told:
+            self._told = True
+            log.warning(
+                "an agent's system message changes within its episode: such calls begin sequences of their own "
+                "(areal_gateway_forks_total counts them; see rollout.gateway.volatileSystem)"
+            )
         self._count("areal_gateway_forks_total", why=why)
 
     def _count(self, name: str, **labels: str) -> None:

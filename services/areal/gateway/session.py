@@ -353,7 +353,13 @@ class EpisodeCalls:
             given = self._template.first(place.new, question.tools)
             return None, given, given, (place.new, tools)
         before = self.graph.ids(place.parent.node.number)
-        given = self._template.bridge(place.new, last_id=int(before[-1]), tools=question.tools)
+        try:
+            given = self._template.bridge(place.new, last_id=int(before[-1]), tools=question.tools)
+        except CallRefusal:
+            if question.messages[0] not in place.new:
+                raise
+            given = self._template.first(question.messages, question.tools)  # no system message can stand there
+            return None, given, given, (question.messages, tools)
         prompt = as_ids(np.concatenate([before, given]))
         return place.parent.node.number, given, prompt, (place.new, tools)
 

@@ -125,8 +125,11 @@ class Sessions:
         self._numbers = count()
 
     def start(self) -> None:
-        """Dial the job's gateways, if it has any: an earlier process' agents learn so that their episodes are over."""
-        if self._gateways is not None:
+        """Dial the job's gateways, if it has any: an earlier process' agents learn so that their episodes are over.
+
+        Raises ConfigError where the template can't do what the rules ask for.
+        """
+        if self._gateways is not None or self._rules.first_system:
             self._serving()
 
     async def stop(self) -> None:
