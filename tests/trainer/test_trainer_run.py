@@ -262,7 +262,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_the_batch_counts(make_world
         "calls = []\n"
         "def compute_advantages(batch):\n"
         "    calls.append(1)  # the first is of a made-up batch\n"
-        "    return np.full(len(batch.rewards), np.inf if len(calls) == 3 else 0.5)\n"
+        "    return np.full(len(batch.rewards), 1e300 if len(calls) == 3 else 0.5)  # more than float32 holds\n"
     )
     world = make_world(recipe=recipe)
     world.fill(range(12), staleness=9)
@@ -273,6 +273,23 @@ def test_an_update_that_is_not_finite_is_skipped_and_the_batch_counts(make_world
     assert [row["skipped_updates"] for row in log] == [0, 1, 0, 0]
     assert log[1]["grad_norm"] is None
     assert all(np.isfinite(row["loss"]) for row in log[2:])
+
+
+def test_an_advantage_that_is_no_number_ends_the_run_and_names_its_sample(make_world, tmp_path):
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "import numpy as np\n"
+        "calls = []\n"
+        "def compute_advantages(batch):\n"
+        "    calls.append(1)\n"
+        "    return np.where(np.arange(len(batch.rewards)) == len(calls) - 1, np.nan if len(calls) > 1 else 1, 0.5)\n"
+    )
+    world = make_world(recipe=recipe)
+    world.fill(range(12), staleness=9)
+    with pytest.raises(
+        DataError, match=r"the stage advantages gives advantages = nan for sample 1 of group 0, token \d"
+    ):
+        world.train()
 
 
 def test_the_byte_budget_forces_a_checkpoint_that_frees_space(make_world):
