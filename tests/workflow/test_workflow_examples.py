@@ -9,7 +9,7 @@ import pytest
 from areal.admit.models import read_model, refuse_teacher
 from areal.errors import DataError
 from areal.spec.job import JobSpec
-from areal.workflow.examples import Example, example, margin_of, pair
+from areal.workflow.examples import Example, example, margin_of, other_opening, pair
 from areal.workflow.tokenizer import Tokenizer
 from support import tiny_job
 
@@ -128,3 +128,57 @@ def test_a_teacher_has_the_students_tokens_and_room_for_its_rows(plain: Tokenize
     (teacher / "tokenizer.json").write_text(text.replace('"=": 10', '"+": 10').replace('"=":10', '"+":10'))
     with pytest.raises(DataError, match=r"another tokenizer than the student: id 10 is '\+' there, is '=' here"):
         refuse_teacher(spec, plain, read_model(student), read_model(teacher))
+
+
+BLOCKS = {  # the same text in each; only the tags and the white space around them differ
+    "in a line": "<a>{% generation %}{{ m.content }}.\n{% endgeneration %}",
+    "lines of their own": "<a>\n    {%- generation %}\n{{ m.content }}.\n\n    {% endgeneration %}\n",
+    "minus signs": "<a>\n  {%- generation -%}\n  {{ m.content }}.{{ '\\n' }}\n  {%- endgeneration -%}\n  ",
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_generation_block_is_trained_as_far_as_the_token_that_ends_the_turn(name: str, chatty: Tokenizer) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}<u>{{ m.content }}\n{{ '\\n' }}{% else %}" + BLOCKS[name]
+        + "{% endif %}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    )  # fmt: skip
+    chat = [{"role": role, "content": said} for role, said in zip(("user", "assistant") * 2, "abcd", strict=True)]
+    tokenizer = chatty.with_template(template)
+    found = example({"messages": chat}, tokenizer)
+    assert tokenizer.decode(found.ids.tolist(), skip_special=False).count("{") == 0
+    assert trained(found, tokenizer) == "b.d."
+    assert trained(example({"messages": [*chat[:3], {**chat[3], "weight": 0}]}, tokenizer), tokenizer) == "b."
+
+
+OPENED = "{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def test_a_block_may_leave_out_part_of_a_turn_and_one_that_is_not_each_turns_is_none(chatty: Tokenizer) -> None:
+    part = "{% for m in messages %}<{{ m.role[0] }}>#{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    tokenizer = chatty.with_template(
+        f"{part}{{% endgeneration %}}.{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
+    )
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert trained(example({"messages": chat}, tokenizer), tokenizer) == "b"
+    last = (
+        "{% for m in messages %}<{{ m.role[0] }}>{% if loop.last %}{% generation %}{{ m.content }}.{% endgeneration %}"
+    )
+    tokenizer = chatty.with_template(f"{last}{{% else %}}{{{{ m.content }}}}.{{% endif %}}{{% endfor %}}{OPENED}")
+    assert trained(example({"messages": [*chat, *chat]}, tokenizer), tokenizer) == "b.b.", "by the texts' differences"
+
+
+THINKS = (
+    "{% for m in messages %}<{{ m.role[0] }}>{% if m.role == 'assistant' %}[t][/t]{{ m.content }}.{% else %}"
+    "{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<a>[t]\n{% endif %}"
+)
+
+
+def test_a_template_that_opens_an_answer_otherwise_than_it_writes_one_trains_it_behind_what_both_have(
+    chatty: Tokenizer,
+) -> None:
+    tokenizer = chatty.with_template(THINKS)
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert trained(example({"messages": chat}, tokenizer), tokenizer) == "[/t]b."
+    assert other_opening(tokenizer) == ("\n", "[/t]")
+    assert other_opening(chatty) is None

@@ -247,6 +247,10 @@ class _FactReader:
         name, dropped = field.removeprefix("spec."), self.job.spec.dataset.long_prompts == "drop"
         if measure.form is not None:
             self.read_as.append((name, f"read as {measure.form}"))
+        if measure.opening is not None and name != "dataset.evaluation":
+            opened, written = measure.opening
+            words = f"answers are learned behind {written!r}; the chat template opens one to generate with {opened!r}"
+            self.read_as.append((name, words))
         if dropped and measure.too_long and name != "dataset.evaluation":
             words = f"{measure.too_long} of {read} rows read have prompts that leave no room for an answer: dropped"
             self.read_as.append((name, words))

@@ -7,6 +7,7 @@ first rows are encoded in any case, so that a template that can't render a row i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
-from areal.workflow.examples import margin_of, sequences_of
+from areal.workflow.examples import margin_of, other_opening, sequences_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.rows.forms import PROMPT_COLUMNS, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
@@ -186,6 +187,10 @@ class RowMeasure:
                 self._length = PromptLength(job, self._tokenizer)
             except ArealError:
                 self._tokenizer = None
+        self.opening: tuple[str, str] | None = None
+        if self._tokenizer is not None and job.spec.supervised is not None and self._tokenizer.has_chat_template:
+            with suppress(ArealError):  # a row tells what the template refuses
+                self.opening = other_opening(self._tokenizer)
         self._rows = 0
         self.form: str | None = None  # of the first row
         self.longest: int | None = None  # tokens of a prompt

@@ -19,6 +19,7 @@ from areal.errors import DataError
 from areal.spec.job import JobSpec
 from areal.spec.supervised import Answers
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
+from areal.workflow.rows.generation_blocks import generation_blocks
 from areal.workflow.rows.messages import Message, ToolSchema
 from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer
@@ -135,12 +136,20 @@ def _chat(
     A turn begins where the template's text for the chat before it, opened for an answer, and the chat with it part: a
     template may open an answer with a thought that it closes otherwise in the history. A turn that the template writes
     otherwise once more turns follow (thoughts dropped from the history) is context: the model would never be asked to
-    say it there.
+    say it there. Of a template with a `{% generation %}` block for each turn, that block counts instead, as far as the
+    token that ends the turn.
     """
     whole = render_chat(messages, tokenizer, tools=tools, generation_prompt=False)
     pieces: list[tuple[str, bool]] = []
     done = 0
+    by_block = _block_of_turn(whole, messages, tokenizer, tools)
     for place in sorted(trained):
+        if by_block:
+            begin, end = by_block[place]
+            said = _to_its_end(whole[begin:end], tokenizer)
+            pieces += [(whole[done:begin], False), (said, True)]
+            done = begin + len(said)
+            continue
         last = place == len(messages) - 1
         before = tokenizer.render_chat(messages[:place], tools=tools)
         closed = tokenizer.render_chat(messages[:place], tools=tools, generation_prompt=False)
@@ -159,6 +168,26 @@ def _chat(
         )
     pieces.append((whole[done:], False))
     return _joined([(np.asarray(tokenizer.encode(text, special=False)), counted) for text, counted in pieces if text])
+
+
+def _block_of_turn(
+    whole: str, messages: Sequence[Message], tokenizer: Tokenizer, tools: Sequence[ToolSchema]
+) -> dict[int, tuple[int, int]]:
+    """The generation block of each assistant's turn, in characters; none where the template has not one for each."""
+    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    blocks = generation_blocks(
+        whole, tokenizer, lambda other: other.render_chat(messages, generation_prompt=False, tools=tools)
+    )
+    return dict(zip(turns, blocks, strict=True)) if blocks and len(blocks) == len(turns) else {}
+
+
+def other_opening(tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """What a template opens an answer with and what it writes there once the answer is told, where those differ."""
+    asked: Message = {"role": "user", "content": "?"}
+    opened = tokenizer.render_chat([asked])
+    told = tokenizer.render_chat([asked, {"role": "assistant", "content": "!"}], generation_prompt=False)
+    begin = _common(opened, told)
+    return None if begin == len(opened) else (opened[begin:], told[begin : told.find("!", begin)])
 
 
 def _common(one: str, other: str) -> int:
