@@ -21,7 +21,7 @@ def run(*arguments):
 
 
 def test_the_command_writes_both_files_and_prints_three_lists(tmp_path):
-    done = run(FILES / "rl.yaml", "--out", tmp_path / "out")
+    done = run(FILES / "rl.yaml", "own_key_of_the_script.depth=false", "--out", tmp_path / "out")
     assert done.exit_code == 0
     titles = [line for line in done.output.splitlines() if line[:1].islower()]
     assert [title.partition(" (")[0] for title in titles[:3]] == ["carried", "meaning differs", "dropped"]

@@ -86,6 +86,33 @@ def test_a_group_size_that_is_not_the_groups_needs_a_decision():
     assert any("group_size is 1 there" in what for what in draft.decisions)
 
 
+def test_areals_switches_of_before_are_not_lost(tmp_path):
+    text = re.sub(r"  (reward_norm|adv_norm|rejection_sampling):.*\n", "", (FILES / "rl.yaml").read_text())
+    (tmp_path / "old.yaml").write_text(text)
+    switches = [f"actor.{name}=true" for name in ("adv_norm", "group_reward_norm", "dynamic_sampling")]
+    backends = ["allocation_mode=sglang.d12p1t1+d4p1t1", "rollout.backend=null", "actor.backend=null"]
+    draft = convert(tmp_path / "old.yaml", None, [*switches, *backends, "actor.behav_imp_weight_cap=3.0"])
+    algorithm = spec_of(draft)["algorithm"]
+    assert algorithm["zeroVariance"] == "filter"
+    assert algorithm["advanced"]["advantageMean"] == algorithm["advanced"]["advantageStd"] == "group"
+    assert algorithm["advanced"]["advantageNormalize"] == "batch"
+    assert algorithm["advanced"]["rejection"] == {"metric": "ratio", "upper": 3.0}
+    assert (spec_of(draft)["generation"]["replicas"], spec_of(draft)["trainer"]["gpus"]) == (12, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "asked"),
+    [
+        ("rl.yaml", "actor.some_new_loss=true", True),
+        ("grpo.sh", "actor_rollout_ref.actor.some_new_loss=true", True),
+        ("grpo.sh", "data.some_cache=true", False),
+        ("rl.yaml", "actor.some_new_loss=false", False),
+    ],
+)
+def test_an_unknown_key_of_what_is_learned_needs_a_decision(name, key, asked):
+    assert any("some_" in what for what in converted(name, key).decisions) == asked
+
+
 def test_verl_units():
     draft = converted("grpo.sh")
     spec = spec_of(draft)
@@ -112,7 +139,7 @@ def test_verls_dppo_has_no_second_clip():
     draft = converted("grpo.sh", "actor_rollout_ref.actor.policy_loss.loss_mode=dppo_tv")
     algorithm = spec_of(draft)["algorithm"]
     assert (algorithm["name"], "dualClip" in algorithm["advanced"]) == ("DPPO", False)
-    assert draft.decisions == []
+    assert [what.split(":")[0] for what in draft.decisions] == ["spec"]  # of the key that nobody knows
 
 
 def test_what_a_script_takes_from_its_environment_is_refused_by_name():

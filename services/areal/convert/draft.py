@@ -154,11 +154,13 @@ class Draft:
         if value is not None and self.field(to) is not None:
             set_at(self.spec, to, value)
 
-    def apply(self, carried: Mapping[str, Carried], dropped: Mapping[str, str]) -> None:
+    def apply(self, carried: Mapping[str, Carried], dropped: Mapping[str, str], decisive: tuple[str, ...]) -> None:
         """List every key that is left, by the most special pattern that fits it.
 
-        `carried` is pattern → field, or field and how its value is made; `dropped` is reason → patterns.
+        `carried` is pattern → field, or field and how its value is made; `dropped` is reason → patterns. An unknown key
+        of the `decisive` blocks may change what is learned, and needs a decision.
         """
+        strange: set[str] = set()
         reasons = {pattern: why for why, patterns in dropped.items() for pattern in patterns.split()}
         patterns = sorted([*carried, *reasons], key=lambda pattern: (pattern.count("."), len(pattern)), reverse=True)
         for key, value in self.foreign.values.items():
@@ -171,8 +173,14 @@ class Draft:
                 to = carried[found]
                 field, make = (to, None) if isinstance(to, str) else to
                 self.put(key, field, make(self.get(key)) if make else _SAME)
+            elif found is not None:
+                self.drop(key, reasons[found])
             else:
-                self.drop(key, reasons.get(str(found), "unknown to this command: read there what it does"))
+                self.drop(key, "unknown to this command")
+                strange.add(key)
+        unknown = [key for key in self.below(*decisive) if key in strange and self.foreign.values[key] is not False]
+        if unknown:
+            self.decide(f"spec: unknown to this command, see there whether they matter: {', '.join(unknown)}")
 
     def refuse_unset(self) -> None:
         """Raise ConfigError for values that the file leaves to its environment and the job needs."""

@@ -61,9 +61,10 @@ _DROPPED = {
     "answers end at the model's end tokens, and texts are the workflow's": "gconfig.*",
     "evaluation is greedy, with evaluation.samples sampled answers beside": "eval_gconfig",
     "rows are always packed, as lengths suit": "actor.mb_spec actor.pad_to_maximum",
-    "AdamW is the one optimizer, and float16 is not used": "actor.optimizer.*",
+    "AdamW is the one optimizer, and float16 is not used": "actor.optimizer.* actor.grad_reduce_dtype",
     "gconfig.n_samples says it": "actor.group_size",
-    "dropout is always off, and a run starts from a model's weights": "actor.disable_dropout actor.init_from_scratch",
+    "dropout is always off, and a run starts from a model's weights":
+        "actor.disable_dropout actor.init_from_scratch actor.is_critic",
     "trainer.attention chooses by GPU and precision": "actor.attn_impl actor.use_kernels",
     "weightSync.mode Auto chooses": "actor.weight_update_mode",
     "there is one trainer, FSDP2; trainer.optimizerState: cpu offloads":
@@ -105,7 +106,7 @@ def translate(draft: JobDraft) -> None:
     _optimizer(draft, steps)
     _intervals(draft, batch)
     _machines(draft)
-    draft.apply(_CARRIED, _DROPPED)
+    draft.apply(_CARRIED, _DROPPED, ("",))
     _engine_arguments(draft)
 
 
@@ -187,20 +188,21 @@ def _rewards(draft: JobDraft) -> None:
 def _levels(draft: JobDraft, block: str) -> tuple[str, str]:
     """The levels of mean and deviation; `batch` where the block says nothing, none where there is no block."""
     given = draft.foreign.values
-    if not draft.below(f"{block}."):
-        return "none", "none"
+    if not draft.below(f"{block}."):  # a switch, in earlier versions
+        return ("batch", "batch") if given.get(block) is True else ("none", "none")
     mean, std = (str(given.get(f"{block}.{key}", "batch") or "none") for key in ("mean_level", "std_level"))
     return mean, std
 
 
 def _baseline(draft: JobDraft) -> None:
     block, samples = "actor.reward_norm", draft.number("gconfig.n_samples", 1)
-    mean, std = _levels(draft, block)
-    why, size = "", draft.number(f"{block}.group_size", 1)
+    mean, std = ("group", "group") if draft.get("actor.group_reward_norm") else _levels(draft, block)
+    why, size = "", draft.number(f"{block}.group_size", samples if draft.get("actor.group_reward_norm") else 1)
     if "group" in (mean, std) and size != samples:
         why = f"group_size {size} there, of groups of {samples}"
         draft.decide(f"{_ADVANCED}.advantageMean: {block}.group_size is {size} there, and gconfig.n_samples {samples}")
-    draft.join(f"{_ADVANCED}.advantageMean", mean, f"{block}.mean_level", f"{block}.group_size", why=why)
+    keys = [f"{block}.mean_level", f"{block}.group_size", "actor.group_reward_norm"]
+    draft.join(f"{_ADVANCED}.advantageMean", mean, *keys, why=why)
     draft.join(f"{_ADVANCED}.advantageStd", std, f"{block}.std_level", why=why)
     if std != "none":
         draft.put(f"{block}.std_unbiased", f"{_ADVANCED}.advantageUnbiased", default=True)
@@ -208,8 +210,10 @@ def _baseline(draft: JobDraft) -> None:
     if draft.get("dynamic_bs"):
         why = "a batch of accepted groups there; groups of equal rewards are masked here"
         draft.join("algorithm.zeroVariance", "mask", "dynamic_bs", why=why)
-    elif mean == "group":
-        draft.join("algorithm.zeroVariance", "keep", "dynamic_bs")
+    elif mean == "group" or draft.get("actor.dynamic_sampling"):
+        kept = "filter" if draft.get("actor.dynamic_sampling") else "keep"
+        draft.join("algorithm.zeroVariance", kept, "dynamic_bs", "actor.dynamic_sampling")
+    draft.drop(["dynamic_bs", "actor.dynamic_sampling"], "off there, or without groups to compare")
     level, other = _levels(draft, "actor.adv_norm")
     if level != other:
         draft.decide(f"{_ADVANCED}.advantageNormalize: mean by {level} and deviation by {other} there")
@@ -238,11 +242,12 @@ def _ratios(draft: JobDraft, name: str) -> None:
 
 
 def _rejection(draft: JobDraft) -> None:
-    block, to, old = "actor.rejection_sampling", f"{_ADVANCED}.rejection", "actor.behave_imp_weight_cap"
+    block, to = "actor.rejection_sampling", f"{_ADVANCED}.rejection"
     keys = draft.below(f"{block}.")
+    old = next((key for key in draft.below("actor.behav") if key.endswith("_cap")), "")  # of earlier versions
     if not keys and draft.has(old):
         draft.join(to, {"metric": "ratio", "upper": float(draft.number(old))}, old, why="an old name there")
-    draft.drop(draft.below("actor.behave_imp_weight"), "rejection_sampling decides")
+    draft.drop(draft.below("actor.behav"), "rejection_sampling decides")
     if not keys and not draft.has(old):
         draft.spec["algorithm"]["advanced"]["rejection"] = None
         draft.note(block, to, "none")

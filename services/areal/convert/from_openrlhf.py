@@ -118,7 +118,7 @@ def translate(draft: JobDraft) -> None:
     draft.put_interval("checkpoint.intervalSteps", "ckpt.save_steps")
     keys = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
     draft.put_lora(*keys, usual=(0, 16), wanted=draft.number(keys[0], 0) > 0)
-    draft.apply(_CARRIED, _DROPPED)
+    draft.apply(_CARRIED, _DROPPED, ("algo.", "actor.", "critic."))
     _as_written(draft, renamed, old)
 
 

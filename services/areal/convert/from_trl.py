@@ -108,7 +108,7 @@ def translate(draft: JobDraft) -> None:
         draft.note("vllm_tensor_parallel_size", "generation.engine.tensorParallel")
     _optimizer(draft, kind, steps)
     _held_out(draft)
-    draft.apply(_CARRIED, _DROPPED)
+    draft.apply(_CARRIED, _DROPPED, ("",))
 
 
 def _kind(draft: JobDraft) -> str:

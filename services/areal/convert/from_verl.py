@@ -103,7 +103,7 @@ def translate(draft: JobDraft) -> None:
         _sft(draft)
     else:
         _rl(draft)
-    draft.apply(_CARRIED, _DROPPED)
+    draft.apply(_CARRIED, _DROPPED, (f"{_ACTOR}.", "algorithm.", "critic."))
 
 
 def _sft(draft: JobDraft) -> None:
@@ -276,12 +276,14 @@ def _correction(draft: JobDraft) -> None:
 
 
 def _scores(draft: JobDraft) -> None:
-    block, kwargs = "reward_model.reward_kwargs.overlong_buffer_cfg", "reward_model.reward_kwargs."
+    kwargs = "reward_model.reward_kwargs."
+    old = "reward_model.overlong_buffer"
+    block = old if draft.below(f"{old}.") else f"{kwargs}overlong_buffer_cfg"
     if draft.get(f"{block}.enable"):
         draft.put(f"{block}.len", "algorithm.overlong.window")
         draft.put(f"{block}.penalty_factor", "algorithm.overlong.factor", default=1.0)
         draft.put(f"{kwargs}max_resp_len", "algorithm.overlong.maxTokens")
-    draft.drop(draft.below(kwargs), "the penalty is off there, or says it")
+    draft.drop(draft.below(kwargs, f"{old}."), "the penalty is off there, or says it")
     if draft.get("reward_model.enable"):
         draft.write("reward.verifier", "model")
         source = model_source(str(draft.get("reward_model.model.path", "models/reward")))[1]
