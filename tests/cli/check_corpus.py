@@ -227,7 +227,7 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a row without its answer": (supervised("SFT", b'{"prompt": "1=", "answer": "1"}\n{"prompt": "1="}\n'), "jsonl:2: a row has neither"),
     "a chat that ends with a question": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}]}\n'), "jsonl:1: a row has neither"),
     "a chat without a template": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}, {"role": "assistant", "content": "1"}]}\n'), "no chat template"),
-    "a pair without its other side": (supervised("DPO", PAIR * 3 + b'{"prompt": "1=", "chosen": "1"}\n'), 'jsonl:4: a row\'s column .rejected.'),
+    "a pair without its other side": (supervised("DPO", PAIR * 3 + b'{"prompt": "1=", "chosen": "1"}\n'), 'jsonl:4: .*rejected'),
     "a pair without its margin": (supervised("RewardModel", PAIR * 3, {"marginField": "strength"}), "jsonl:1: a row's column 'strength' is no finite"),
     "a reward model that is none": (job(**{**EXACT, "reward": {"verifier": "model", "model": {"path": "model"}}}), "no sequence-classification model"),
     "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, {"teacher": {"path": "gone"}}), "'gone' is not there"),

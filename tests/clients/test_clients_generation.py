@@ -294,3 +294,12 @@ async def test_an_empty_fleet_leaves_running_requests_alone(client, agents):
     agent.step(40)
     check(await task, LONG)
     assert len(agent.starts) == 1
+
+
+async def test_every_request_names_the_models_ends_unless_they_are_ignored(client, agents):
+    (agent,) = await agents("a")
+    client.update_fleet([agent.state()])
+    for ignored in (False, True):
+        sampling = Sampling(max_new_tokens=4, stop_token_ids=(7,), ignore_eos=ignored)
+        await client.generate(Ask(prompt_ids=as_ids([5, 6, 7]), sampling=sampling, affinity="3", floor=0, seed=7))
+    assert [list(start.sampling.stop_token_ids) for start in agent.starts] == [sorted({7, EOS}), [7]]

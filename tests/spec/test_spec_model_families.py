@@ -9,6 +9,7 @@ from areal.errors import DataError
 from areal.spec.model_families import (
     COMPARED,
     EMBEDDED,
+    LIBRARY,
     WITHOUT_SCORES,
     refuse_unclassifying,
     refuse_unscorable,
@@ -29,6 +30,13 @@ DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "l
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of linear_attention"),
         ({"layer_types": ["conv", "full_attention", "mamba"]}, "layers of conv, mamba"),
+        ({"model_type": "phi"}, "the family phi has an output layer that is more than a matrix"),
+        ({"model_type": "falcon"}, "names its transformer blocks otherwise"),
+        ({"model_type": "bloom"}, "an attention that this trainer doesn't compute"),
+        ({"model_type": "mimo", "auto_map": {"AutoConfig": "x.Y"}}, "mimo is loaded by code of its own"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "is quantised \\(fp8\\)"),
+        ({"dim_model_base": 256}, "dim_model_base changes its logits"),
+        ({"model_type": "bamba", "mamba_d_state": 128}, "layers of bamba"),
         ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, "layers of mamba2"),
     ],
 )
@@ -49,6 +57,11 @@ def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
 )
 def test_dense_models_with_attention_are_taken(change):
     assert refuse_untrainable({**DENSE, **change}, "models/mine") is None
+
+
+def test_the_families_of_the_library_are_those_of_the_version_that_is_pinned():
+    auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+    assert set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) == LIBRARY
 
 
 def test_what_the_embedded_engine_computes_was_compared_in_the_trainer():

@@ -7,12 +7,13 @@ the reader of `prepare`. Promises that each fault is found at its file and line,
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from areal.admit.end_tokens import ends_told, refuse_ends
 from areal.admit.models import (
     ModelFolder,
     check_model,
@@ -24,9 +25,9 @@ from areal.admit.models import (
 )
 from areal.admit.recipe_names import defines
 from areal.admit.recipe_probe import SLOW_S, RecipeParts, probe_recipe
-from areal.admit.rows import RowMeasure, required_columns
+from areal.admit.rows import RowMeasure, required_columns, reward_items
 from areal.admit.sources import Sources
-from areal.data.peek import peek
+from areal.data.peek import ROWS, DatasetPeek, peek
 from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, source_from_spec
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
@@ -38,9 +39,7 @@ from areal.spec.model_families import refuse_unclassifying, refuse_unscorable, r
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
 
-_ROWS = 200_000  # of a file
-_SECONDS = 1.0  # of processor time for the rows of one split
-_GENERATED = 32  # rows of a source that makes them, or of a library's
+_GENERATED = 32  # rows of a library that makes them
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,15 @@ def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
         )
     findings += check(job, known.facts, base_dir=base_dir)
     for place, message, fix in known.warnings:
-        findings.append(Finding("slow-import", Severity.WARNING, place, message, fix, job.where(place)))
+        rule = "slow-import" if place in rules else "model"
+        findings.append(Finding(rule, Severity.WARNING, place, message, fix, job.where(place)))
     return findings
 
 
-def recipe_parts(recipe: Path, job: RLJob) -> RecipeParts:
-    """What a recipe defines, found in a process of its own; with its graph for this job."""
+def recipe_parts(recipe: Path, job: RLJob, items: Sequence[Mapping[str, Any]] = ()) -> RecipeParts:
+    """What a recipe defines, found in a process of its own, with its graph for this job; asks its reward of `items`."""
     refuse_pipes(recipe)
-    return probe_recipe(recipe, spec=job.spec)
+    return probe_recipe(recipe, spec=job.spec, items=items)
 
 
 @dataclass
@@ -102,16 +102,19 @@ class _FactReader:
 
     def done(self, here: bool, model_config: Path | None) -> FileFacts:
         job = self.job
-        parts = self._recipe()
         self._model()
+        parts = self._recipe()
         for place, source in self.sources.dataset.named.items():
             if len(source.given) == 1:
                 with self._at(place):
                     self._rows(place, source, parts)
-        self._engine_and_trainer()
+        if self.model is not None:
+            self._engine_and_trainer(self.model)
+        of_plan = self.model if model_config is None else read_model(model_config)
+        if of_plan is not None and of_plan is not self.model:
+            self._engine_and_trainer(of_plan)
         teacher = self._beside()
         self._programs(here)
-        of_plan = self.model if model_config is None else read_model(model_config)
         planned = None if of_plan is None else of_plan.config
         if planned is None and job.spec.trainer.gpus:
             self.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
@@ -138,18 +141,29 @@ class _FactReader:
         if self.sources.recipe is None:
             return None
         with self._at("spec.recipe.file"):
-            parts = recipe_parts(self.sources.recipe, self.job)
+            parts = recipe_parts(self.sources.recipe, self.job, self._items())
             self.facts = replace(
                 self.facts,
                 recipe_defines_reward=parts.reward,
                 recipe_workflows=parts.workflows,
                 recipe_agents=parts.agents,
             )
+            if parts.unseen:
+                self.unseen.append(f"recipe: {parts.unseen}")
             if parts.seconds > SLOW_S:
                 message = f"importing the recipe takes {parts.seconds:.0f} s of processor time in every worker"
                 self.warnings.append(("spec.recipe.file", message, "Do slow work inside functions, not at import."))
             return parts
         return None
+
+    def _items(self) -> list[dict[str, Any]]:
+        """What the recipe's reward is asked of: rows of the first source that can be read here."""
+        for place, source in self.sources.dataset.named.items():
+            if place.startswith("spec.dataset.train") and (source.jsonl or source.hugging_face) is not None:
+                named = source_from_spec(source, base_dir=Path("/"), recipe=None, split="train")
+                with suppress(ArealError, OSError):
+                    return reward_items(self.job, named, self.tokenizer)
+        return []
 
     def _model(self) -> None:
         job, model, tokenizer = self.job, self.sources.model, self.sources.tokenizer
@@ -183,25 +197,28 @@ class _FactReader:
                 config = self.model.config if self.model is not None else None
                 with suppress(ArealError):  # a rule says what is wrong with its size
                     self.tokenizer = Tokenizer.from_dir(tokenizer, model_dir=model, fast=fast, config=config)
+        if self.tokenizer is not None and self.model is not None and self.job.spec.is_rl:
+            with self._at("spec.model.path"):
+                refuse_ends(self.tokenizer, self.model)
+                if told := ends_told(self.tokenizer):
+                    self.warnings.append(("spec.model.path", told, "Nothing, if this is meant: each of them ends."))
 
     def _rows(self, field: str, source: DatasetSource, parts: RecipeParts | None) -> None:
         """The rows of one source, the `number`-th of its split."""
         recipe, reward = self.sources.recipe, self.job.spec.reward
         split, _, number = field.removeprefix("spec.dataset.").partition(".sources.")
         named = source_from_spec(source, base_dir=Path("/"), recipe=recipe or Path("recipe"), split=split)
-        limit = _GENERATED
         match named:
             case JsonlSource(path):
                 if not path.exists():
                     return  # another rule's business
                 if not path.is_file():
                     raise DataError(f"{path} is no file", fix="Name a file of JSON rows, one a line.")
-                limit = _ROWS
             case RecipeSource():
-                self.unseen.append(f"dataset.{split}: the rows of the recipe are made when the run is prepared")
+                self._unread(field, "the rows of the recipe are made when the run is prepared")
                 return
             case HuggingFaceSource(path=name) if not Path(name).exists():
-                self.unseen.append(f"dataset.{split}: {name} on the Hugging Face hub")
+                self._unread(field, f"{name} on the Hugging Face hub")
                 return
             case ReasoningGymSource() | HuggingFaceSource():
                 pass
@@ -214,16 +231,13 @@ class _FactReader:
         seen = peek(
             named,
             required=required_columns(self.job, verifier, needed),
-            limit=limit,
-            seconds=_SECONDS,
+            limit=_GENERATED if isinstance(named, ReasoningGymSource) else ROWS,
             each=measure.measure,
         )
         self._told(field, seen.rows, measure)
         size = named.size if isinstance(named, ReasoningGymSource) else None  # where that is cheap to know
         rows = seen.rows if seen.whole else size
-        if not seen.whole:
-            of = f"of {rows:,} rows" if rows is not None else "rows"
-            self.unseen.append(f"dataset.{split}: only the first {seen.rows:,} {of} were read")
+        self._partly(split, seen, rows, measure)
         if split == "evaluation":
             self.facts = replace(self.facts, evaluation_rows=rows)
             return
@@ -236,11 +250,28 @@ class _FactReader:
         self.facts = replace(
             known,
             train_rows=rows,
-            train_columns=seen.columns if before[1] is None else seen.columns & before[1],
+            train_columns=_common(seen.columns, before[1], number),
             longest_prompt_tokens=longest,
             longest_prompt_place=place,
             prompts_too_long=known.prompts_too_long + measure.too_long,
         )
+
+    def _unread(self, field: str, why: str) -> None:
+        """A source that nobody can read here: rules that need its rows or columns say nothing."""
+        split = field.removeprefix("spec.dataset.").partition(".")[0]
+        self.unseen.append(f"dataset.{split}: {why}")
+        if split == "train":
+            self.facts = replace(self.facts, train_rows=None, train_columns=None)
+
+    def _partly(self, split: str, seen: DatasetPeek, rows: int | None, measure: RowMeasure) -> None:
+        """What of a dataset's rows wasn't looked at."""
+        if not seen.whole:
+            of = f"of {rows:,} rows" if rows is not None else "rows"
+            self.unseen.append(f"dataset.{split}: only the first {seen.rows:,} {of} were read")
+        if seen.told < seen.rows and measure.looks:
+            self.unseen.append(f"dataset.{split}: rows behind the first {seen.told:,} were read, but not rendered")
+        if not measure.looks and self.tokenizer is None and not self.faults:
+            self.unseen.append(f"dataset.{split}: rows were read, but not rendered: no tokenizer is on this machine")
 
     def _told(self, field: str, read: int, measure: RowMeasure) -> None:
         """What check says of the rows that it read."""
@@ -255,10 +286,10 @@ class _FactReader:
             words = f"{measure.too_long} of {read} rows read have prompts that leave no room for an answer: dropped"
             self.read_as.append((name, words))
 
-    def _engine_and_trainer(self) -> None:
-        """What both would say of the model."""
-        job, model = self.job, self.model
-        if model is None or any(place == "spec.model.path" for place, _ in self.faults):
+    def _engine_and_trainer(self, model: ModelFolder) -> None:
+        """What both would say of a model, by their own table: of the job's, or of a config.json in its place."""
+        job = self.job
+        if model is self.model and any(place == "spec.model.path" for place, _ in self.faults):
             return
         with self._at("spec.model.path"):
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
@@ -319,3 +350,10 @@ class _FactReader:
             self.unseen.append(f"rollout.agent.command: whether workers' image has {program}")
         if python is not None:
             self.unseen.append(f"rollout: whether workers' image has {python}")
+
+
+def _common(columns: frozenset[str], before: frozenset[str] | None, number: str) -> frozenset[str] | None:
+    """The columns that all sources so far have; None where one of them wasn't read."""
+    if number in ("", "0"):
+        return columns
+    return None if before is None else columns & before

@@ -6,6 +6,7 @@ first rows are encoded in any case, so that a template that can't render a row i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,16 +16,18 @@ import orjson
 
 from areal.admit.answers import BadRows
 from areal.data import Snapshot, prepare, source_from_spec
+from areal.data.adapters import read_rows
 from areal.data.prepare import LeftOut
 from areal.data.rows import Column, ColumnKey
-from areal.errors import ArealError, DataError
+from areal.data.source import HuggingFaceSource, JsonlSource, Source
+from areal.errors import ArealError, DataError, by_kind
 from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, other_opening, sequences_of
 from areal.workflow.prompt import prompt_of
-from areal.workflow.rows.forms import PROMPT_COLUMNS, form_name, prompt_row
+from areal.workflow.rows.forms import PROMPT_COLUMNS, answer_text, column_of, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
@@ -35,6 +38,8 @@ BAD_ROWS = "badrows.jsonl"
 _READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
 _FIRST_ROWS = 64
 _EXAMPLES = 2_000
+_ASKED_ROWS = 4  # of which a recipe's reward is asked
+_WRONG = "I don't know."
 _SPECIAL = 4  # tokens that a tokenizer may put around a text without a template
 
 
@@ -50,6 +55,31 @@ def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = (
     if verifier == "custom":
         columns += [ColumnKey(name, "the recipe's reward") for name in sorted(needed)]
     return columns
+
+
+def reward_items(job: RLJob, source: Source, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+    """Real rows of a job, each with its own expected answer and with a wrong one, as a reward service is given them.
+
+    None where no function of the recipe scores such rows, or where the source isn't on this machine.
+    """
+    here = isinstance(source, JsonlSource) or (isinstance(source, HuggingFaceSource) and Path(source.path).is_file())
+    scored = job.spec.is_rl and job.spec.reward.verifier is None and job.spec.rollout.workflow in _READS_PROMPT
+    if not here or not scored:
+        return []
+    items = []
+    for place, row, _ in itertools.islice(read_rows(source), _ASKED_ROWS):
+        if tokenizer is None:
+            text, ids = str(prompt_row(row).messages[-1]["content"]), [0]
+        else:
+            prompt = prompt_of(row, tokenizer, chat_template=job.spec.rollout.chat_template)
+            text, ids = prompt.text, prompt.ids.tolist()
+        right = answer_text(column_of(row, job.spec.reward.answer_field))
+        for answer in (right, _WRONG):
+            if isinstance(answer, str):
+                said = [0] if tokenizer is None else tokenizer.encode(answer, special=False).tolist()
+                asked = {"prompt": text, "completion": answer, "prompt_ids": ids, "completion_ids": said}
+                items.append({**asked, "row": row, "place": place})
+    return items
 
 
 def prepare_datasets(resolved: ResolvedJob, recipe: Path | None, say: Say) -> None:
@@ -133,7 +163,9 @@ class PromptLength:
         self.room = rollout.max_sample_tokens - rollout.sampling.max_new_tokens
         self._template = rollout.chat_template
         self._tokenizer = tokenizer
-        self._around = _bytes_around(tokenizer, self._template)  # what a chat template puts around a prompt
+        self._around: int | None = None  # what a chat template puts around a prompt; None where it takes no empty one
+        with suppress(ArealError):
+            self._around = _bytes_around(tokenizer, self._template)
 
     def tokens(self, row: Mapping[str, Any]) -> int:
         """Of a row's prompt. Raises DataError for a row without one."""
@@ -146,7 +178,7 @@ class PromptLength:
         except ArealError:
             return False
         texts = sum(len(message["content"].encode(errors="replace")) for message in chat.messages)
-        return chat.plain and texts + self._around <= self.room
+        return chat.plain and self._around is not None and texts + self._around <= self.room
 
 
 class LongPrompts:
@@ -167,7 +199,7 @@ class LongPrompts:
             if self._length.surely_fits(row) or self._length.tokens(row) <= self._length.room:
                 return None
         except ArealError as error:
-            raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
+            raise by_kind(error.kind, f"{place}: {error.message}", fix=error.fix) from error
         return f"prompts of more than {self._length.room} tokens"
 
 
@@ -183,10 +215,7 @@ class RowMeasure:
         self._tokenizer = tokenizer if looks else None
         self._length: PromptLength | None = None
         if self._tokenizer is not None and job.spec.is_rl:
-            try:
-                self._length = PromptLength(job, self._tokenizer)
-            except ArealError:
-                self._tokenizer = None
+            self._length = PromptLength(job, self._tokenizer)
         self.opening: tuple[str, str] | None = None
         if self._tokenizer is not None and job.spec.supervised is not None and self._tokenizer.has_chat_template:
             with suppress(ArealError):  # a row tells what the template refuses
@@ -196,6 +225,11 @@ class RowMeasure:
         self.longest: int | None = None  # tokens of a prompt
         self.place = ""
         self.too_long = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether it renders rows at all."""
+        return self._tokenizer is not None
 
     def measure_all(self, snapshot: Snapshot) -> None:
         """Every row of a prepared dataset, source by source."""
@@ -218,7 +252,7 @@ class RowMeasure:
             elif self._length is not None and (self._rows <= _FIRST_ROWS or not self._length.surely_fits(row)):
                 self._prompt(place, row, self._length)
         except ArealError as error:
-            raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
+            raise by_kind(error.kind, f"{place}: {error.message}", fix=error.fix) from error
 
     def _same_form(self, row: Mapping[str, Any]) -> None:
         form = form_name(row)

@@ -48,13 +48,14 @@ class ModelServer(GatewayServer):
         clock = asyncio.get_running_loop().time
         super().__init__(GatewayCore(Template(tokenizer), secret=secrets.token_bytes(32), clock=clock), tokenizer)
         self._engine = engine
+        self._ends = tuple(sorted(tokenizer.eos_ids))
         self._name = name
         self._key = key
         self._grammars = Grammars(
             tokenizer,
             self._gateway.template,
             engine.config.vocab,
-            engine.config.eos_token_ids or sorted(tokenizer.eos_ids),
+            self._ends,
         )
         self._unique = f"{name}.{secrets.token_hex(4)}"  # ids of calls never come again, in another server neither
         self._numbers = count()
@@ -76,7 +77,7 @@ class ModelServer(GatewayServer):
         context = self._engine.context
         name = f"{self._unique}.{next(self._numbers)}"
         limits = SessionLimits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
-        owner = EngineOwner(self._engine, asked, self._grammars if available() else None)
+        owner = EngineOwner(self._engine, asked, self._ends, self._grammars if available() else None)
         access = self.open(name, owner, limits, lives_s=_LIVES_S)
         return self._gateway.find(name, access.api_key)
 
@@ -129,12 +130,15 @@ class _ClosingResponse(Response):
 class EngineOwner:
     """Generates for one request. See `areal.gateway.http.Owner`."""
 
-    def __init__(self, engine: TorchEngine, asked: DialectRequest, grammars: Grammars | None = None) -> None:
-        """Raises Refused for sampling or a grammar that is none."""
+    def __init__(
+        self, engine: TorchEngine, asked: DialectRequest, ends: tuple[int, ...] = (), grammars: Grammars | None = None
+    ) -> None:
+        """`ends` are the tokens that end an answer. Raises Refused for sampling or a grammar that is none."""
         inner = asked.fields.get("sampling_params")
         self._fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else asked.fields
         self.sampling = _sampling(self._fields)
         self._engine = engine
+        self._ends = ends
         self._scored = asked.question.scored
         self._matcher = partial(grammars.matcher, self._fields, asked.question) if grammars is not None else None
         if self._matcher is not None:
@@ -147,17 +151,18 @@ class EngineOwner:
         room = self._engine.context - len(ids)
         if room <= 0:
             raise DataError(f"a prompt of {len(ids)} tokens fills the context of {self._engine.context}")
+        unending = self._fields.get("ignore_eos") is True
         params = SamplingParams(
             max_new_tokens=min(sampling.max_new_tokens, room),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
             stop=sampling.stop,
-            stop_token_ids=sampling.stop_token_ids,
+            stop_token_ids=(*sampling.stop_token_ids, *(() if unending else self._ends)),
             seed=draw if self._fields.get("seed") is not None else secrets.randbits(63),
             min_p=_number(self._fields, "min_p", 0.0, 0.0, 1.0),
             min_new_tokens=min(int(_number(self._fields, "min_tokens", 0.0, 0.0, 1e9)), sampling.max_new_tokens, room),
-            ignore_eos=self._fields.get("ignore_eos") is True,
+            ignore_eos=unending,
         )
         start = 0 if self._scored else -1
         matcher = self._matcher() if self._matcher is not None else None

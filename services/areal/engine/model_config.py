@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
-from areal.spec.model_families import EMBEDDED
+from areal.spec.model_families import EMBEDDED, file_end_ids
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ModelConfig:
             rope_theta=theta,
             llama3_rope=llama3,
             tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            eos_token_ids=_eos(raw, _read_json(path / "generation_config.json") or {}),
+            eos_token_ids=tuple(sorted(file_end_ids(raw, _read_json(path / "generation_config.json") or {}))),
         )
 
 
@@ -119,15 +119,3 @@ def _rope(raw: Mapping[str, Any], path: Path) -> tuple[float, Llama3Rope | None]
         f"the embedded engine does not implement rope type {kind} of {path}",
         fix="use generation.engine.type: sglang for this model",
     )
-
-
-def _eos(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ids that end a generation: of the model and of its generation defaults together, as SGLang has it."""
-    ids: set[int] = set()
-    for source in (config, generation):
-        value = source.get("eos_token_id")
-        if isinstance(value, int):
-            ids.add(value)
-        elif isinstance(value, list):
-            ids.update(int(item) for item in value)
-    return tuple(sorted(ids))

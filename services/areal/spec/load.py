@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from areal.errors import ConfigError
 from areal.spec.job import RLJob
 from areal.spec.migration import old_fields
 from areal.spec.overrides import apply_overrides
@@ -16,6 +17,17 @@ from areal.yaml_file.document import Document, read_document
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
 _REWRITES = "it moves the fields and keeps the comments"
 _APPLY = "and apply that: docs/migration.md says how."
+_ELSEWHERE = {  # keys by which a configuration of another framework is known
+    "an AReaL configuration": (
+        {"actor", "gconfig"},
+        {"actor", "rollout"},
+        {"allocation_mode"},
+        {"experiment_name", "trial_name"},
+    ),
+    "a configuration of verl": ({"actor_rollout_ref"}, {"data", "actor", "algorithm"}),
+    "arguments of TRL": ({"model_name_or_path"}, {"per_device_train_batch_size"}),
+    "arguments of OpenRLHF": ({"pretrain", "rollout_batch_size"}, {"pretrain", "prompt_data"}),
+}
 _SERVERS_METADATA = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
     "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
@@ -33,6 +45,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> RLJob:
 
 def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
     """The same for a document that was read before. One that a cluster gave is read like its author's."""
+    _refuse_foreign(document)
     values = deepcopy(_without_servers(document.values))  # overrides are written into it
     origins, problems = apply_overrides(values, overrides)
     problems += [
@@ -63,6 +76,18 @@ def job_from_object(values: Mapping[str, Any]) -> RLJob:
         cleaned, places, f"RLJob {name}", f"Rewrite its file by `areal check --rewrite FILE` ({_REWRITES}) {_APPLY}"
     )
     return refuse_invalid(RLJob, cleaned, places, f"RLJob {name}", fix=_FIX)
+
+
+def _refuse_foreign(document: Document) -> None:
+    """Raise ConfigError for a configuration of another framework, with the command that makes a job of it."""
+    keys = document.values.keys()
+    if keys & {"apiVersion", "kind", "spec"}:
+        return
+    for what, known in _ELSEWHERE.items():
+        if any(each <= keys for each in known):
+            raise ConfigError(
+                f"{document.path} is {what}, no job file", fix=f"Make a job of it: areal convert {document.path}"
+            )
 
 
 def _refuse_old(values: Mapping[str, Any], places: Mapping[str, str], source: str, fix: str) -> None:

@@ -26,17 +26,79 @@ WITHOUT_SCORES = ("granite",)
 TIED = ("gemma", "gemma3_text", "smollm3", "starcoder2")
 """Families whose output layer is the embedding unless config.json says otherwise."""
 
-_LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+OTHER_BLOCKS = (
+    "blt", "falcon", "gpt_bigcode", "hrm_text", "llama4", "llama4_text", "mllama", "mllama_text_model",
+)  # fmt: skip
+"""Families whose transformer blocks have other names than the trainer's."""
+
+OTHER_HEADS = (
+    "camembert", "data2vec-text", "electra", "ernie", "modernbert-decoder", "phi", "roberta", "roberta-prelayernorm",
+    "roc_bert", "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Families whose output layer is more than a matrix."""
+
+OTHER_ATTENTION = (
+    "big_bird", "bigbird_pegasus", "bloom", "codegen", "cpmant", "git", "gpt_neox_japanese", "gptj", "granite_swa",
+    "megatron-bert", "mpt", "mvp", "rembert", "roformer", "trocr", "xglm", "xlstm",
+)  # fmt: skip
+"""Families whose attention Hugging Face's library computes in one way only, which the trainer doesn't use."""
+
+LIBRARY = frozenset((
+    "afmoe", "apertus", "arcee", "aria_text", "axk1", "axk2", "bamba", "bart", "bert", "bert-generation", "big_bird",
+    "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "blenderbot-small", "bloom", "blt", "camembert", "codegen",
+    "cohere", "cohere2", "cohere2_moe", "cohere_compass_text", "cpmant", "ctrl", "cwm", "data2vec-text", "dbrx",
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "diffllama", "doge", "dots1", "electra", "emu3",
+    "ernie", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flex_olmo",
+    "fuyu", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_assistant",
+    "gemma4_text", "gemma4_unified", "gemma4_unified_assistant", "gemma4_unified_text", "git", "glm", "glm4",
+    "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "got_ocr2", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox",
+    "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
+    "granitemoehybrid", "granitemoeshared", "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3",
+    "hy_v4", "hyperclovax", "inkling_text", "jais2", "jamba", "jetmoe", "kimi_linear", "laguna", "lfm2", "lfm2_moe",
+    "llama", "llama4", "llama4_text", "longcat_flash", "mamba", "mamba2", "marian", "mbart", "megatron-bert", "mellum",
+    "mimo_v2_flash", "minicpm3", "minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral",
+    "mixtral", "mllama", "modernbert-decoder", "moshi", "mpt", "musicgen", "musicgen_melody", "mvp", "nanochat",
+    "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "openai-gpt", "opt", "pegasus",
+    "persimmon", "phi", "phi3", "phi4_multimodal", "phimoe", "plbart", "prophetnet", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen4_exp",
+    "qwen4_exp_text", "recurrent_gemma", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert",
+    "roformer", "rwkv", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "trocr", "vaultgemma",
+    "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xlstm", "xmod", "youtu", "zamba", "zamba2",
+    "zaya",
+))  # fmt: skip
+"""Families that Hugging Face's library has a causal language model of. Another that names Python code (`auto_map`)
+needs that code, which isn't run here."""
+
+OWN_CODE = (
+    "baichuan",
+    "bailing_moe",
+    "chatglm",
+    "internlm2",
+    "internvl_chat",
+    "kimi_vl",
+    "mimo",
+    "nemotron-nas",
+    "qwen",
+)
+"""Families known to need it, also where a configuration doesn't say so."""
+
+_UNTRAINED = {
+    "names its transformer blocks otherwise than this trainer expects": OTHER_BLOCKS,
+    "has an output layer that is more than a matrix": OTHER_HEADS,
+    "has an attention that this trainer doesn't compute": OTHER_ATTENTION,
+}
+_LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
 _RECURRENT = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
+_STATE = ("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "linear_attn_config", "hybrid_override_pattern")
 
 
 def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when the trainer would compute a model of this configuration wrongly, or publish it so.
 
-    `where` names the model in the message. What only the loaded model shows (a bias of the output layer, the names of
-    its blocks) is the trainer's to refuse.
+    `where` names the model in the message. What the loaded model shows (a bias of the output layer, the names of its
+    blocks) is in this table, too: the trainer refuses by it before it loads anything.
     """
     named = config.get("architectures") or []
     if named and not str(named[0]).endswith("ForCausalLM"):
@@ -44,6 +106,20 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if not kind:
         raise DataError(f"{where} has no model_type in its config.json", fix="save the model again")
+    for why, families in _UNTRAINED.items():
+        if kind in families:
+            raise DataError(f"{where}: the family {kind} {why}", fix="use a model of another family")
+    if kind in OWN_CODE or (config.get("auto_map") and kind not in LIBRARY):
+        raise DataError(
+            f"{where}: the family {kind} is loaded by code of its own, which isn't run here",
+            fix="use a model of a family that transformers has",
+        )
+    if method := config.get("quantization_config"):
+        named = method.get("quant_method") if isinstance(method, Mapping) else None
+        raise DataError(
+            f"{where} is quantised{f' ({named})' if named else ''}: quantised weights can't be trained",
+            fix="use the model's unquantised weights, and remove quantization_config where they are such already",
+        )
     for name in _LOGIT_SCALES:
         if config.get(name) not in (None, 1, 1.0):
             raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
@@ -55,7 +131,8 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
             fix="use a dense model of the family",
         )
     layers = {str(layer) for layer in config.get("layer_types") or ()}
-    strange = sorted(layers.difference(_ATTENTION)) or [str(kind)] * (kind in _RECURRENT)
+    recurrent = kind in _RECURRENT or any(config.get(name) for name in _STATE)
+    strange = sorted(layers.difference(_ATTENTION)) or [str(kind)] * recurrent
     if strange:
         raise DataError(
             f"{where} has layers of {', '.join(strange)}, which carry one sequence's state into the next of a row",
@@ -88,6 +165,15 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a config.json says of the language model: a wrapper's `text_config` before its own entries."""
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, Mapping) else config
+
+
+def file_end_ids(*files: Mapping[str, Any]) -> frozenset[int]:
+    """Ids that end an answer by a model's config.json and generation_config.json: of both together, as SGLang has it;
+    a wrapper's own and its text part's."""
+    parts = [part for file in files for part in (file, file.get("text_config")) if isinstance(part, Mapping)]
+    named = [part.get("eos_token_id") for part in parts]
+    ids = [number for value in named for number in (value if isinstance(value, list) else [value])]
+    return frozenset(number for number in ids if isinstance(number, int) and not isinstance(number, bool))
 
 
 def is_tied(config: Mapping[str, Any]) -> bool | None:

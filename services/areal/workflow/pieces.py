@@ -34,7 +34,8 @@ class Pieces:
         return self._byte_level or self._metaspace
 
     def __call__(self, token: int) -> bytes:
-        """The bytes that `token` stands for; its number in brackets when the vocabulary doesn't have it."""
+        """The bytes that `token` stands for; none, as in `Tokenizer.decode`, where the vocabulary lacks it: a
+        model's may be padded beyond its tokenizer's."""
         found = self._known.get(token)
         if found is None:
             found = self._known[token] = self._look_up(token)
@@ -45,7 +46,7 @@ class Pieces:
             return self._special[token].encode()
         name = self._fast.id_to_token(token)
         if name is None:
-            return f"<{token}>".encode()
+            return b""
         if self._byte_level:
             alphabet = _alphabet()
             return b"".join(alphabet.get(letter, letter.encode()) for letter in name)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
+from areal.spec.model_families import file_end_ids, text_part
 from areal.values.generation import Ids, as_ids
 from areal.workflow.pieces import Pieces
 
@@ -37,7 +40,7 @@ class Tokenizer:
         self._special = dict(special)
         self._compiled: Any = None
         self._pieces: Pieces | None = None
-        self.eos_ids = frozenset(int(token) for token in eos_ids)
+        self.given_eos_ids = frozenset(int(token) for token in eos_ids)  # by the model's files
         self.vocab_size = vocab_size  # of the model: ids below it are valid
         self.digest = digest  # of tokenizer.json and the chat template
 
@@ -66,20 +69,21 @@ class Tokenizer:
             for key in ("bos_token", "eos_token", "pad_token", "unk_token")
             if (text := _token_text(settings.get(key)))
         }
-        eos = _as_list(config.get("eos_token_id")) + _as_list(
-            _read_json(model / "generation_config.json").get("eos_token_id")
-        )
+        eos = set(file_end_ids(config, _read_json(model / "generation_config.json")))
         if "eos_token" in special and (known := fast.token_to_id(special["eos_token"])) is not None:
-            eos.append(known)
+            eos.add(known)
         size = fast.get_vocab_size(with_added_tokens=True)
-        vocab_size = int(config.get("vocab_size", size))
+        vocab_size = int(text_part(config).get("vocab_size", size))
         if vocab_size < size:
             raise DataError(
                 f"the tokenizer in {directory} has {size} tokens but the model in {model} only {vocab_size}",
                 fix="use the tokenizer that the model was trained with",
             )
         digest = hashlib.sha256(file.read_bytes() + (template or "").encode()).hexdigest()
-        return cls(fast, eos_ids=eos, vocab_size=vocab_size, chat_template=template, special=special, digest=digest)
+        eos = {number for number in eos if 0 <= number < vocab_size}  # an engine knows no other
+        return cls(
+            fast, eos_ids=sorted(eos), vocab_size=vocab_size, chat_template=template, special=special, digest=digest
+        )
 
     @property
     def vocabulary(self) -> dict[int, str]:
@@ -96,6 +100,27 @@ class Tokenizer:
         """The text of the chat template."""
         return self._template_text
 
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end an answer: those of the model's files and the one that the chat template writes behind
+        it. Every request to an engine names them, so that all engines end alike."""
+        end = self._fast.token_to_id(self.written_end or "")
+        return self.given_eos_ids if end is None else self.given_eos_ids | {int(end)}
+
+    @cached_property
+    def written_end(self) -> str | None:
+        """The first control token that the chat template writes behind an answer; None where it writes none."""
+        control = sorted(self.added_texts, key=len, reverse=True)
+        if self._template_text is None or not control:
+            return None
+        chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": _TURN_MARK}]
+        try:
+            behind = self.render_chat(chat, generation_prompt=False).partition(_TURN_MARK)[2]
+        except DataError:
+            return None
+        found = re.search("|".join(map(re.escape, control)), behind)
+        return found[0] if found else None
+
     @property
     def end_texts(self) -> list[str]:
         """The texts of the tokens that end an answer."""
@@ -108,7 +133,7 @@ class Tokenizer:
         None when there is none.
         """
         named = self._fast.token_to_id(self._special.get("eos_token", ""))
-        return int(named) if named is not None else min(self.eos_ids, default=None)
+        return int(named) if named is not None else min(self.given_eos_ids, default=None)
 
     def encode(self, text: str, *, special: bool = True) -> Ids:
         """Token ids `[tokens]`; with `special`, also the ones that the tokenizer puts around a text."""
@@ -123,7 +148,7 @@ class Tokenizer:
         """The same tokenizer with another chat template."""
         return Tokenizer(
             self._fast,
-            eos_ids=sorted(self.eos_ids),
+            eos_ids=sorted(self.given_eos_ids),
             vocab_size=self.vocab_size,
             chat_template=text,
             special=self._special,
@@ -281,12 +306,6 @@ def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
 def _token_text(value: Any) -> str:
     """Tokenizer settings hold special tokens as texts or as objects with a `content`."""
     return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
-
-
-def _as_list(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
 
 
 def _read_json(path: Path) -> dict[str, Any]:

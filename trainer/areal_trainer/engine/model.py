@@ -148,12 +148,12 @@ def empty_model(path: Path, attention: Attention = "dense", *, fp32_head: bool =
         raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
     refuse_untrainable(config_json(path), str(path))
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # it would ask, and wait
         with torch.device("meta"), no_init_weights():
             made: Any = AutoModelForCausalLM
             lm = made.from_config(config, dtype=torch.float32, attn_implementation=_IMPLEMENTATIONS[attention])
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
+        raise DataError(f"the model in {path} can't be loaded: {error!r}", fix="check its files") from error
     return PolicyModel(lm, fp32_head)
 
 

@@ -282,7 +282,7 @@ class GenerationClient:
                 max_new_tokens=made.remaining,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
-                stop_token_ids=sampling.stop_token_ids,
+                stop_token_ids=sorted({*sampling.stop_token_ids, *(() if sampling.ignore_eos else self._eos_ids)}),
                 stop=sampling.stop,
                 seed=ask.seed,
                 min_new_tokens=min(max(0, sampling.min_new_tokens - made.tokens), made.remaining),

@@ -36,6 +36,12 @@ def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
             fix="write `def reward(prompt, completions, prompt_ids, completion_ids, **row)` in it",
         )
 
+    return judge_of(reward, counted)
+
+
+def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) -> Callable[[Any], Any]:
+    """What judges one item by a recipe's `reward`; `counted` are the weights of its parts."""
+
     def judge(payload: dict[str, Any]) -> list[Any]:
         row = payload["row"]
         for name in REWARD_ARGUMENTS:
