@@ -159,6 +159,27 @@ def test_a_command_with_a_file_and_overrides_of_its_keys(tmp_path):
     assert "a.b" in draft.foreign.values
 
 
+def test_what_is_given_comes_before_interpolations(tmp_path):
+    """An overridden path is everybody's who refers to it, and a resolver that runs code can be replaced."""
+    (tmp_path / "rl.yaml").write_text(
+        "actor: {path: a/b, backend: 'fsdp:d1'}\nref: {path: '${actor.path}'}\ntokenizer_path: '${oc.env:X}'\n"
+        "train_dataset: {path: '???', batch_size: 8}\ngconfig: {n_samples: 2}\n"
+    )
+    given = ["actor.path=c/d", "tokenizer_path=${actor.path}", "train_dataset.path=x/y"]
+    values = convert(tmp_path / "rl.yaml", None, given, rows=80).foreign.values
+    assert (values["ref.path"], values["tokenizer_path"]) == ("c/d", "c/d")
+    with pytest.raises(ConfigError, match=r"\?\?\? \(for train_dataset.path\)"):
+        convert(tmp_path / "rl.yaml", None, given[:2])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("my-dpo.yaml", "DPO"), ("sft_config.yaml", "SFT"), ("run.yaml", "SFT")])
+def test_a_yaml_file_of_trl_is_of_the_training_that_its_name_says(name, kind, tmp_path):
+    (tmp_path / name).write_text("model_name_or_path: a/b\ndataset_name: x/y\nmax_steps: 5\nnum_processes: 2\n")
+    draft = convert(tmp_path / name)
+    assert draft.spec["training"]["name"] == kind
+    assert any("doesn't say which one" in what for what in draft.decisions) == (name == "run.yaml")
+
+
 def test_python_is_read_and_computed_values_are_marked():
     text = "from trl import SFTConfig\nN = 4\nSFTConfig(a=N, b=-1, c=[N, 'x'], d=N * 2, e=args.f, **{'g': True})"
     values = read_calls(text, HERE).values

@@ -6,6 +6,8 @@ generation; here in groups.
 
 from __future__ import annotations
 
+import re
+
 from areal.convert.draft import Carried
 from areal.convert.targets import JobDraft, on_or_off
 from areal.errors import ConfigError
@@ -113,7 +115,8 @@ def translate(draft: JobDraft) -> None:
 
 def _kind(draft: JobDraft) -> str:
     task = draft.foreign.task
-    kind = _KINDS.get(task) or _KINDS.get(task.partition("_")[0])
+    names = [task, task.partition("_")[0], *re.split(r"[-_.]", draft.foreign.file.stem if not task else "")]
+    kind = next((_KINDS[name] for name in names if name in _KINDS), None)
     if kind is None and task and not draft.has("per_device_train_batch_size"):
         raise ConfigError(
             f"{draft.foreign.file} trains by {task}, which has no equivalent here",

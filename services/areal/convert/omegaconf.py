@@ -34,6 +34,8 @@ def _resolve(value: Any, root: Mapping[str, Any], place: tuple[str, ...], file: 
         return {name: _resolve(inner, root, (*place, str(name)), file, depth) for name, inner in value.items()}
     if isinstance(value, list):
         return [_resolve(inner, root, (*place, str(k)), file, depth) for k, inner in enumerate(value)]
+    if value == "???":  # a value that must be given
+        return f"{UNSET}???{UNSET}"
     if not isinstance(value, str) or "${" not in value:
         return value
     if depth > _DEEPEST:

@@ -49,19 +49,19 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     pairs = [tuple(each.split("=", 1)) for each in given if "=" in each]
     if len(pairs) < len(given):
         raise ConfigError(f"{given} are no KEY=VALUE", fix="Write NNODES=1 or data.train_batch_size=512.")
+    over = {name: _value(value) for name, value in pairs}
     if file.suffix in (".yaml", ".yml", ".json"):
-        found = _of_values(file, parse_document(text, file).values, framework)
-    elif file.suffix == ".py":
-        found = _of_python(file, text, framework)
-    else:
-        found = _of_script(file, text, framework, {name: value for name, value in pairs if "." not in name})
-    over = {name: _value(value) for name, value in pairs if found.framework != "script"}
-    if file.suffix == ".sh":
-        over = {name: value for name, value in over.items() if "." in name or name in found.values}
-    return Foreign(file, found.framework, {**found.values, **over}, found.task, found.rewards)
+        return _of_values(file, parse_document(text, file).values, framework, over)
+    if file.suffix == ".py":
+        return _of_python(file, text, framework, over)
+    variables = {name: value for name, value in pairs if "." not in name}
+    return _of_commands(file, read_commands(text, variables), framework, over)
 
 
-def _of_values(file: Path, values: Mapping[str, Any], framework: str | None) -> Foreign:
+def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: Mapping[str, Any]) -> Foreign:
+    """A tree of keys. What is given comes before interpolations are resolved, as in a command line."""
+    for name, value in over.items():
+        _set(values, name.split("."), value)
     keys = flat(values)
     framework = framework or next(
         (
@@ -76,11 +76,7 @@ def _of_values(file: Path, values: Mapping[str, Any], framework: str | None) -> 
     return Foreign(file, framework, flat(resolved(values, file)) if framework in ("areal", "verl") else keys)
 
 
-def _of_script(file: Path, text: str, framework: str | None, variables: Mapping[str, str]) -> Foreign:
-    return _of_commands(file, read_commands(text, variables), framework)
-
-
-def _of_commands(file: Path, commands: list[list[str]], framework: str | None) -> Foreign:
+def _of_commands(file: Path, commands: list[list[str]], framework: str | None, over: Mapping[str, Any]) -> Foreign:
     """The first command that starts a training of a framework that is known."""
     for command in commands:
         for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
@@ -90,7 +86,7 @@ def _of_commands(file: Path, commands: list[list[str]], framework: str | None) -
                 continue
             words = command[at + 1 :]
             started = next((group for group in task.groups() if group), words[0] if words else "")
-            return _of_words(file, str(name), started, words, _processes(command[:at]))
+            return _of_words(file, str(name), started, words, {**_processes(command[:at]), **over})
     raise _unknown(file)
 
 
@@ -103,15 +99,22 @@ def _processes(launcher: list[str]) -> dict[str, Any]:
     return {} if {"accelerate", "torchrun", "deepspeed"} & set(launcher) else {"num_processes": 1}
 
 
-def _of_words(file: Path, framework: str, task: str, words: list[str], launch: dict[str, Any]) -> Foreign:
-    """The keys that a command gives, and those of the file that it names."""
+def _of_words(file: Path, framework: str, task: str, words: list[str], over: dict[str, Any]) -> Foreign:
+    """The keys that a command gives, and those of the file that it names; `over` comes on top of its own keys.
+
+    A name without a dot may be a variable of the script: it is a key only where the command has it.
+    """
     flags, keys = dict(_flags(words)), dict(_pairs(words))
+    own = {name for name in over if "." in name or name in (flags if framework in ("trl", "openrlhf") else keys)}
+    own |= {"num_processes"} & over.keys() if framework == "trl" else set()
+    over = {name: value for name, value in over.items() if name in own}
+    keys |= over
     config = _config(file, framework, flags)
-    own = ("config", "config-name", "config-path") if config is not None else ()
-    values: dict[str, Any] = {"areal": {}, "verl": keys, "openrlhf": flags, "trl": {**launch, **flags}}[framework]
+    named = ("config", "config-name", "config-path") if config is not None else ()
+    values: dict[str, Any] = {"areal": {}, "verl": keys}.get(framework, {**flags, **over})
     if framework == "verl":
         values |= {name: value for name, value in flags.items() if name.startswith("config")}
-    values = {name: value for name, value in values.items() if name not in own}
+    values = {name: value for name, value in values.items() if name not in named}
     if config is None:
         return Foreign(file, framework, values, task)
     tree = parse_document(config.read_text(), config).values
@@ -188,7 +191,7 @@ def _value(text: str) -> Any:
     return text if isinstance(value, dict) and not text.startswith("{") else value
 
 
-def _of_python(file: Path, text: str, framework: str | None) -> Foreign:
+def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, Any]) -> Foreign:
     calls: Calls = read_calls(text, file)
     if framework not in (None, "trl"):
         raise ConfigError(f"{file}: Python is read of TRL's scripts only", fix="Convert the YAML or the launch script.")
@@ -199,14 +202,14 @@ def _of_python(file: Path, text: str, framework: str | None) -> Foreign:
     for found in _COMMAND_LINE.finditer(calls.doc):
         commands = read_commands(found[0])
         try:
-            line = _of_commands(file, commands, "trl")
+            line = _of_commands(file, commands, "trl", {})
         except ConfigError:
             continue
         if len(line.values) > 1:
             values = {**line.values, **values} if calls.task else {**values, **line.values}
             task = task or line.task
             break
-    return Foreign(file, "trl", values, task or file.stem, calls.rewards)
+    return Foreign(file, "trl", {**values, **over}, task or file.stem, calls.rewards)
 
 
 def _unknown(file: Path) -> ConfigError:
