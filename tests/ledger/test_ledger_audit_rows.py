@@ -100,3 +100,16 @@ def test_a_run_without_a_step_has_no_uses(tmp_path: Path) -> None:
     begun(tmp_path, 1, 0)
     report = audit(tmp_path)
     assert (report.ok, report.used, report.pending, report.lost) == (True, None, 6, [])
+
+
+def test_rows_of_one_source_are_used_equally_often_and_not_as_often_as_those_of_another(tmp_path: Path) -> None:
+    log = EvidenceLog(tmp_path / "evidence", 1)
+    log.start(0, batch_groups=4, group_size=1, fixed=FixedRows(rows=3, positions=8, sources=(1, 2)))
+    log.trained(0, positions(0, 1, 2, 3, rows={0: 0, 1: 1, 2: 0, 3: 2}))
+    log.trained(1, positions(4, 5, 6, 7, rows={4: 0, 5: 1, 6: 0, 7: 1}))
+    assert audit(tmp_path, finished=True).problems == ["rows are used 1 to 3 times, where 2 were asked of each"]
+    again = EvidenceLog(tmp_path / "evidence", 2)
+    again.start(1, batch_groups=4, group_size=1, fixed=FixedRows(rows=3, positions=8, sources=(1, 2)))
+    again.trained(1, positions(4, 5, 6, 7, rows={4: 0, 5: 1, 6: 0, 7: 2}))
+    again.finished(2)
+    assert audit(tmp_path).ok

@@ -117,6 +117,11 @@ LOUD: dict[str, tuple[dict[str, Any], str]] = {
     "two systems": (
         {"messages": [{"role": "system", "content": "a"}, ASKED], "system": "b", "answer": "15"}, "two system messages"
     ),
+    "a refusal": ({"messages": [ASKED, {"role": "assistant", "content": "15", "refusal": "no"}]}, "refusal isn't"),
+    "a picture of a message": ({"messages": [{**ASKED, "images": ["a.png"]}], "answer": "15"}, "images isn't empty"),
+    "a chat as Python prints it": ({"prompt": str([ASKED]), "answer": "15"}, "as Python prints it"),
+    "a preference in numbers": ({"prompt": "7 + 8?", "completion": "15", "label": 0}, "unpaired preference"),
+    "a preference in words": ({"prompt": "7 + 8?", "completion": "15", "label": "False"}, "unpaired preference"),
     "an empty prompt": ({"prompt": "", "answer": "15"}, "the prompt is empty"),
 }  # fmt: skip
 

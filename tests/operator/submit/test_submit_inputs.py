@@ -138,3 +138,23 @@ def test_digesting_tells_how_far_it_is(tmp_path):
     told: list[int] = []
     trees = digest_all(sources, "inputs", told.append)
     assert sum(told) == inputs.total_size(sources) == sum(tree.size for tree in trees)
+
+
+def test_each_of_several_sources_is_sent_a_pattern_with_the_files_that_fit_it(tmp_path):
+    sources = "[{jsonl: train.jsonl, weight: 2}, {huggingFace: {path: 'shards/*.jsonl'}}, {jsonl: pvc://sets/a.jsonl}]"
+    job = job_in(tmp_path, f"dataset.train={{sources: {sources}}}")
+    (tmp_path / "shards").mkdir()
+    for name in ("1.jsonl", "2.jsonl", "notes.md"):
+        (tmp_path / "shards" / name).write_text('{"prompt": "1", "answer": "1"}\n')
+    trees = trees_of(job, tmp_path)
+    assert [file.path for file in trees[-1].files] == ["1.jsonl", "2.jsonl"]
+    made = on_cluster(job, "team-a", "digits-run", trees, ("digits-recipe", "recipe.py"), "custom")
+    first, second, third = made["spec"]["dataset"]["train"]["sources"]
+    assert first["jsonl"].startswith("pvc://digits-run/inputs/train-")
+    assert first["weight"] == 2
+    assert second["huggingFace"]["path"].endswith("/*.jsonl")
+    assert third == {"jsonl": "pvc://sets/a.jsonl"}
+    recipe = "def reward(**row):\n    return 1.0\n"
+    resolved = resolve_for_pods(job_from_object(made), namespace="team-a", uid="u-1", recipe_source=recipe)
+    places = [source.jsonl or source.hugging_face.path for source in resolved.dataset.named.values()]
+    assert all(place.startswith("/areal/claims/") for place in places[:3])

@@ -23,6 +23,7 @@ _MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
 _SYSTEMS = ("system", "system_prompt")
 PROMPT_COLUMNS = ("messages", *TEXT_PROMPTS, *_CHATS[1:], "instruction", "input")
 """Any of these can be a row's prompt."""
+_PYTHON_CHAT = re.compile(r"\s*\[\s*\{\s*'(role|content|from|value)'\s*:")
 _HUMAN_MARK = re.compile(r"\n\n(Human|Assistant):")
 
 
@@ -237,6 +238,8 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
 
 def _asked(text: str) -> list[Message]:
     """A text prompt as messages: a user's, or a dialogue with hh-rlhf's marks, whose answer is still to come."""
+    if _PYTHON_CHAT.match(text):
+        raise DataError("the prompt is a chat as Python prints it, no JSON", fix="write it by json.dumps, or as a list")
     if not text.startswith("\n\nHuman:"):
         return [{"role": "user", "content": text}]
     messages = _dialogue(text)
@@ -377,7 +380,7 @@ def _refuse_unused(row: Mapping[str, Any]) -> None:
         )
     if isinstance(completions, list) and any(isinstance(entry, Mapping) for entry in completions):
         raise DataError("column completions has several scored completions", fix="make pairs of them first")
-    if isinstance(row.get("label"), bool) and row.get("completion") is not None:
+    if str(row.get("label")).lower() in ("true", "false", "0", "1") and row.get("completion") is not None:
         raise DataError(
             "label: an unpaired preference (KTO), which no training here uses",
             fix="drop the column to train completions, with label true alone",

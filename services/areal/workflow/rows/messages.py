@@ -32,6 +32,7 @@ _CALLING_ROLES = ("function_call", "tool_call")  # the turn's text is the call's
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _MEDIA = ("image", "audio", "video", "file", "document")
+_UNREAD_KEYS = ("refusal", "image", "images", "audio", "audios", "video", "videos")
 _JSON_TYPES = {
     "str": "string", "int": "integer", "float": "number", "bool": "boolean",
     "list": "array", "tuple": "array", "set": "array", "dict": "object", "any": "string",
@@ -178,6 +179,9 @@ def _read(entry: Any, place: str, reader: MessageReader) -> None:
         raise PlaceError(
             f"{place}.{key}", f"is {named!r}", fix="roles are system, user, assistant and tool (and ShareGPT's names)"
         )
+    unread = next((name for name in _UNREAD_KEYS if given.get(name)), None)
+    if unread is not None:
+        raise DataError(f"{place}.{unread} isn't empty, and no text chat has it", fix="drop the key, or such rows")
     spot = next((name for name in ("content", "value", "parts") if name in given), "content")
     content, own_place = given.get(spot), f"{place}.{spot}"
     calls = _calls_of(given, place, reader)
