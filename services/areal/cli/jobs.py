@@ -42,6 +42,50 @@ def run(
 
 
 @app.command(
+    epilog="Examples:\n\n  areal study staleness job.yaml --seeds 3\n\n  areal study sweep job.yaml --sweep "
+    "optimizer.learningRate=1e-5,3e-5,1e-4 --seeds 3 --halving\n\n  areal study sweep job.yaml --sweep "
+    "algorithm.groupSize=4,8,16 --sweep algorithm.clipLow=0.1,0.2,0.3 --random 5",
+)
+def study(
+    what: Annotated[
+        str, typer.Argument(metavar="staleness|sweep", help="η with and without correction, or any sweep.")
+    ],
+    job: JobFile,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where its runs live; runs/<name>-study unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what isn't complete.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier study there is moved aside.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Run each variant with so many seeds.")] = 3,
+    eta: Annotated[str, typer.Option(help="staleness: which η, beside an unbounded one.")] = "0,1,2,4,8,16",
+    sweep: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=A,B,C", help="sweep: a variant for each value; again to combine.")
+    ] = None,
+    random: Annotated[int, typer.Option(min=0, help="sweep: only so many of the combinations, drawn at random.")] = 0,
+    halving: Annotated[
+        bool, typer.Option("--halving", help="sweep: stop the worse half early, again and again (successive halving).")
+    ] = False,
+) -> None:
+    """Run variants of a job with several seeds, say first what that costs, rank them with 95 % intervals, draw them."""
+    from areal.errors import ConfigError
+    from areal.local.console import lossy_console
+    from areal.local.staging import StagingRequest
+    from areal.local.study import etas_of, grid, run_study, staleness
+
+    if what not in ("staleness", "sweep") or (what == "sweep") != bool(sweep):
+        raise ConfigError(
+            f"`areal study {what}` {'with' if sweep else 'without'} --sweep is no study",
+            fix="write `areal study staleness JOB.yaml`, or `areal study sweep JOB.yaml --sweep FIELD=A,B,C`",
+        )
+    plan = (
+        staleness(seeds, etas_of(eta))
+        if what == "staleness"
+        else grid(sweep or (), seeds, draw=random, halving=halving)
+    )
+    request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
+    raise typer.Exit(run_study(request, plan, lossy_console()))
+
+
+@app.command(
     epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json\n\n  "
     "areal check --rewrite old.yaml",
 )

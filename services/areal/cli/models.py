@@ -1,4 +1,4 @@
-"""Commands that are modules with parsers of their own: they run as processes, so that torch never comes into this."""
+"""Commands that begin something: a project; and, as processes of their own because of torch, a model, a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +19,25 @@ from areal.errors import BugError, ConfigError
 _PASSED_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = commands()
+
+
+@app.command(
+    "new",
+    epilog="Examples:\n\n  areal new task sums\n\n  areal new environment game --model models/Qwen3-0.6B",
+)
+def new_project(
+    kind: Annotated[str, typer.Argument(metavar="task|reward|environment|agent", help="What is to be written.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; its last part names the job.")],
+    model: Annotated[str | None, typer.Option(help="A model of your own, instead of a small new one.")] = None,
+) -> None:
+    """Begin a project: recipe, job, a test of the recipe, and a small task that trains as it is on two CPU cores."""
+    from areal.local.starter import KINDS, begin
+
+    if kind not in KINDS:
+        raise ConfigError(f"there is no project {kind!r}", fix=f"name one of {', '.join(KINDS)}")
+    for file in begin(kind, directory, model):
+        print(file)
+    print(f"next: cd {directory}, and follow README.md")
 
 
 @app.command(

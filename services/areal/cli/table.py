@@ -12,6 +12,8 @@ from typing import Any
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("areal.cli.jobs", "Run a job on this machine, and watch it."),
+    "new": ("areal.cli.models", "Begin a project of your own that trains as it is."),
+    "study": ("areal.cli.jobs", "Run variants with several seeds, and rank them."),
     "check": ("areal.cli.jobs", "Validate a job file and explain it."),
     "convert": ("areal.cli.convert", "Turn a configuration of AReaL, verl, TRL or OpenRLHF into a job."),
     "prepare": ("areal.cli.jobs", "Write the snapshots of a job's datasets."),

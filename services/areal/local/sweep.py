@@ -105,7 +105,7 @@ def run_sweep(
     worst, failures = int(ExitCode.DONE), []
     for number, one in enumerate(wanted, 1):
         place = directory / one.name
-        if _complete(place):
+        if _complete(place, jobs[one.name]):
             continue
         console.print(f"\n{number} of {len(wanted)}: {one.name}", style="bold", highlight=False, markup=False)
         began = RunLayout(place).resolved.exists()
@@ -152,9 +152,16 @@ def _same_run(one: Variant, job: RLJob, place: Path) -> None:
         )
 
 
-def _complete(place: Path) -> bool:
+def _complete(place: Path, job: RLJob) -> bool:
+    """Whether it came to its end; one whose job had fewer steps than it has now goes on."""
     found = summary.read(place / "summary.json")
-    return found is not None and found["status"] == "Complete"
+    if found is None or found["status"] != "Complete":
+        return False
+    return not job.spec.is_rl or _steps(ResolvedJob.load(place).job) >= _steps(job)
+
+
+def _steps(job: RLJob) -> int:
+    return job.spec.algorithm.max_steps
 
 
 def _compared(wanted: Sequence[Variant], directory: Path) -> list[ComparedRun]:

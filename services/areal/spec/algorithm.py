@@ -250,3 +250,13 @@ class PolicyGradient(SpecBlock):
 
 Algorithm = PolicyGradient
 """The union of algorithms."""
+
+
+class Research(SpecBlock):
+    """What is refused unless a study is made of it."""
+
+    allow_stale: bool = knob(
+        False,
+        what="Train tokens older than one version without the decoupled correction: a warning, no error, as in the "
+        "ablation of `areal study staleness`.",
+    )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import PrivateAttr, model_validator
 
 from areal.errors import BugError
-from areal.spec.algorithm import Algorithm
+from areal.spec.algorithm import Algorithm, Research
 from areal.spec.block import Mutability, SpecBlock, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.gpu_defaults import on_gpus
@@ -65,6 +65,7 @@ class JobSpec(SpecBlock):
         None, what="Models for other programs while the run goes on.", change=Mutability.RESUME
     )
     recording: RecordingBlock = knob(RecordingBlock, what="What is kept of samples and tokens, for people.")
+    research: Research = knob(Research, what="What is refused unless a study is made of it.")
     observability: Observability = knob(Observability, what="What others may see of the run while it goes on.")
 
     runtime_ref: RuntimeRef | None = knob(

@@ -57,14 +57,31 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     "stale-without-decoupled",
     "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only, or by DPPO.",
-    fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0.",
+    fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0; "
+    "research.allowStale: true lets a study of it run.",
     cel=(
         "self.spec.algorithm.maxStaleness <= 1 || "
         "(self.spec.algorithm.advanced.decoupled && self.spec.algorithm.advanced.proximal != 'behaviour') || "
-        f"{named('surrogate')} == 'dppo'"
+        f"{named('surrogate')} == 'dppo' || (has(self.spec.research) && self.spec.research.allowStale)"
     ),
 )
 def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
+    return None if job.spec.research.allow_stale else _uncorrected(job)
+
+
+@rule(
+    "stale-for-research",
+    "spec.research.allowStale",
+    "Tokens older than one version are trained without the decoupled correction where a study asks for it.",
+    fix="Remove research.allowStale unless this run is of such a study; it is allowed either way.",
+    cel=None,  # it is allowed
+    severity=Severity.WARNING,
+)
+def stale_for_research(job: RLJob, facts: Facts) -> str | None:
+    return _uncorrected(job) if job.spec.research.allow_stale else None
+
+
+def _uncorrected(job: RLJob) -> str | None:
     algorithm = job.spec.algorithm
     meant = resolve(job.spec)
     if algorithm.max_staleness <= 1 or meant.proximal != "behaviour" or meant.surrogate == "dppo":
@@ -182,6 +199,7 @@ RULES = (
     batch_cannot_fill,
     concurrency_unused,
     stale_without_decoupled,
+    stale_for_research,
     publish_interval,
     group_mode,
     bytes_over_budget,
