@@ -106,6 +106,7 @@ def test_a_trainer_that_no_restart_can_help_fails_the_job(
     assert run.epochs == [1]
 
 
+@pytest.mark.nightly  # rules and their order are values in, values out: test_operator_failure.py
 def test_a_rule_of_the_job_decides_first(admin: Client, pods: ScriptedPods, namespace: str) -> None:
     rule = {"name": "licence", "action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
     train(admin, pods, namespace, failurePolicy={"rules": [rule]})
@@ -115,6 +116,7 @@ def test_a_rule_of_the_job_decides_first(admin: Client, pods: ScriptedPods, name
     assert job["status"]["failures"][-1]["rule"] == "licence"
 
 
+@pytest.mark.nightly  # the same rules
 def test_a_disruption_is_not_counted_when_a_rule_says_so(
     admin: Client, pods: ScriptedPods, kwok: Fleet, namespace: str
 ) -> None:

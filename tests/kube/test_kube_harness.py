@@ -12,7 +12,7 @@ from kube.harness.fixtures import Runner
 from kube.harness.fleet import Fleet
 from kube.harness.processes import eventually
 
-pytestmark = pytest.mark.kube_api
+pytestmark = [pytest.mark.kube_api, pytest.mark.nightly]  # a harness that lies fails what trusts it, each landing
 
 RESTRICTED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CONTAINER = {"name": "main", "image": "none.test/nothing:1", "securityContext": RESTRICTED}

@@ -82,6 +82,7 @@ def test_a_pod_that_no_quota_has_room_for_is_refused_before_anything_is_made(adm
     assert not children(admin, namespace)
 
 
+@pytest.mark.nightly  # each landing: one pod without room here, and the patience with several on a fake API server
 def test_pods_that_a_quota_refuses_together_are_named_and_waited_for(
     admin: Client, kubectl: Runner, cluster: Cluster, namespace: str
 ) -> None:

@@ -145,6 +145,7 @@ def shown_from_a_temporary_pod(job: Job) -> str:
         return browser.get(address).raise_for_status().text
 
 
+@pytest.mark.nightly  # each landing: a run with SGLang here, pods in gVisor in test_node_reward.py
 def test_a_short_run_with_the_reward_pods_in_gvisor_and_a_page(
     node: Node, installed: None, room: str, digits: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.job_run import VICTIMS, JobRun
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 STEPS = 48
 
