@@ -44,7 +44,9 @@ def _alive() -> dict[str, int]:
 
 async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokenizer) -> None:
     ended: asyncio.Queue[EpisodeResult] = asyncio.Queue()
-    settings = EpisodeSettings(seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, verifier="")
+    settings = EpisodeSettings(
+        seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
+    )
     client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))
     released: list[str] = []
     client.release = released.append  # type: ignore[method-assign]
