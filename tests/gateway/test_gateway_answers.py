@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from areal.gateway.admission import AdmissionRules
-from areal.gateway.dialects import chat, completions, messages, responses
+from areal.gateway.admission import AdmissionRules, header_of
+from areal.gateway.dialects import chat, completions, inference, messages, responses
 from areal.gateway.dialects.dialect import Delta, Dialect, DialectReply
+from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.streams import StreamedAnswering
@@ -193,6 +194,41 @@ def test_a_million_answers_are_told_alike_however_they_come(hermes, template, sh
         parts = [draw.choice(pieces) if draw.random() < 0.8 else draw.randbytes(4) for _ in range(draw.randrange(7))]
         ids = encoded(hermes, parts)
         check(template, hermes, ids, [draw.randrange(1, 2 + len(ids)) for _ in range(draw.randrange(9))])
+
+
+KEYS = st.sampled_from((
+    "model", "messages", "input", "prompt", "tools", "tool_choice", "response_format", "stop", "stop_sequences",
+    "system", "content", "role", "type", "text", "name", "function", "arguments", "parameters", "input_schema",
+    "tool_calls", "id", "tool_call_id", "call_id", "output", "reasoning", "thinking", "summary", "n", "seed",
+    "stream", "stream_options", "max_tokens", "max_output_tokens", "logprobs", "echo", "suffix", "temperature",
+    "instructions", "token_ids", "format", "sampling_params", "previous_response_id", "output_config",
+    "context_management", "audio", "data", "namespace",
+))  # fmt: skip
+WORDS = st.sampled_from((
+    "user", "assistant", "system", "tool", "developer", "text", "function", "tool_use", "tool_result",
+    "namespace", "resp_s",
+))  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | WORDS | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(KEYS, JSON, max_size=6), st.booleans(), st.sampled_from([*BODIES, inference]))
+def test_any_request_is_read_or_refused(template, body, ignores, dialect):
+    session = EpisodeCalls("s", template, SessionLimits(64, 4096, 4))
+    raw = json.dumps({**BODIES.get(dialect, {"token_ids": [1]}), **body}).encode()
+    refused = None
+    try:
+        asked = dialect.parse(raw, AdmissionRules(ignores=ignores))
+        calls = session.choices([asked.question, *asked.more], retry=False)
+        assert calls[0][0].prompt_ids.dtype == np.dtype("<i4")
+        assert len(header_of(asked.ignored)) <= 1024
+    except CallRefusal as fault:
+        refused = fault
+    assert refused is None or (refused.status == 400 and orjson.loads(orjson.dumps(dialect.error(refused))))
 
 
 HOSTILE = {

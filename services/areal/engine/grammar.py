@@ -102,7 +102,9 @@ class Grammars:
         inner = choice.get("function", choice) if isinstance(choice, Mapping) else {}
         name = inner.get("name") if isinstance(inner, Mapping) else None
         functions = [tool["function"] for tool in question.tools if name in (None, tool["function"]["name"])]
-        if kind not in ("required", "any", "tool", "function") or not functions:
+        if kind not in ("required", "any", "tool", "function"):
+            raise CallRefusal(f"tool_choice {kind!r} can't be done by this engine", field="tool_choice")
+        if not functions:
             raise CallRefusal("tool_choice asks for a tool that the request doesn't have", field="tool_choice")
         before, behind = self._around(question)
         rules, calls = [], []

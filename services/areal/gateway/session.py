@@ -88,7 +88,7 @@ class SessionRequest:
     ids: tuple[int, ...] = ()
     text: str = ""
     stop_token_ids: tuple[int, ...] = ()
-    follows: int | None = None  # number of an earlier call, whose messages and answer come before these
+    follows: str | None = None  # session and number of an earlier call, whose messages and answer come before these
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
@@ -253,7 +253,7 @@ class EpisodeCalls:
     def _with_history(self, question: SessionRequest) -> SessionRequest:
         if question.follows is None:
             return question
-        earlier = next((call for call in self._calls if call.number == question.follows), None)
+        earlier = next((call for call in self._calls if f"{self.name}_{call.number}" == question.follows), None)
         if earlier is None or earlier.answer is None:
             raise CallRefusal("the previous response is none of this session", field="previous_response_id")
         history = earlier.said

@@ -65,13 +65,12 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     return DialectRequest(question, fields, stream, (*ignored, *listed.dropped), named=listed.named)
 
 
-def _followed(name: Any) -> int | None:
+def _followed(name: Any) -> str | None:
     if name is None:
         return None
-    number = str(name).rpartition("_")[2]
-    if not number.isdigit():
+    if not isinstance(name, str) or not name.startswith("resp_"):
         raise CallRefusal(f"{name!r} is no response of this session", field="previous_response_id")
-    return int(number)
+    return name.removeprefix("resp_")
 
 
 def _entries(items: list[Any], named: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, Any]]:
