@@ -48,7 +48,7 @@ def _same(a: Any, b: Any, checker: Checker) -> bool:
 
 def _family(value: Any, checker: Checker) -> str:
     kind = type(value)
-    if kind in (int, float):
+    if kind in (int, float) or (kind is bool and checker.bool_is_int):
         return "number"
     if kind is tuple and checker.tuples_are_lists:
         return "list"
@@ -60,7 +60,7 @@ def _numbers(a: float, b: float, checker: Checker) -> bool:
         return checker.nan_equal and a != a and b != b
     if a == b:
         return True
-    if (type(a) is int and type(b) is int) or not (checker.absolute or checker.relative):
+    if (isinstance(a, int) and isinstance(b, int)) or not (checker.absolute or checker.relative):
         return False
     try:
         x, y = float(a), float(b)
@@ -68,8 +68,7 @@ def _numbers(a: float, b: float, checker: Checker) -> bool:
         return False
     if math.isinf(x) or math.isinf(y):
         return False
-    difference = abs(x - y)
-    return difference <= checker.absolute or difference <= checker.relative * abs(y)
+    return abs(x - y) <= checker.absolute + checker.relative * abs(y)  # numpy.allclose's bound
 
 
 def _dicts(a: dict[Any, Any], b: dict[Any, Any], checker: Checker) -> bool:
@@ -138,6 +137,8 @@ def _has_nan(value: Any) -> bool:
 def _key(value: Any, checker: Checker) -> bytes:
     """Bytes that two values share exactly when they are the same without tolerance."""
     kind = type(value)
+    if kind is bool and checker.bool_is_int:
+        return encode(int(value))
     if kind is float:
         if value != value:
             return b"n"  # one of its many bit patterns

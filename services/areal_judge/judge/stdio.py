@@ -45,8 +45,8 @@ async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record
             return
         limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
         run = run_of(stdin_of(case), limits)
-        if suite.needs_numpy and isinstance(run.entry, PythonScript):
-            run = replace(run, numpy=True)
+        if isinstance(run.entry, PythonScript):
+            run = replace(run, numpy=suite.needs_numpy, entry=replace(run.entry, prelude=suite.prelude))
         ended = await sandbox.run(run)
         record.spent_s += ended.wall_s
         record.saw(ended)

@@ -91,6 +91,7 @@ class Checker:
     unordered: bool = False  # of function results: compare as multisets
     tuples_are_lists: bool = True  # of function results: many data sets went through JSON
     nan_equal: bool = False
+    bool_is_int: bool = False  # of function results: True is 1, as Python's == has it
     program: str = ""  # of custom: Python source, run in a cell of its own with files input, output, answer
     # (testlib's exit codes: 0 accepted, 1 wrong, 2 presentation; anything else is no verdict, so a wrong answer)
 
@@ -121,6 +122,7 @@ class StdioSuite:
     limits: Limits = DEFAULT_LIMITS
     ignore_exit_code: bool = False
     needs_numpy: bool = False  # of Python programs
+    prelude: str = ""  # of Python programs: imports that stand behind the program's own names
 
 
 @dataclass(frozen=True)

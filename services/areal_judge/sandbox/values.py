@@ -65,6 +65,7 @@ class PythonScript:
 
     source: str
     argv: tuple[str, ...] = ()
+    prelude: str = ""  # what else the source finds, as it finds builtins: behind its own names
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def checker_of(wire: pb.Checker) -> Checker | None:
         return None
     return Checker(
         wire.name, wire.absolute, wire.relative, wire.fold_case, wire.unordered, not wire.lists_are_not_tuples,
-        wire.nan_equal, wire.program,
+        wire.nan_equal, program=wire.program,
     )  # fmt: skip
 
 

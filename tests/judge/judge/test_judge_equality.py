@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PLAIN = Checker()
+PYTHONS = Checker(bool_is_int=True)
 STRICT = Checker(tuples_are_lists=False)
 CLOSE = Checker(absolute=1e-6)
 ANY_ORDER = Checker(unordered=True)
@@ -89,3 +90,23 @@ def test_keys_chosen_to_share_a_hash_cost_no_square() -> None:
     start = time.process_time()
     assert not same([index * modulus for index in range(50_000)], list(range(50_000)), ANY_ORDER)
     assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "equal"),
+    [
+        (True, 1, True),
+        ([True, 0], [1, False], True),
+        (True, 2, False),
+        ({True: 1}, {1: 1}, True),
+    ],
+)
+def test_a_set_that_compares_as_python_does_takes_true_for_one(result: object, expected: object, equal: bool) -> None:
+    assert same(result, expected, PYTHONS) is equal
+    assert same(result, expected, Checker()) is (equal and repr(result) == repr(expected))
+
+
+def test_tolerances_add_up_as_numpy_adds_them() -> None:
+    checker = Checker(absolute=0.1, relative=0.1)
+    assert same(1.19, 1.0, checker)
+    assert not same(1.21, 1.0, checker)

@@ -268,6 +268,35 @@ def test_evalplus_special_oracles() -> None:
     assert verdict(asserts_of(found), "def check_str(s): return 1") == "failed"
 
 
+@pytest.mark.parametrize(
+    ("task", "given", "due", "right", "wrong"),
+    [
+        ("are_equivalent", [36, 57], False, "return 5", ""),
+        ("sum_div", [8], 7, "return 0", "return 1"),
+        ("digit_distance_nums", [1, 256], 99, "return 12", "return 13"),
+        ("surface_Area", [3, 4], 33, "return 35", "return 36"),
+    ],
+)
+def test_other_readings_of_mbpp_plus_count_in_its_own_set_alone(
+    task: str, given: list[Any], due: object, right: str, wrong: str
+) -> None:
+    row = {"task_id": "Mbpp/1", "entry_point": task, "base_input": [given], "base_output": [due]}
+    assert verdict(asserts_of(row), f"def {task}(*_): {right}") == "passed"
+    assert verdict(asserts_of(row), f"def {task}(*_): return {due}") == "passed"
+    if wrong:  # the set takes any result of are_equivalent
+        assert verdict(asserts_of(row), f"def {task}(*_): {wrong}") == "failed"
+    assert isinstance(suite_of(row | {"task_id": "HumanEval/1"}), CallSuite)
+
+
+def test_the_tolerance_of_floats_begins_with_the_first_and_stays() -> None:
+    row = {"task_id": "Mbpp/9", "entry_point": "f", "base_input": [[0], [1], [2]]}
+    before = asserts_of(row | {"base_output": [[[0.5]], 1.0, [[0.5]]]})
+    near = "def f(n): return [[[0.5]], 1.0 + 1e-9, [[0.5 + 1e-9]]][n]"
+    assert verdict(before, near) == "passed"
+    assert verdict(before, "def f(n): return [[[0.5 + 1e-9]], 1.0, [[0.5]]][n]") == "failed"
+    assert isinstance(suite_of(row | {"base_output": [1.0, [[0.5]], 2]}), CallSuite)
+
+
 def test_time_limits_follow_the_reference() -> None:
     outputs = EVALPLUS | {"expected_output": [1.5, 3.0, 1.0]}
     assert suite_of(outputs).limits == DEFAULT_LIMITS
@@ -275,6 +304,7 @@ def test_time_limits_follow_the_reference() -> None:
     assert suite_of(outputs | {"base_time": [0.1], "plus_time": [2.5, 0.1]}).limits.wall_s == 10.0
     assert suite_of(outputs | {"reference_time": 3, "gt_time_limit_factor": 2}).limits.wall_s == 6.0
     assert suite_of(outputs | {"reference_time": 0.1, "min_time_limit": 1.0}).limits.wall_s == 1.0
+    assert suite_of(outputs | {"reference_time": 40.0}).limits.wall_s == 60.0
 
 
 @pytest.mark.parametrize(

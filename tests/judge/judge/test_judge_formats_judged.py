@@ -154,3 +154,29 @@ async def test_tests_that_need_a_class_of_the_program_are_judged_in_its_process(
     assert wrong.score == 0.0
     demanding = await judge.judge(Submission(program), suite, Options(min_integrity=Integrity.SPLIT))
     assert demanding.score is None
+
+
+async def test_livecodebench_finds_its_preamble_and_numpy_behind_its_own_names(judge: Judge) -> None:
+    stdio = {"public_test_cases": [{"input": "3 4\n", "output": "81 25 0 50000\n", "testtype": "stdin"}]}
+    source = (
+        "from __future__ import annotations\nimport numpy\na, b = map(int, sys.stdin.readline().split())\n"
+        "print(pow(a, b, 1000) if pow.__module__ == 'builtins' else '', numpy.dot([a, b], [a, b]), end=' ')\n"
+        "print(len(Counter()) + (deque([0])[0]), getrecursionlimit())\n"
+    )
+    assert (await judge.judge(Submission(source), suite_of(stdio))).status is Status.PASSED
+    own = source.replace("print(len(Counter", "def Counter(): return [1]\nprint(len(Counter")
+    assert (await judge.judge(Submission(own), suite_of(stdio))).status is Status.WRONG_ANSWER
+    call = {
+        "public_test_cases": [{"input": "3\n", "output": "1", "testtype": "functional"}],
+        "metadata": {"func_name": "odd"},
+    }
+    right = "class Solution:\n    def odd(self, n: int) -> Optional[bool]:\n        return gcd(n, 2) == 1\n"
+    assert (await judge.judge(Submission(right), suite_of(call))).status is Status.PASSED
+    assert (await judge.judge(Submission(""), suite_of(call))).status is not Status.PASSED
+
+
+async def test_sets_whose_graders_offer_numpy_offer_it(judge: Judge) -> None:
+    source = "import numpy as np\nprint(int(np.sum(np.fromstring(input(), sep=' '))))\n"
+    for name in ("apps", "taco"):
+        row = {"input_output": STDIO} | ({"skill_types": "[]"} if name == "taco" else {})
+        assert (await judge.judge(Submission(source), suite_of(row))).status is Status.PASSED, name

@@ -77,6 +77,24 @@ async def test_input_of_any_size_arrives_whole(sandbox: Sandbox, size: int) -> N
     assert ended.stdout == f"{size}\n".encode()
 
 
+async def test_input_is_a_regular_file_that_nobody_can_change(sandbox: Sandbox) -> None:
+    source = """
+import mmap, os, stat, sys
+found = os.fstat(0)
+print(stat.S_ISREG(found.st_mode), found.st_size, os.lseek(0, 0, os.SEEK_CUR), sys.stdin.isatty())
+print(bytes(mmap.mmap(0, 0, prot=mmap.PROT_READ)))
+print(sys.stdin.readline().strip(), sys.stdin.seekable(), sys.stdin.seek(0), sys.stdin.read().split())
+for write in (lambda: os.write(0, b"x"), lambda: os.write(os.open("/proc/self/fd/0", os.O_RDWR), b"x")):
+    try:
+        print(write())
+    except OSError:
+        print("refused")
+"""
+    ended = await run(sandbox, source, stdin=b"12\n34\n")
+    words = ["True 6 0 False", "b'12\\n34\\n'", "12 True 0 ['12', '34']", "refused", "refused"]
+    assert ended.stdout.decode().splitlines() == words, ended.stderr
+
+
 async def test_input_that_is_never_read_holds_nobody_up(sandbox: Sandbox) -> None:
     ended = await run(sandbox, "print('done')", stdin=b"x" * 3_000_000)
     assert (ended.clean, ended.stdout) == (True, b"done\n")

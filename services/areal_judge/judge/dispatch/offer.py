@@ -26,7 +26,7 @@ class Offer:
     powers: Powers
     runtimes: tuple[LanguageOffer, ...]
     min_tier: Tier = Tier.T2
-    judge_version: str = "1"  # of everything else that a judgement depends on: remembered ones are void when it changes
+    judge_version: str = "2"  # of everything else that a judgement depends on: remembered ones are void when it changes
 
     @property
     def tier(self) -> Tier:

@@ -54,7 +54,7 @@ def suite_of_tests(row: Row, tests: dict[str, Any], at: str, checker: Checker = 
     )
     within = limits(seconds(row.get("time_limit"), "time_limit"), memory(row.get("memory_limit"), "memory_limit"))
     quirks = Quirks(integer_keys=True, wrapped_outputs=flag(row, "unwrap_single", True))
-    return suite_of_pairs(pairs, checker=checker, limits=within, quirks=quirks)
+    return suite_of_pairs(pairs, checker=checker, limits=within, quirks=quirks, numpy=True)
 
 
 def texts_of(value: Any, at: str) -> list[str]:

@@ -57,8 +57,13 @@ def suite_of_pairs(
     checker: Checker = TOKENS,
     limits: Limits = DEFAULT_LIMITS,
     quirks: Quirks = NO_QUIRKS,
+    preamble: str = "",
+    numpy: bool = False,
 ) -> Suite:
-    """A CallSuite when there is an entry point, else a StdioSuite. Raises DataError."""
+    """A CallSuite when there is an entry point, else a StdioSuite. Raises DataError.
+
+    `preamble`: what the set's own grader puts before every program; `numpy`: whether it offers numpy.
+    """
     if len(pairs.inputs) != len(pairs.outputs):
         refuse(
             pairs.at,
@@ -73,7 +78,7 @@ def suite_of_pairs(
             StdioCase(stream(given, f"{pairs.at}.inputs[{i}]"), stream(due, f"{pairs.at}.outputs[{i}]"))
             for i, (given, due) in numbered
         ]
-        return StdioSuite(tuple(stdio), checker, limits)
+        return StdioSuite(tuple(stdio), checker, limits, needs_numpy=numpy, prelude=preamble)
     calls = [
         _call(given, due, quirks, f"{pairs.at}.inputs[{i}]", f"{pairs.at}.outputs[{i}]") for i, (given, due) in numbered
     ]
@@ -84,7 +89,8 @@ def suite_of_pairs(
         tuple(calls),
         checker,
         limits,
-        prelude=PRELUDE,
+        prelude=preamble or PRELUDE,
+        needs_numpy=numpy,
         unwrap_single=quirks.wrapped_outputs and as_lists and wrapped,
     )
 

@@ -18,14 +18,21 @@ from areal_judge.judge.formats.python_source import functions, needs_numpy, pars
 from areal_judge.judge.values import AssertSuite, CallCase, CallSuite, Checker, Suite
 from areal_judge.sandbox.values import DEFAULT_LIMITS, Limits
 
-LEAST_S = DEFAULT_LIMITS.wall_s
-FACTOR = 4.0
+LEAST_S = DEFAULT_LIMITS.wall_s  # EvalPlus has 1 s, on a machine of its own; `min_time_limit: 1` in a row says so
+FACTOR, TASK_S = 4.0, 60.0  # as EvalPlus
 _FLOAT_TOLERANCE = 1e-6  # where the row asks for none and values are floats
 _RELATIVE = 1e-7  # numpy.allclose as EvalPlus calls it
 _SAME_MEMBERS = frozenset({
     "similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly", "larg_nnum", "intersection_array",
     "find_dissimilar", "Diff",
 })  # fmt: skip
+_OTHER_READINGS = {
+    "are_equivalent": "True",
+    "sum_div": "result == 0",
+    "digit_distance_nums": "result == sum(abs(int(x) - int(y)) for x, y in digits(*arguments))",
+    "surface_Area": "abs(result - round(pyramid(*arguments))) <= tolerance",
+}
+"""Results that MBPP+ takes beside the expected one, because the task can be read in another way."""
 _FOUND_OR_NOT = frozenset({"check_str", "text_match_three", "text_starta_endb"})  # a match object counts as true
 _TEST = """\
 import copy
@@ -43,6 +50,15 @@ def all_floats(value):
     return type(value) is float
 
 
+def digits(first, second):
+    width = max(len(str(first)), len(str(second)))
+    return zip(str(first).zfill(width), str(second).zfill(width))
+
+
+def pyramid(edge, height):
+    return edge**2 + 2 * edge * ((edge / 2) ** 2 + height**2) ** 0.5
+
+
 def close(result, expected, tolerance):
     if type(expected) in (list, tuple):
         return len(result) == len(expected) and all(close(a, b, tolerance) for a, b in zip(result, expected))
@@ -51,16 +67,15 @@ def close(result, expected, tolerance):
     return result == expected
 
 
-def agrees(arguments, result, expected):
+def agrees(arguments, result, expected, tolerance):
     if {special!r} == "root":
         return abs(sum(c * result**i for i, c in enumerate(arguments[0]))) <= (TOLERANCE or 1e-4)
     if {special!r} == "members":
         return set(result) == set(expected)
     if {special!r} == "found" and type(result) is not bool:
         return expected == (result is not None)
-    if result == expected:
+    if result == expected or {other}:
         return True
-    tolerance = TOLERANCE or ({float_tolerance} if all_floats(expected) else 0)
     return bool(tolerance) and type(result) is type(expected) and close(result, expected, tolerance)
 
 
@@ -70,9 +85,11 @@ def check(candidate):
         names = {{}}
         exec(compile(REFERENCE, "reference", "exec"), names)
         expected = [names[{entry_point!r}](*copy.deepcopy(arguments)) for arguments in INPUTS]
+    tolerance = TOLERANCE
     for index, (arguments, value) in enumerate(zip(INPUTS, expected)):
         result = candidate(*copy.deepcopy(arguments))
-        assert agrees(arguments, result, value), f"case {{index}}"
+        tolerance = tolerance or ({float_tolerance} if all_floats(value) else 0)  # it stays for the inputs to come
+        assert agrees(arguments, result, value, tolerance), f"case {{index}}"
 """
 
 
@@ -91,10 +108,10 @@ def suite(row: Row) -> Suite:
         refuse("base_input", "no inputs: every program would pass", "add inputs, or drop the row")
     outputs = _outputs(row, len(inputs))
     tolerance = number(row.get("atol") or 0, "atol")
-    special = _special(row, entry_point)
+    special, other = _special(row, entry_point), _other_reading(row, entry_point)
     within = _limits(row)
     prelude = helpers(text(row, "prompt", ""), entry_point)
-    if outputs is not None and not special:
+    if outputs is not None and not special and other == "False" and (tolerance or _one_tolerance(outputs)):
         return _calls(entry_point, inputs, outputs, tolerance, within, prelude)
     reference = "" if outputs is not None else _reference(row, entry_point)
     test = _TEST.format(
@@ -104,6 +121,7 @@ def suite(row: Row) -> Suite:
         tolerance=tolerance,
         relative=_RELATIVE,
         special=special,
+        other=other,
         float_tolerance=_FLOAT_TOLERANCE,
         entry_point=entry_point,
     )
@@ -149,6 +167,23 @@ def _special(row: Row, entry_point: str) -> str:
     return "found" if entry_point in _FOUND_OR_NOT else ""
 
 
+def _other_reading(row: Row, entry_point: str) -> str:
+    of_mbpp = str(row.get("task_id", "")).lower().startswith("mbpp")
+    return _OTHER_READINGS.get(entry_point, "False") if of_mbpp else "False"
+
+
+def _one_tolerance(outputs: list[Any]) -> bool:
+    """Whether one tolerance holds for all cases: EvalPlus begins with none, and keeps the one of the first floats."""
+    first = next((index for index, value in enumerate(outputs) if _all_floats(value)), len(outputs))
+    return not any(_has_floats(value) for value in outputs[:first])
+
+
+def _all_floats(value: Any) -> bool:
+    return isinstance(value, float) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(item, float) for item in value)
+    )
+
+
 def _reference(row: Row, entry_point: str) -> str:
     """The reference as a program: HumanEval+ has a body for the prompt, MBPP+ the whole function."""
     body = text(row, "canonical_solution", "") or refuse(
@@ -187,5 +222,5 @@ def _limits(row: Row) -> Limits:
         return DEFAULT_LIMITS
     least = number(row.get("min_time_limit") or LEAST_S, "min_time_limit")
     factor = number(row.get("gt_time_limit_factor") or FACTOR, "gt_time_limit_factor")
-    wall = max(least, factor * max(times))
+    wall = min(TASK_S, max(least, factor * max(times)))
     return replace(DEFAULT_LIMITS, wall_s=wall, cpu_s=max(DEFAULT_LIMITS.cpu_s, wall))

@@ -18,6 +18,16 @@ from areal_judge.judge.formats.fields import MAX_TEXT_CHARS, Row, has, limits, m
 from areal_judge.judge.values import Checker, Suite
 
 CASE_S = 6.0  # LiveCodeBench's own limit
+_MODULES = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json", "builtins", "typing",
+)  # fmt: skip  # in the grader's order: of one name, the last one stays
+_RECURSION = 50_000
+PREAMBLE = (
+    "".join(f"from {name} import *\n" for name in _MODULES)
+    + f"import {', '.join(_MODULES)}\nsys.setrecursionlimit({_RECURSION})\n"
+)
+"""What LiveCodeBench's grader puts before every program."""
 _CONVERT = (
     "where you trust the file, write the column as JSON once: "
     "json.loads(pickle.loads(zlib.decompress(base64.b64decode(value))))"
@@ -50,8 +60,10 @@ def suite(row: Row) -> Suite:
             "test_cases",
             _function(row) if kinds == {"functional"} else "",
         ),
-        checker=Checker("lcb_decimal"),
+        checker=Checker("lcb_decimal", bool_is_int=kinds == {"functional"}),  # the grader compares results with ==
         limits=limits(CASE_S),
+        preamble=PREAMBLE,
+        numpy=True,
     )
 
 

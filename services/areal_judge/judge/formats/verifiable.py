@@ -38,6 +38,7 @@ def suite(row: Row) -> Suite:
     return suite_of_pairs(
         Pairs([case.get("input", "") for case in cases], [case["output"] for case in cases], at, "".join(names)),
         quirks=Quirks(integer_keys=True, wrapped_outputs=flag(row, "unwrap_single", True)),
+        numpy=True,
     )
 
 

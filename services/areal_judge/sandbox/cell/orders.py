@@ -43,7 +43,7 @@ def packed(run: ProgramRun, *, address_space: int = 0, tasks: int = 0) -> list[b
     }  # fmt: skip
     body = b""
     if isinstance(entry, PythonScript):
-        head |= {"kind": "script", "argv": list(entry.argv)}
+        head |= {"kind": "script", "argv": list(entry.argv), "prelude": entry.prelude}
         body = entry.source.encode("utf-8", "surrogatepass")
     elif isinstance(entry, Driver):
         head |= {"kind": "driver", "module": entry.module}

@@ -155,7 +155,8 @@ def action_of(order: CellOrder, channel: socket.socket | None) -> Callable[[], N
         sys.modules.update(_ours)
         driver = sys.modules.get(order.head["module"]) or importlib.import_module(order.head["module"])
         return lambda: _drive(driver, channel, order.body)
-    return lambda: leave(run_script(order.body.decode("utf-8", "surrogatepass"), order.head["argv"]))
+    source = order.body.decode("utf-8", "surrogatepass")
+    return lambda: leave(run_script(source, order.head["argv"], order.head["prelude"]))
 
 
 def _execute(argv: list[str], environment: dict[str, str]) -> NoReturn:
@@ -169,10 +170,11 @@ def _execute(argv: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Text streams over 0, 1 and 2, which are pipes meanwhile: a stream notes what it is opened over."""
+    """Text streams over 0, 1 and 2, which are a file and a pipe meanwhile: a stream notes what it is opened over."""
     kept = [os.dup(standard) for standard in range(3)]
+    empty = os.memfd_create("stdin", os.MFD_CLOEXEC)
     reader, writer = os.pipe()
-    for standard, end in enumerate((reader, writer, writer)):
+    for standard, end in enumerate((empty, writer, writer)):
         os.dup2(end, standard)
     incoming = io.BufferedReader(io.FileIO(0, "rb", closefd=False))
     sys.stdin = io.TextIOWrapper(incoming, encoding="utf-8", errors="surrogateescape")
@@ -183,7 +185,7 @@ def _open_streams() -> None:
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     for standard, was in enumerate(kept):
         os.dup2(was, standard)
-    for descriptor in (*kept, reader, writer):
+    for descriptor in (*kept, empty, reader, writer):
         os.close(descriptor)
 
 
@@ -198,12 +200,16 @@ def _drive(driver: types.ModuleType, channel: socket.socket | None, payload: byt
     leave(code)
 
 
-def run_script(source: str, argv: list[str]) -> int:
+def run_script(source: str, argv: list[str], prelude: str = "") -> int:
     """Runs source as Python runs a file given on its command line; its exit code."""
+    found: dict[str, object] = {}
+    if prelude:
+        exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), found)
+        found = {**builtins.__dict__, **{name: value for name, value in found.items() if not name.startswith("__")}}
     sys.argv = [SCRIPT_NAME, *argv]
     sys.path.insert(0, os.getcwd())
     main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __file__=SCRIPT_NAME)
+    main.__dict__.update(__builtins__=found or builtins, __file__=SCRIPT_NAME)
     sys.modules["__main__"] = main
     linecache.cache[SCRIPT_NAME] = (len(source), None, source.splitlines(keepends=True), SCRIPT_NAME)
     code = 1

@@ -1,14 +1,16 @@
-"""Pipes of a run as the service sees them: read up to a cap while the program writes, written without ever blocking."""
+"""Pipes of a run as the service sees them: read up to a cap while the program writes; its input is a file."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Callable
 
 _CHUNK_BYTES = 1 << 16
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class CappedReader:
@@ -67,36 +69,6 @@ class CappedReader:
         return bytes(self._data)
 
 
-class Feeder:
-    """Writes bytes into a descriptor that it owns as its reader takes them, then closes it."""
-
-    def __init__(self, descriptor: int, data: bytes) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._descriptor = descriptor
-        self._left = memoryview(data)
-        os.set_blocking(descriptor, False)
-        self._writable()
-        if self._descriptor >= 0:
-            self._loop.add_writer(descriptor, self._writable)
-
-    def _writable(self) -> None:
-        try:
-            while self._left:
-                self._left = self._left[os.write(self._descriptor, self._left[:_CHUNK_BYTES]) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            pass  # the program closed its input
-        self.close()
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            self._loop.remove_writer(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._left = memoryview(b"")
-
-
 class DescriptorPair:
     """A pipe's two descriptors."""
 
@@ -105,12 +77,18 @@ class DescriptorPair:
 
 
 def input_of(data: bytes, stack: contextlib.ExitStack) -> int:
-    """A descriptor from which a program reads this. The stack stops the feeding of what no pipe holds at once."""
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    pipe = DescriptorPair()
-    stack.callback(Feeder(pipe.writer, data).close)
-    return pipe.reader
+    """A descriptor from which a program reads this: a regular file in memory, read-only, at its beginning.
+
+    Judges of contests redirect files: a program may ask for its input's size, its position, or map it. Sealed, so that
+    a program that opens it anew can't change it either.
+    """
+    written = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    stack.callback(os.close, written)
+    left = memoryview(data)
+    while left:
+        left = left[os.write(written, left) :]
+    fcntl.fcntl(written, fcntl.F_ADD_SEALS, _SEALS)
+    return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def unpack(data: bytes) -> dict[str, bytes]:
