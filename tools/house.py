@@ -28,6 +28,7 @@ BESIDE = {"areal_judge": "judge", "areal_operator": "operator", "areal_view": "v
 CRD = "charts/areal/files/crds/rljobs.areal.dev.yaml"
 GENERATED = {"rljob.md", "cli.md", "values.md", "alerts.md", "conditions.md", "algorithms.md", "dataflow.md"}
 SMALL = 60  # lines of a module that belongs into its only reader
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 ENTRIES = {"main", "__main__", "commands"}  # modules that are started, or named by a string
 FIRST_RANK = {"desk", "_desk", "first", "_first"}  # what only the first rank of a gang has
 
@@ -141,6 +142,12 @@ def participles() -> list[str]:
     return sorted(name for name in classes() if is_participle(name))
 
 
+def riddles() -> int:
+    """Functions whose docstring begins with a question's word instead of the term for the thing."""
+    functions = (node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, FUNCTION))
+    return sum((ast.get_docstring(node) or "").startswith(("What ", "How ", "Where ")) for node in functions)
+
+
 def first_rank_tests() -> int:
     """Comparisons with None of what the trainer's first rank alone has."""
     found = 0
@@ -205,6 +212,7 @@ BEFORE: dict[str, float] = {
     "class names that two classes have": 125,
     "class names that more have": 36,
     "participles as class names": 62,
+    "docstrings that begin with a question": 348,
     "tests for the first rank": 37,
     "CRD, kB of JSON": 233.9,
     "leaf fields of the job file": 424,
@@ -224,6 +232,7 @@ LIMITS: dict[str, float] = {
     "class names that two classes have": 40,
     "class names that more have": 0,
     "participles as class names": 0,
+    "docstrings that begin with a question": 250,
     "tests for the first rank": 5,
     "CRD, kB of JSON": 190,
     "leaf fields of the job file": 340,
@@ -247,6 +256,7 @@ def counts() -> dict[str, float]:
         "class names that two classes have": shared[2],
         "class names that more have": shared[3],
         "participles as class names": len(participles()),
+        "docstrings that begin with a question": riddles(),
         "tests for the first rank": first_rank_tests(),
         "CRD, kB of JSON": crd_kb(),
         "leaf fields of the job file": sum(1 for _ in leaves(job_schema())),

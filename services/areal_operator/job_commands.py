@@ -95,7 +95,7 @@ def find_job(
 
 
 def base_url_of(job: dict[str, Any]) -> str | None:
-    """Where agents in the cluster call the job's gateways; None without gateways. Pure."""
+    """Base URL of the job's gateways for agents in the cluster; None without gateways. Pure."""
     rollout = job.get("spec", {}).get("rollout") or {}
     if not (rollout.get("gateway") or {}).get("replicas"):
         return None
@@ -104,7 +104,7 @@ def base_url_of(job: dict[str, Any]) -> str | None:
 
 
 def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a status says, for people: a subject and a sentence each. Pure."""
+    """Lines of a status for people: a subject and a sentence each. Pure."""
     status = JobStatus.model_validate(raw, by_alias=True, by_name=False)
     progress, found = status.progress, [("status", status.summary or "the operator has not looked yet")]
     if progress is not None:

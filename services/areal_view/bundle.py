@@ -139,7 +139,7 @@ def _tail(path: Path, lines: int) -> list[str]:
 
 
 def _secrets(layout: RunLayout) -> set[str]:
-    """What the run keeps in files for its own calls, and what this environment names as a secret."""
+    """Secrets of a run: those it keeps in files for its own calls, and those of this environment."""
     found = set()
     for path in (layout.token, *sorted(layout.redis.glob("*.password"))):
         try:

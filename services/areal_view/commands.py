@@ -216,7 +216,7 @@ def show_answer(answer: Diagnosis, *, as_json: bool) -> None:
 
 
 def audit_tokens(run: Path, *, as_json: bool) -> int:
-    """What `areal audit --tokens` does; the exit code is not 0 when a trained token is not one that was sampled."""
+    """`areal audit --tokens`: the exit code is not 0 when a trained token is not one that was sampled."""
     from areal_view.index.token_audit import audit_tokens
 
     report = audit_tokens(run)

@@ -40,11 +40,11 @@ class Run(RunFiles):
 
     @property
     def output(self) -> str:
-        """What `areal run` has printed so far."""
+        """Output of `areal run` so far."""
         return Path(self._output.name).read_text(errors="replace")
 
     def summary(self) -> dict[str, Any] | None:
-        """What the run came to, as in summary.json; None while it goes on."""
+        """The run's summary.json; None while it goes on."""
         return None if self.running else super().summary()
 
     def stop(self) -> None:

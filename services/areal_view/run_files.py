@@ -102,13 +102,13 @@ class RunFiles:
         return spec_fields(ResolvedJob.load(self.directory).job)
 
     def summary(self) -> dict[str, Any] | None:
-        """What the run came to, as in summary.json; None while it goes on."""
+        """The run's summary.json; None while it goes on."""
         from areal.record import summary
 
         return summary.read(self.directory / "summary.json")
 
     def why(self) -> Diagnosis | None:
-        """What it waits for, as `areal why` says it; None for a run that never said anything."""
+        """Cause for which the run waits, as `areal why` says it; None for a run that never said anything."""
         from areal.observe.live import read_live
         from areal.plan.layout import RunLayout
 

@@ -113,7 +113,7 @@ class BoxClient:
             await self._let_go(name)
 
     async def census(self) -> pb.BoxCensus:
-        """What there is at the service now, counted from its operating system. Raises InfraError."""
+        """Census of the boxes at the service now, counted from its operating system. Raises InfraError."""
         return await self._call(self._stub.CountBoxes, pb.CountBoxesRequest(), _EXTRA_S)
 
     async def _let_go(self, name: str) -> None:

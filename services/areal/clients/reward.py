@@ -33,7 +33,7 @@ CALL_EXTRA_S = 20.0  # this long for the service's own queue
 
 
 def call_timeout_s(deadline_s: float) -> float:
-    """How long a call waits whose slowest item may take `deadline_s`: afterwards nobody reads its results."""
+    """Timeout of a call whose slowest item may take `deadline_s`: afterwards nobody reads its results."""
     return CALL_SLACK * deadline_s + CALL_EXTRA_S
 
 

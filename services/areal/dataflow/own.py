@@ -91,7 +91,7 @@ def stand_in(graph: Graph, builtin: Graph, name: str) -> str:
 
 
 def _refused(graph: Graph, builtin: Graph, hooks: frozenset[str]) -> list[str]:
-    """What a graph may not be, beside what never fits."""
+    """Refusals of a graph, beside what never fits."""
     found: list[str] = []
     names = [stage.name for stage in graph.stages]
     if missing := [stage.name for stage in builtin.stages if stage.name not in names]:

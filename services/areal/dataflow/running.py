@@ -165,7 +165,7 @@ def inputs_of(stage: Stage, columns: Mapping[str, Any], offsets: NDArray[np.int6
 
 
 def run_stage(stage: Stage, function: StageFunction, inputs: StageInputs) -> Mapping[str, Any]:
-    """What a stage writes, by name. Raises DataError where a recipe's own function fails."""
+    """Columns that a stage writes, by name. Raises DataError where a recipe's own function fails."""
     if stage.run is None:
         return function(inputs)
     try:

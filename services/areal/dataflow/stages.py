@@ -100,7 +100,7 @@ class Graph:
 
 
 def problems(graph: Graph) -> list[str]:
-    """What is wrong with a graph, a sentence each; none when every read has exactly one producer before it."""
+    """Problems of a graph, a sentence each; none when every read has exactly one producer before it."""
     found = _twice([stage.name for stage in graph.stages], "stage")
     found += _twice([column.name for stage in graph.stages for column in stage.writes], "column")
     written: dict[str, tuple[Stage, Column]] = {}

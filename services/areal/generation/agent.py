@@ -205,7 +205,7 @@ class GenerationAgent:
         return await self.requests.drain(grace_s)
 
     def state(self) -> wire.ServerState:
-        """What this server tells about itself."""
+        """State of this server as others are told."""
         core, requests = self.core, self.requests
         running = min(self.dispatcher.at_engine, self.settings.engine.max_running_requests)
         state = wire.ServerState(
@@ -261,7 +261,7 @@ class GenerationAgent:
                     await self._look.wait()
 
     async def _changed(self) -> None:
-        """What this server holds, or whether it is ready, may have changed: tell everybody."""
+        """Tells everybody: what this server holds, or whether it is ready, may have changed."""
         core = self.core
         self.progress.policy_id = str(core.held) if core.ready else ""
         self.progress.doing = f"serving {core.held}" if core.ready else "not ready"

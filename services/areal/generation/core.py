@@ -54,7 +54,7 @@ def takes(held: PolicyId, candidate: PolicyId) -> bool:
 
 
 def retry_delay_s(tries: int) -> float:
-    """How long to wait after the `tries`-th refusal of a version."""
+    """Seconds to wait after the `tries`-th refusal of a version."""
     return float(min(FIRST_RETRY_S * 2 ** (tries - 1), LAST_RETRY_S))
 
 

@@ -69,7 +69,7 @@ class EngineClient:
             return False
 
     async def model_info(self) -> ModelInfo:
-        """What the engine holds."""
+        """Model and version that the engine holds."""
         info = await self._call("GET", "/model_info")
         return ModelInfo(str(info["model_path"]), str(info["weight_version"]))
 

@@ -166,7 +166,7 @@ class OwedToken:
         self._since: float | None = None
 
     def seconds(self, *, owes: bool, quiet_s: float, now: float) -> float:
-        """How long a token has been owed.
+        """Seconds for which a token has been owed.
 
         Args:
             owes: whether requests are with the engine and nothing keeps it from them.

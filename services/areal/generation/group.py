@@ -85,7 +85,7 @@ class GroupMember:
         return bool(joined and joined == epoch and self._state.failed != epoch)
 
     async def decline(self, reason: str) -> None:
-        """What is offered is read from the volume: the others need not wait for this server."""
+        """Declines an offer, which is then read from the volume: the others need not wait for this server."""
         await self._give_up(self._orders.epoch.name, reason)
 
     async def receive(self, manifest: Manifest, pause: Callable[[], Awaitable[None]]) -> None:

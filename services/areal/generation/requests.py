@@ -304,7 +304,7 @@ class Requests:
         self.interruptions_total += len(self._live) - len(self.waiting)
 
     async def settle(self) -> None:
-        """What the engine holds is proven: release what waited for that, send away who needs a newer version."""
+        """Releases what waited for proof of the engine's version, and sends away who needs a newer one."""
         self._proven[str(self._core.held)] = None
         if len(self._proven) > PROVEN_KEPT:
             del self._proven[next(iter(self._proven))]
@@ -327,7 +327,7 @@ class Requests:
                 self.leave(live, wire.END_REASON_ABORTED)
 
     async def discard(self) -> None:
-        """What the engine holds failed its canary: nobody may get tokens of it, so what runs goes elsewhere."""
+        """Sends elsewhere what runs: the engine's version failed its canary, and nobody may get tokens of it."""
         self._proven.pop(str(self._core.held), None)
         for live in list(self._live.values()):
             if live.rid not in self.waiting:

@@ -94,7 +94,7 @@ class ControlService(rpc.GenerationControlServicer):
     async def GetAgentStatus(
         self, request: wire.GetAgentStatusRequest, context: Context
     ) -> wire.GetAgentStatusResponse:
-        """What the controller hears in every beat."""
+        """The server's state as in every beat to the controller."""
         return wire.GetAgentStatusResponse(state=self._state())
 
     async def DrainAgent(self, request: wire.DrainAgentRequest, context: Context) -> wire.DrainAgentResponse:

@@ -246,7 +246,7 @@ class Swapper:
         await self._proven(wanted, staged.manifest)
 
     async def _proven(self, wanted: WantedVersion, manifest: Manifest) -> None:
-        """What the engine holds now is `wanted`, or it goes back to what was good."""
+        """Proves by the canary that the engine holds `wanted`, or rolls back to what was good."""
         try:
             await self._judge(wanted, manifest)
         except (Refusal, InfraError):
@@ -269,7 +269,7 @@ class Swapper:
             raise Refusal("load", error.message) from error
 
     async def _compare(self, wanted: WantedVersion, manifest: Manifest) -> None:
-        """What the engine says of its weights must be the manifest's: neighbours pass each other's canary."""
+        """Compares the engine's checksums with the manifest's: neighbours pass each other's canary."""
         says = (await self._engine.model_info()).weight_version
         if says != str(wanted.policy):
             raise Refusal("digest", f"the engine says that it serves {says}, not {wanted.policy}")

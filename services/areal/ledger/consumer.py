@@ -116,12 +116,12 @@ class Consumer:
 
     @property
     def state(self) -> TrainerState:
-        """What a checkpoint taken now must hold."""
+        """State for a checkpoint taken now."""
         return self._state
 
     @property
     def committed_state(self) -> TrainerState:
-        """What the newest checkpoint holds."""
+        """State of the newest checkpoint."""
         return self._committed
 
     @property
@@ -137,7 +137,7 @@ class Consumer:
     # ---- take
 
     def want(self) -> tuple[int, int] | None:
-        """What to take next, as (from_group, most groups); None while a batch is in work or when all is trained."""
+        """Next groups to take, as (from_group, most groups); None while a batch is in work or when all is trained."""
         if self.finished or self._offered is not None:
             return None
         missing = self.policy.batch_groups - (len(self._gathered) - self._tombstones)

@@ -29,7 +29,7 @@ class GatePolicy:
 
 
 def room(window: Window, policy: GatePolicy) -> int:
-    """How many groups may be admitted now (never negative).
+    """Number of groups that may be admitted now (never negative).
 
     Strict FIFO trains rank r at step ⌊r/B⌋, so this bounds how far generation runs ahead; `may_sample` bounds how old a
     server may be (AReaL, arXiv 2505.24298, eq. 3 bounds submissions only).

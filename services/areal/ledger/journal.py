@@ -152,7 +152,7 @@ class Journal:
         self._append([{"kind": "short", "group": group, "indices": list(indices)}])
 
     def replay(self) -> JournalState:
-        """What the journal says now. Raises as `start` does."""
+        """State of the journal now. Raises as `start` does."""
         state = _state_of(self._lines.read())
         if state.damaged:
             raise DataError(
@@ -173,7 +173,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> JournalState:
-    """What a journal says, damage listed instead of raised."""
+    """State of a journal, with its damage listed instead of raised."""
     return _state_of(read_lines(path))
 
 

@@ -38,7 +38,7 @@ def own_failure(ended: Exit) -> bool:
 
 
 def precaution(evidence: Evidence, from_step: int) -> Precaution:
-    """What a trainer that starts at `from_step` does about the step that crashed last.
+    """Precaution of a trainer that starts at `from_step`, against the step that crashed last.
 
     A later step than `from_step` may be the one: replaying from a checkpoint crashes on the way there, too.
     """

@@ -33,7 +33,7 @@ _LATE_S = 5.0  # `areal run` writes once a second; a loaded machine is late
 
 
 def going_on(layout: RunLayout) -> Live:
-    """What the run in a directory last said. Raises ConfigError when none goes on there."""
+    """Newest state of the run in a directory. Raises ConfigError when none goes on there."""
     live = read_live(layout.live)
     if live is None or live.ended:
         raise ConfigError(f"no run goes on in {layout.root}", fix="start it with `areal run`")
@@ -55,7 +55,7 @@ def look(run_dir: Path) -> RunView:
 
 
 def ended(run_dir: Path) -> str | None:
-    """What became of a run that doesn't go on any more; None when it left nothing."""
+    """End of a run that doesn't go on any more; None when it left nothing."""
     found = summary.read(RunLayout(run_dir).summary)
     return f"{found['status']} after {found['steps']} steps" if found else None
 

@@ -68,7 +68,7 @@ def held_out(view: RunView) -> str:
 
 
 def what_it_does(role: LiveRole) -> str:
-    """What a role waits for, or does, in words."""
+    """A role's wait, or its work, in words."""
     if role.phase in (ChildPhase.BACKING_OFF, ChildPhase.FAILED):
         return role.reason
     if role.waits:
@@ -79,7 +79,7 @@ def what_it_does(role: LiveRole) -> str:
 
 
 def warning(view: RunView) -> str:
-    """What is wrong with how the run learns; nothing when nothing is."""
+    """Warning of how the run learns; empty when nothing is wrong."""
     count = 0
     for step in reversed(view.steps):
         if step.updates != 0:

@@ -219,7 +219,7 @@ class KeptStream(Generic[Up, Down]):
             self._on_message(cast(Down, message))
 
     async def _messages(self, session: _StreamSession) -> AsyncIterator[Up]:
-        """What this stream says. gRPC may hold the generator longer than the stream."""
+        """Messages of this stream. gRPC may hold the generator longer than the stream."""
         if session.over:
             return
         for message in self._hello():

@@ -127,7 +127,7 @@ class Live:
 
 
 def read_live(path: Path, now: float | None = None) -> Live | None:
-    """What the file says; None when there is none or it can't be read."""
+    """State in the live file; None when there is none or it can't be read."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             return None

@@ -79,7 +79,7 @@ class StallWatch:
 
 
 def tasks() -> str:
-    """Where each task of this event loop waits: a stack of threads shows none of it."""
+    """Stacks of the tasks of this event loop: a stack of threads shows none of it."""
     lines = []
     for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
         lines.append(f"Task {task.get_name()} (most recent call last):")

@@ -91,7 +91,7 @@ class Traces:
         return self._place(f"policy/{policy_id}", "root")
 
     def exemplar(self, group: int) -> dict[str, str] | None:
-        """What ties an observation of a histogram to this group's trace."""
+        """Exemplar that ties an observation of a histogram to this group's trace."""
         return {"trace_id": self.group(group).trace_id} if self.wants(group) else None
 
     def emit(

@@ -155,7 +155,7 @@ Pods of one gang of trainers also reach each other on ports of their libraries' 
 
 
 def port_word(purpose: str) -> str:
-    """What a port is called in pods and Services: Redis' one port is `main` in a resolved job."""
+    """Name of a port in pods and Services: Redis' one port is `main` in a resolved job."""
     return "redis" if purpose == "main" else purpose
 
 
@@ -191,12 +191,12 @@ REDIS_CONF_KEY = "redis.conf"
 
 
 def run_sub_path(job: str, uid: str) -> str:
-    """Where on the volume the run directory is, so that a new job of the same name starts empty."""
+    """Path of the run directory on the volume, such that a new job of the same name starts empty."""
     return f"rljobs/{job}-{uid[:8]}"
 
 
 def claim_dir(claim: str) -> PurePosixPath:
-    """Where a volume named by `pvc://<claim>/…` is mounted."""
+    """Mount path of a volume named by `pvc://<claim>/…`."""
     return CLAIMS_DIR / claim
 
 

@@ -28,7 +28,7 @@ def is_hub(uri: str | None) -> TypeGuard[str]:
 
 
 def cached(uri: str) -> Path | None:
-    """Where the cache has the model; None when it doesn't have all of its files."""
+    """Directory of the model in the cache; None when it lacks some of its files."""
     try:
         from huggingface_hub import errors
     except ImportError:

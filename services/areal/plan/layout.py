@@ -83,7 +83,7 @@ class RunLayout:
 
     @property
     def evidence(self) -> Path:
-        """What the trainer's gradients were made of."""
+        """Evidence of the trainer: what its gradients were made of."""
         return self.root / "evidence"
 
     @property
@@ -117,7 +117,7 @@ class RunLayout:
 
     @property
     def tracking(self) -> Path:
-        """How far `areal export --to` has come with each tracker, and files of W&B's offline mode."""
+        """Progress of `areal export --to` with each tracker, and files of W&B's offline mode."""
         return self.root / "tracking"
 
     @property

@@ -83,7 +83,7 @@ class ResolvedJob(_ResolvedValue):
 
     @property
     def spec(self) -> JobSpec:
-        """What the job asks for, with every default in place."""
+        """Spec of the job, with every default in place."""
         return self.job.spec
 
     @property
@@ -101,7 +101,7 @@ class ResolvedJob(_ResolvedValue):
         return self.layout.token if self.access_dir is None else self.access_dir / self.layout.token.name
 
     def ports_of(self, role: str, index: int) -> Mapping[str, int]:
-        """What a role's process listens on, by purpose. Pods of one role all have the same ports."""
+        """Ports of a role's process, by purpose. Pods of one role all have the same ports."""
         return self.ports.get(f"{role}-{index}") or self.ports[role]
 
     @classmethod

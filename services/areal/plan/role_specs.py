@@ -138,7 +138,7 @@ class RoleSpec:
 
     @property
     def readiness(self) -> Literal["grpc", "tcp"]:
-        """How its process is asked whether it is ready, on its port `grpc` or `main`."""
+        """Readiness probe of its process, on its port `grpc` or `main`."""
         return "tcp" if self.program is RoleProgram.REDIS or self.beside else "grpc"
 
     @property
@@ -149,7 +149,7 @@ class RoleSpec:
 
     @property
     def pod_ports(self) -> dict[str, int]:
-        """What its pods listen on beside the launcher's port, by purpose; the same words as in a resolved job."""
+        """Ports of its pods beside the launcher's, by purpose; the same words as in a resolved job."""
         return {name: PORT_NUMBERS[name] for name in self.ports}
 
     @property
@@ -159,7 +159,7 @@ class RoleSpec:
 
     @property
     def command(self) -> list[str]:
-        """What the first process of its container is."""
+        """Command of the first process of its container."""
         job = ["--job", str(JOB_DIR / RESOLVED_KEY)]
         if self.program is RoleProgram.REDIS:
             return ["redis-server", str(JOB_DIR / REDIS_CONF_KEY)]

@@ -202,7 +202,7 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost)
 
 
 def kernel_caches(place: Path) -> dict[str, str]:
-    """Where compilers of kernels keep what they made, so that the next pod needn't make it again."""
+    """Caches of compilers of kernels, so that the next pod needn't make again what they made."""
     return {
         "TRITON_CACHE_DIR": str(place / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
@@ -212,7 +212,7 @@ def kernel_caches(place: Path) -> dict[str, str]:
 
 
 def caches(scratch: Path) -> dict[str, str]:
-    """Where libraries keep what they make up as they go, for a user without a home on a disk that can't be written."""
+    """Caches of libraries, for a user without a home on a disk that can't be written."""
     return {
         "HOME": str(scratch),
         "TMPDIR": str(scratch),

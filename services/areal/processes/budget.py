@@ -58,7 +58,7 @@ class Budget:
         return RestartGrant(wait)
 
     def warning(self, now: float) -> str:
-        """How much is used and for what, once that is half; empty before."""
+        """Warning of what is used and for what, once that is half; empty before."""
         self._forget(now)
         policy, used = self._policy, len(self._used)
         if not used or 2 * used < policy.max_restarts:

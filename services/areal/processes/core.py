@@ -96,7 +96,7 @@ class ChildCore:
         return max(0, self.starts - 1)
 
     def warning(self, now: float) -> str:
-        """What is used of the restarts once that is half: the next ones end the run."""
+        """Warning of the restarts used, once that is half: the next ones end the run."""
         return "" if self.phase in TERMINAL else self._budget.warning(now)
 
     @property

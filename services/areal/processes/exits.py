@@ -53,7 +53,7 @@ def rank_code(code: int, tail: Sequence[str]) -> int:
 
 
 def classify(code: int, tail: Sequence[str] = ()) -> ProcessExit:
-    """What the exit `code` of a child that nobody asked to stop means."""
+    """Verdict on the exit `code` of a child that nobody asked to stop."""
     code = rank_code(code, tail)
     if code == ExitCode.DONE:
         return ProcessExit(code, ExitVerdict.COMPLETE, "complete")
@@ -128,7 +128,7 @@ def write_error(error: ArealError) -> None:
 
 
 def read_error(path: Path) -> ArealError | None:
-    """What a child left; None when it left nothing that can be read."""
+    """Error that a child left; None when it left none that can be read."""
     try:
         text = orjson.loads(path.read_bytes())
         return by_kind(Kind(text["kind"]), str(text["message"]), fix=str(text["fix"]))

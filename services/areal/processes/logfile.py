@@ -49,7 +49,7 @@ def last_words(path: Path, lines: int = 40) -> Excerpt:
 
 
 def _starts(path: Path) -> list[Excerpt]:
-    """What each start in the end of the file logged, oldest first; never empty."""
+    """Lines of each start in the end of the file, oldest first; never empty."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

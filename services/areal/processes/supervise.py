@@ -103,7 +103,7 @@ class ChildSupervisor:
 
     @property
     def status(self) -> ChildStatus:
-        """How it is now."""
+        """Status of the child now."""
         core = self._core
         return ChildStatus(
             name=self.spec.name,

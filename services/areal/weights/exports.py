@@ -151,7 +151,7 @@ class Exports:
 
 
 def exported(directory: Path) -> ExportRecord | None:
-    """What a sealed export says of itself; None for anything else."""
+    """Record of a sealed export; None for anything else."""
     try:
         return ExportRecord.model_validate_json((directory / MARKER).read_bytes())
     except (OSError, ValidationError):
@@ -219,7 +219,7 @@ def _remove(directory: Path) -> bool:
 
 
 def _sweep(root: Path, prefix: str) -> None:
-    """What a writer that died left behind."""
+    """Removes what a writer that died left behind."""
     for path in root.iterdir():
         if path.name.startswith(prefix):
             shutil.rmtree(path, ignore_errors=True)

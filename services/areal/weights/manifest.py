@@ -100,7 +100,7 @@ class Manifest(_ManifestValue):
 
     @property
     def stored_bytes(self) -> int:
-        """What this version takes on the volume: of a delta, the changes."""
+        """Bytes of this version on the volume: of a delta, the changes."""
         if self.base is None:
             return self.total_bytes
         return sum(entry.length for entry in self.deltas.values())

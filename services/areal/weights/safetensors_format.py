@@ -35,7 +35,7 @@ class TensorHeader:
 
 
 def byte_size(name: str, dtype: str, shape: Sequence[int]) -> int:
-    """How many bytes a tensor takes; raises BugError for a dtype that the format doesn't know."""
+    """Bytes of a tensor; raises BugError for a dtype that the format doesn't know."""
     if dtype not in DTYPE_BYTES:
         raise BugError(f"tensor {name!r} has dtype {dtype!r}, unknown to safetensors: {', '.join(DTYPE_BYTES)}")
     return math.prod(shape) * DTYPE_BYTES[dtype]
@@ -56,7 +56,7 @@ def encode_header(tensors: Sequence[TensorHeader]) -> bytes:
 
 
 def read_header(path: Path) -> tuple[int, list[TensorHeader]]:
-    """Where a file's data starts, and its tensors. Raises DataError when the header is no safetensors header."""
+    """Offset of a file's data, and its tensors. Raises DataError when the header is no safetensors header."""
     wrong = f"{path} is no safetensors file"
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")

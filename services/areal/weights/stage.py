@@ -90,7 +90,7 @@ class StagingArea:
         self._staged: dict[str, StagedVersion] = {}  # by manifest digest, oldest use first
 
     def loadable(self, path: Path, digest: str) -> Path | None:
-        """Where an engine can load the version at `path` from, without a look at its bytes; None when nowhere."""
+        """Directory from which an engine can load the version at `path`, its bytes unread; None when there is none."""
         staged = self._staged.get(digest)
         if staged is not None:
             return staged.path if staged.path.is_dir() else None

@@ -23,7 +23,7 @@ class ApiError(InfraError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the server asks to wait, where it says so."""
+        """Seconds of the server's Retry-After, where it has one."""
         seconds = self.details.get("retryAfterSeconds")
         return float(seconds) if seconds else None
 

@@ -49,7 +49,7 @@ class RunnableJob:
 
     @property
     def hot(self) -> HotFields:
-        """What the controller should work with."""
+        """Hot fields of the spec."""
         spec = self.job.spec
         if (block := spec.supervised) is not None:
             return HotFields(max_steps=block.max_steps or 0, max_staleness=0, max_concurrent_rollouts=0)
@@ -122,5 +122,5 @@ def _unjudgeable(raw: Json, job: RLJob, resolved: ResolvedJob, runtime: RuntimeS
 
 
 def words_of(error: ConfigError) -> str:
-    """What is wrong and what to do, as two sentences."""
+    """Message and fix, as two sentences."""
     return f"{error.message.rstrip('.')}. {error.fix}".strip() if error.fix else error.message

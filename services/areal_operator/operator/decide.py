@@ -356,7 +356,7 @@ class _Reconcile:
         return evictions.stuck(self.seen, self.now)
 
     def _hot(self) -> HotFields | None:
-        """What the controller must be told; None when it has it, or can't be asked."""
+        """Hot fields that the controller must be told; None when it has them, or can't be asked."""
         report = self.seen.reports.controller
         if report is None or self.now - report.at > FRESH_S or self.seen.refusal is not None:
             return None

@@ -43,7 +43,7 @@ def read(directory: Path) -> list[Json]:
 
 
 def ours(wanted: Sequence[Json], present: Iterable[Json]) -> tuple[list[Json], list[str]]:
-    """What of `wanted` may be applied beside what is `present`, and the names of those that others own. Pure."""
+    """Those of `wanted` that may be applied beside what is `present`, and the names of those that others own. Pure."""
     owners = {obj["metadata"]["name"]: obj["metadata"] for obj in present}
     foreign = [name for obj in wanted if (name := obj["metadata"]["name"]) in owners and not _same(obj, owners[name])]
     return [obj for obj in wanted if obj["metadata"]["name"] not in foreign], foreign

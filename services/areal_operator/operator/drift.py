@@ -39,7 +39,7 @@ _NO_INPUT = {
 
 
 def inputs_hash(admitted: RunnableJob) -> str:
-    """What a job's pod templates depend on, as a hash: neither fleet sizes nor what running roles are told."""
+    """Hash of the inputs of a job's pod templates: neither fleet sizes nor what running roles are told."""
     spec = admitted.job.spec.model_dump(mode="json", exclude=None)
     for name in _NO_INPUT["spec"]:
         spec.pop(name, None)

@@ -62,7 +62,7 @@ class Incident:
         return owner_of(self.role, self.reason, self.conditions)
 
     def failure(self, ruling: Ruling, state: JobState) -> JobFailure:
-        """What the status keeps of it."""
+        """The incident as the status keeps it."""
         return JobFailure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
             rule=ruling.rule, action=ruling.action.value, step=state.step, epoch=state.epoch,

@@ -72,7 +72,7 @@ class Lack:
 
 
 def lack_of(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
-    """What the job lacks now, the most fundamental first; None: nothing that is known of."""
+    """The job's most fundamental lack now; None: nothing that is known of."""
     return unplaced(seen, desired) or _unserved(seen, desired)
 
 
@@ -119,7 +119,7 @@ def silent_pod(seen: Observation, pods: list[Pod] | None = None) -> Pod | None:
 
 
 def silence(pod: Pod) -> str:
-    """What is known of a pod on a silent machine, and what to do where it waits for a person."""
+    """Sentence about a pod on a silent machine, with the fix where it waits for a person."""
     text = f"{pod.name} is on {pod.node}, which does not answer"
     if pod.role is not Role.REDIS:
         return text

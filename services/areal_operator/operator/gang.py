@@ -38,7 +38,7 @@ class TrainerGang:
         return self.seen.state
 
     def report(self, pod: Pod) -> LauncherReport | None:
-        """What the pod's launcher said last; None when that is too long ago."""
+        """Newest report of the pod's launcher; None when that is too long ago."""
         found = self.seen.reports.launchers.get(pod.uid)
         return found if found is not None and self.now - found.at <= FRESH_S else None
 
@@ -107,7 +107,7 @@ class TrainerGang:
         return ready is not None and ready.status == "True"
 
     def incidents(self) -> list[Incident]:
-        """What happened to the gang of this epoch; nothing while it forms.
+        """Incidents of the gang of this epoch; none while it forms.
 
         The end of a child in this epoch always is one. A pod that went or started anew is one only when the gang once
         worked together, or as the cause of such an end; before, the gang just forms again.
@@ -151,7 +151,7 @@ class TrainerGang:
         return found
 
     def _departed(self, uid: str) -> Incident:
-        """What became of a member whose pod object is gone, by its last state."""
+        """Incident of a member whose pod object is gone, by its last state."""
         pod = self.seen.departed.get(uid)
         if pod is None:
             return Incident(Role.TRAINER, "", float(int(self.now)), POD_GONE, "a trainer pod is gone")
@@ -177,7 +177,7 @@ class TrainerGang:
         return bool(quiet) and not self._members_lost()
 
     def _lost(self, pod: Pod) -> Incident | None:
-        """What became of a member. Its launcher's word is newer than the pod's status, so it goes first."""
+        """Incident of a lost member. Its launcher's word is newer than the pod's status, so it goes first."""
         if pod.terminating or pod.over:
             disruption = pod.conditions.get(DISRUPTION)
             reason = disruption.reason if disruption and disruption.reason else POD_DELETED
@@ -250,7 +250,7 @@ class TrainerGang:
 
     @property
     def up(self) -> int:
-        """How many children are ready in this epoch."""
+        """Number of children that are ready in this epoch."""
         return sum(
             (report := self.report(pod)) is not None
             and report.phase is ChildPhase.READY

@@ -25,7 +25,7 @@ Sample = tuple[str, dict[str, str], float]  # metric, its own labels, value
 
 
 def samples(job: Json) -> Iterator[Sample]:
-    """What is to be told of one RLJob."""
+    """Samples of one RLJob."""
     metadata, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     algorithm = spec.get("algorithm") or {}
     progress, attempts = status.get("progress") or {}, status.get("attempts") or {}

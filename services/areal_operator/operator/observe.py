@@ -101,7 +101,7 @@ async def observe(job: Json, world: OperatorWorld) -> Observation:
 
 
 def wanted(seen: Observation, world: OperatorWorld, replicas: dict[str, int] | None = None) -> JobBlueprint:
-    """What the builders of children need."""
+    """Blueprint for the builders of children."""
     assert seen.admitted is not None
     return wanted_of(seen.raw, seen.admitted, world, replicas)
 
@@ -293,7 +293,7 @@ async def _objection(obj: Json, job: Json, world: OperatorWorld) -> str:
 
 
 async def _pods_objections(makers: Iterable[Json], world: OperatorWorld) -> list[str]:
-    """What the API server has against the pods of workloads that aren't made yet, a phrase a workload."""
+    """Refusals of the pods of workloads that aren't made yet, by dry run; a phrase a workload."""
     found = [maker for maker in makers if maker["spec"].get("replicas", 1)]
     answers = await together(refusal_of_pods(world.api, maker, own_account=False) for maker in found)
     return [
@@ -385,7 +385,7 @@ _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
 
 def _claimed_bytes(world: OperatorWorld, key: Key) -> int:
-    """What Redis' claim asks for already."""
+    """Size that Redis' claim asks for already, in bytes."""
     cache = world.cached(PVCS)
     claim = cache.get(key[0], workload(key[1], Role.REDIS)) if cache is not None else None
     asked = (claim or {}).get("spec", {}).get("resources", {}).get("requests", {}).get("storage", "0")

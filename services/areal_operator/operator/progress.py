@@ -59,13 +59,13 @@ def kept_waiting(state: JobState, waits: bool, now: float) -> JobState:
 
 
 def waited_s(state: JobState, now: float) -> float:
-    """How long the pods have waited for nodes since the job's start, resumption or last step."""
+    """Seconds that pods have waited for nodes since the job's start, resumption or last step."""
     open_s = now - state.waiting_since if state.waiting_since is not None else 0.0
     return state.waited_s + max(0.0, open_s)
 
 
 def startup_s(state: JobState, now: float) -> float:
-    """How long all pods could run since the job's start or resumption."""
+    """Seconds in which all pods could run since the job's start or resumption."""
     started = state.started_at if state.started_at is not None else now
     return max(0.0, now - started - waited_s(state, now))
 

@@ -148,7 +148,7 @@ async def _answer(call: Awaitable[_T]) -> _T | None:
 
 
 def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> LauncherReport:
-    """What a launcher said."""
+    """A launcher's status as a value."""
     return LauncherReport(
         phase=phase_from_wire(answer.phase),
         epoch=answer.epoch,
@@ -160,7 +160,7 @@ def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> La
 
 
 def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> ControllerReport:
-    """What the controller said."""
+    """A controller's status as a value."""
     served = [server.version for server in answer.fleet if server.live and server.version >= 0]
     policy = answer.served_policy_id
     return ControllerReport(
@@ -218,7 +218,7 @@ class Poller:
         self._orders: dict[Key, dict[Order, asyncio.Task[None]]] = {}
 
     def latest(self, key: Key) -> Reports:
-        """What a job's roles said last; each report says when."""
+        """Newest reports of a job's roles, each with its time."""
         return self._latest.get(key, _NOTHING)
 
     def follow(self, key: Key, targets: Targets) -> None:

@@ -128,7 +128,7 @@ def _waiting(state: JobState) -> Json:
 
 
 def _idle(idle: Diagnosis, before: Json, now: float) -> Json:
-    """What it waits for; since when, as long as it is the same cause at the same place."""
+    """Cause for which a job waits, and since when it is the same one at the same place."""
     where = {"cause": str(idle.cause), "role": str(idle.role), "pod": idle.pod}
     same = all(before.get(name) == value for name, value in where.items())
     return {**where, "since": before["since"] if same else times.render(now), "text": idle.text[:IDLE_TEXT]}
@@ -181,7 +181,7 @@ _OLD_PACE = 0.8
 
 
 def _remaining(seen: Observation, state: JobState, max_steps: int) -> Json:
-    """How long the remaining steps take, by their pace so far; nothing before it can be said."""
+    """Estimated time of the remaining steps, by their pace so far; nothing before it can be said."""
     known = seen.state
     if state.outcome is not None or state.step_at is None or state.step == known.step or not max_steps:
         return {"estimatedRemainingSeconds": 0} if state.outcome is not None else {}
@@ -218,7 +218,7 @@ def _fleet(seen: Observation) -> Json:
 
 
 def _desired(decision: Decision, replicas: Mapping[Role, int]) -> Mapping[Role, int]:
-    """How many pods of each role there should be now."""
+    """Wanted number of pods of each role now."""
     if isinstance(decision, Suspend) and decision.state.rest is not Rest.SAVING:
         return dict.fromkeys(replicas, 0)
     gone = isinstance(decision, Reject | Prepare) or (isinstance(decision, CleanUp) and not decision.kept)

@@ -152,7 +152,7 @@ class OperatorWorld:
         return None if found is None or found["metadata"].get("deletionTimestamp") else found
 
     def notes(self, key: Key, uid: str) -> Notes:
-        """What is known of this very job: one that was made again under the same name starts afresh."""
+        """Notes on this very job: one that was made again under the same name starts afresh."""
         notes = self._notes.get(key)
         if notes is None or notes.uid != uid:
             if notes is not None:

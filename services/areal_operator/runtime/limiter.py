@@ -73,7 +73,7 @@ class Limiter:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait."""
+        """Number of callers that wait."""
         return sum(not waiter.done() for _priority, _arrival, waiter in self._waiters)
 
     async def turn(self, priority: RequestPriority) -> None:

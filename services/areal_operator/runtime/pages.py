@@ -60,7 +60,7 @@ class HttpPages:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> HttpPages:

@@ -59,7 +59,7 @@ class KeySchedule:
         return max(0.0, self._heap[0][0] - now) if self._heap else None
 
     def depth(self, now: float) -> int:
-        """How many keys are due. Safe from any thread."""
+        """Number of due keys. Safe from any thread."""
         return sum(at <= now for at in list(self._due.values()))
 
     def _ripe(self, now: float) -> bool:
@@ -108,7 +108,7 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """How many keys are due and wait for a worker."""
+        """Number of due keys that wait for a worker."""
         return self._schedule.depth(self._clock())
 
     def stop(self) -> None:

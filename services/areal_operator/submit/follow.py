@@ -49,7 +49,7 @@ def line(status: JobStatus) -> str:
 
 
 def ended(name: str, status: JobStatus, generation: int) -> tuple[ExitCode, str] | None:
-    """How a job ended; None while it goes on."""
+    """Ending of a job; None while it goes on."""
     if status.holds(ConditionType.COMPLETE):
         audit = f": {status.audit.message}" if status.audit and status.audit.message else ""
         return ExitCode.DONE, f"{name} is complete{audit}"

@@ -190,7 +190,7 @@ def _quantity(size: int) -> str:
 
 
 def _job_patch(job: RLJob) -> Json:
-    """What the job's podTemplate says of tools, in a template's shape."""
+    """The job's podTemplate for tools, in a template's shape."""
     patch = job.spec.pod_template.tools
     kept = {"requests": patch.resources.requests, "limits": patch.resources.limits}
     main = {

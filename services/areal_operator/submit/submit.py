@@ -82,7 +82,7 @@ class Receivers(Protocol):
 
 
 def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) -> Objects:
-    """What to apply; reads and digests the files, changes nothing."""
+    """Objects to apply; reads and digests the files, changes nothing."""
     job, namespace = request.job, request.namespace
     name = job.metadata.name
     own = job.spec.storage.claim_name is None

@@ -75,7 +75,7 @@ def not_started(name: str, seen: Json | None) -> ArealError:
 
 
 def _why(seen: Json | None) -> str:
-    """What Kubernetes says about a pod that doesn't run."""
+    """Reason that Kubernetes gives for a pod that doesn't run."""
     if seen is None:
         return "it was deleted"
     status: Any = seen.get("status") or {}

@@ -231,7 +231,7 @@ def _judge(report: TokenReport, where: str, sequence: TrainedSequence, part: sli
 
 
 def _leftover(report: TokenReport, name: str, one: JournalRequest, used: NDArray[np.int32], held: Bools) -> None:
-    """What became of a request's tokens that are not trained, and of those trained more than once."""
+    """Findings on a request's tokens that are not trained, and on those trained more than once."""
     if again := int(np.maximum(used - 1, 0).sum()):
         report.fault(FaultOf.TWICE, again, f"{name} request {one.request}")
         report.equal -= again

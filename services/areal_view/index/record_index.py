@@ -153,7 +153,7 @@ class RecordIndex:
         return self._samples(f"{' AND '.join(where)} ORDER BY rowid DESC LIMIT {int(limit)}", *values)
 
     def outcomes(self) -> dict[str, int]:
-        """How many training episodes ended how."""
+        """Number of training episodes by outcome."""
         rows = self._rows("SELECT outcome, SUM(rows) FROM counts WHERE evaluation = '' GROUP BY outcome")
         return {OUTCOMES[outcome]: count for outcome, count in rows}
 

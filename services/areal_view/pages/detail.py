@@ -287,7 +287,7 @@ def pieces_of(made: record.SampleRecord, place: int) -> list[bytes]:
 
 
 def tokens_of(index: RecordIndex, group: int, number: int) -> dict[int, dict[str, Any]]:
-    """What the trainer computed of a sample's tokens: sequence → columns."""
+    """The trainer's columns of a sample's tokens: sequence → columns."""
     trained = index.group(group)
     told = index.step(trained.step) if trained else None
     if told is None:
@@ -406,7 +406,7 @@ def _common(texts: Sequence[bytes]) -> bytes:
 
 
 def _words(made: record.SampleRecord) -> list[tuple[str, str]]:
-    """What the verifier said."""
+    """Words of the verifier."""
     verdict = made.sample.verdict
     return [
         (name, visible(text)) for name in ("status", "method", "detail", "tier") if (text := getattr(verdict, name))

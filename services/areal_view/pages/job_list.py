@@ -165,7 +165,7 @@ class JobList:
         return self._sessions.token(cookie_of(request.headers, _COOKIE)) or ""
 
     def _instead(self, request: Request, status: int) -> Response:
-        """What is answered where the API server gives nothing."""
+        """Answer where the API server gives nothing."""
         if status == 401:  # the token has expired
             self._sessions.end(cookie_of(request.headers, _COOKIE))
             return RedirectResponse("/login", 303)

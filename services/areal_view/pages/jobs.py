@@ -106,7 +106,7 @@ def _facts(status: JobStatus, line: JobLine) -> list[tuple[str, str]]:
 
 
 def _status(found: Json) -> JobStatus:
-    """What the operator wrote; nothing where that can't be read."""
+    """Status that the operator wrote; empty where that can't be read."""
     try:
         return JobStatus.model_validate(found.get("status") or {}, by_alias=True, by_name=False)
     except ValidationError:

@@ -78,7 +78,7 @@ class PageLogin:
         await (answer or self._app)(scope, receive, guarded(send))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
-        """What is answered instead of a page; None: the page."""
+        """Answer instead of a page; None: the page."""
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
         if path == _PATH and method == "POST":
             return await self._log_in(Request(scope, receive))

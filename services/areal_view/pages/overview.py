@@ -286,7 +286,7 @@ class DiffPage:
 
 
 def diff_page(a: ShownRun, b: ShownRun) -> DiffPage:
-    """Where two runs differ."""
+    """Differences of two runs."""
     mine, other = dict(leaves(_spec(a))), dict(leaves(_spec(b)))
     names = sorted({*mine, *other})
     rows = [(name, _shown(mine, name), _shown(other, name)) for name in names]

@@ -70,15 +70,15 @@ class ShownRun:
         return _json(self.layout.resolved)
 
     def summary(self) -> dict[str, Any]:
-        """What the run came to; empty before its end."""
+        """The run's summary; empty before its end."""
         return _json(self.layout.summary)
 
     def live(self) -> Live | None:
-        """What its roles last said; None when they never did."""
+        """The roles' newest state; None when they never said any."""
         return read_live(self.layout.live)
 
     def stamps(self) -> dict[str, tuple[int, ...]]:
-        """What changes when the curves, or anything that its page shows, do."""
+        """Stamps that change when the curves, or anything that its page shows, do."""
         curves = (*_stat(self.layout.metrics), *_stat(self.layout.evaluations))
         return {"curves": curves, "facts": (*curves, *_stat(self.layout.summary), *_stat(self.layout.live))}
 
@@ -142,7 +142,7 @@ def _names(base: str) -> Iterable[str]:
 
 
 def _cache() -> Path:
-    """Where indices lie: in the user's cache, or for this process only where that can't be written."""
+    """Directory of indices: in the user's cache, or for this process only where that can't be written."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal" / "index"
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)

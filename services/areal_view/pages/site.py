@@ -65,7 +65,7 @@ def spread(values: Sequence[Item], most: int) -> list[Item]:
 
 
 def _texts(made: record.SampleRecord) -> tuple[str, str]:
-    """What was asked and what was sampled, of the first sequence."""
+    """Prompt and answer of the first sequence."""
     if not made.texts or not made.sample.sequences:
         return "", ""
     whole, ends = made.texts[0].text, np.frombuffer(made.texts[0].token_ends, "<u4")
@@ -137,7 +137,7 @@ def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
 
 
 def _about(run: ShownRun) -> list[tuple[str, str]]:
-    """What was run, as (subject, sentence)."""
+    """Description of the run, as (subject, sentence)."""
     resolved = ResolvedJob.load(run.layout.resolved)
     first = [("start model", str(resolved.model_path)), ("seed", str(resolved.spec.seed))]
     return [*first, *explain(resolved.job, scores_itself=resolved.verifier is None)]

@@ -42,7 +42,7 @@ class Tracker(Protocol):
 
     @property
     def place(self) -> str:
-        """Where a person finds what was sent."""
+        """Address at which a person finds the run."""
 
     def begin(self, known: int) -> int:
         """Open the run, made where it isn't there. How many rows it has: what it can tell itself, else `known`."""
@@ -188,7 +188,7 @@ class Trackio:
 
     @property
     def place(self) -> str:
-        """How to look at it."""
+        """Command that shows it."""
         return f"`trackio show --project {self._tracked.project}` shows it"
 
     def begin(self, known: int) -> int:

@@ -165,7 +165,7 @@ _CONTROLLER: Mapping[str, str] = {
 
 
 def _controllers_words(facts: JobFacts) -> Diagnosis | None:
-    """What the operator heard of the controller and judged by the table of causes of a run."""
+    """Cause by the table of a run, from what the operator heard of the controller."""
     idle = facts.status.get("idle") or {}
     if idle.get("cause") not in _CONTROLLER:
         return None

@@ -46,7 +46,7 @@ class JobFacts:
         return found if found.get("status") == "False" and (not reasons or found.get("reason") in reasons) else None
 
     def since(self, text: str | None) -> float | None:
-        """How long ago a moment in RFC 3339 was."""
+        """Age of a moment in RFC 3339."""
         at = moment(text)
         return max(0.0, self.now - at) if at is not None else None
 
@@ -124,7 +124,7 @@ def started(pod: Json) -> bool:
 
 
 def last_end(container: Json) -> Json:
-    """How a container ended last; empty when it never did."""
+    """Last end of a container; empty when it never ended."""
     state = (container.get("state") or {}).get("terminated")
     return state or (container.get("lastState") or {}).get("terminated") or {}
 

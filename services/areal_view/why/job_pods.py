@@ -53,12 +53,12 @@ _ADMISSION = (  # a part of the API server's words → what to do
 
 
 def scheduling_fix(message: str) -> str:
-    """What to do about the scheduler's words."""
+    """Fix for the scheduler's words."""
     return next((fix for part, fix in _SCHEDULER if part in message), "`kubectl describe pod` has all of its words")
 
 
 def admission_fix(message: str) -> str:
-    """What to do about the words with which the API server refuses an object."""
+    """Fix for the words with which the API server refuses an object."""
     otherwise = "correct what the API server names; it is tried again each minute"
     return next((fix for part, fix in _ADMISSION if part in message), otherwise)
 

@@ -152,7 +152,7 @@ def step_s(c: Constants) -> float:
 
 
 def forecast(c: Constants, measured_s: float) -> Forecast:
-    """What changes would bring, the best first."""
+    """Forecast of what each change brings, the best first."""
     now = step_s(c)
     more = replace(c, staleness=max(1, 2 * c.staleness), max_concurrent=max(c.max_concurrent, _flight(c, 2)))
     tried = [

@@ -74,7 +74,7 @@ class Accumulator:
         return self.sampling.max_new_tokens - self.tokens
 
     def input_bytes(self) -> bytes:
-        """What the next attempt continues: prompt and tokens so far, little-endian int32."""
+        """Input of the next attempt: prompt and tokens so far, little-endian int32."""
         return self._prompt + bytes(self._ids)
 
     def since(self, start: int) -> tuple[Ids, Logprobs]:

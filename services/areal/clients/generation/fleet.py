@@ -113,5 +113,5 @@ class Fleet:
 
 
 def _identity(state: wire.ServerState) -> tuple[str, str, int, bool, bool, bool]:
-    """What makes a report different: load changes all the time and proves nothing."""
+    """Fields by which reports differ: load changes all the time and proves nothing."""
     return (state.address, state.policy_id, state.version, state.live, state.ready, state.draining)

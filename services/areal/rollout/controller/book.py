@@ -93,7 +93,7 @@ class Book:
 
     @property
     def capacity(self) -> int:
-        """How many groups the byte budget holds."""
+        """Capacity of the byte budget, in groups."""
         return self.settings.budget_bytes // self.settings.bytes_per_group
 
     def fits(self, index: int) -> bool:

@@ -260,7 +260,7 @@ def rebuild(
     view: LedgerSnapshot,
     evaluated: Iterable[str],
 ) -> tuple[ControllerSettings, Rebuilt]:
-    """What a controller starts from: its settings with hot fields as they were last set, and what it finds."""
+    """Start state of a controller: its settings with hot fields as they were last set, and what it finds."""
     settings = replace(
         settings,
         max_steps=settings.max_steps if kept.max_steps is None else kept.max_steps,

@@ -129,7 +129,7 @@ class Controller:
 
     @property
     def wanted(self) -> PublishedWeights | None:
-        """What servers should hold: what is served, or what an evaluation keeps until its end."""
+        """Weights that servers should hold: those served, or those an evaluation keeps until its end."""
         return self.evaluations.pinned or self.fleet.served
 
     @property

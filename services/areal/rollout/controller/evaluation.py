@@ -73,7 +73,7 @@ class EvaluationRun:
         return sampled_figures(scores, self.samples, ks)
 
     def failures(self, *, greedy: bool) -> int:
-        """How many answers failed."""
+        """Number of failed answers."""
         return sum((sample == 0) == greedy for _, sample in self.failed)
 
     def _score(self, row: int, sample: int) -> float | None:
@@ -129,7 +129,7 @@ class Evaluations:
 
     @property
     def pinned(self) -> PublishedWeights | None:
-        """What servers keep until an evaluation has ended; None when they may move on."""
+        """Weights that servers keep until an evaluation has ended; None when they may move on."""
         return self.runs[0].weights if self.runs and self._pins else None
 
     def catch_up(self, served: PublishedWeights | None) -> None:

@@ -50,7 +50,7 @@ class ServerEntry:
 
     @property
     def shown(self) -> tuple[bool, bool, int, str]:
-        """What workers must know at once when it changes."""
+        """State of the fleet that workers must know at once when it changes."""
         return (self.live, self.routable, self.report.version, self.report.address)
 
 
@@ -123,5 +123,5 @@ class ServerFleet:
         return f"WeightsRefused: every server refused {self.served.policy_id} ({'; '.join(sorted(reasons))})"
 
     def states(self) -> Counter[str]:
-        """How many of the servers that ever reported are in which state."""
+        """Number of servers by state, of those that ever reported."""
         return Counter(server.state for server in self.servers.values())

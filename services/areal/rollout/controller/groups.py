@@ -84,7 +84,7 @@ class PromptGroup:
         self.has_tokens = False
 
     def passes(self, score: float) -> tuple[int, int]:
-        """How many of its samples earned at least `score`, and how many were scored at all."""
+        """Number of its samples that earned at least `score`, and of those scored at all."""
         scored = [figures.reward for figures in self.done.values() if not figures.masked]
         return sum(reward >= score for reward in scored), len(scored)
 
@@ -118,7 +118,7 @@ class GroupRanks:
         return self._reasons.get(group)
 
     def below(self, group: int) -> int:
-        """How many tombstones lie below `group`."""
+        """Number of tombstones below `group`."""
         return bisect_left(self._sorted, group)
 
     def rank(self, group: int) -> int:

@@ -47,7 +47,7 @@ class RestoredState:
     job_digest: str = ""  # of the job file against which the hot fields were set
 
     def under(self, job_digest: str) -> RestoredState:
-        """What of it holds under this job file."""
+        """The state that holds under this job file."""
         return self if job_digest == self.job_digest else RestoredState(self.served, job_digest=job_digest)
 
 

@@ -36,7 +36,7 @@ class PreparedRows:
         return self._train.row_json(self._order.row(group))
 
     def place(self, group: int) -> str:
-        """Where the group's row is, for people."""
+        """Place of the group's row, for people."""
         return self._train.place(self._order.row(group))
 
     def replay(self, told: Sequence[MeasuredGroup | PoolChange]) -> None:
@@ -82,7 +82,7 @@ class PreparedRows:
         return tuple(names)
 
     def evaluation_rows(self, wanted: int | None) -> int:
-        """How many rows an evaluation has; all of them when None are wanted."""
+        """Number of rows of an evaluation; all of them when None are wanted."""
         if self._evaluation is None:
             return 0
         return len(self._evaluation) if wanted is None else min(wanted, len(self._evaluation))

@@ -63,7 +63,7 @@ class Streak:
             self._probes = _PROBES
 
     def admissible(self, now: float, limit: int, most: int) -> int:
-        """How many groups may be admitted now, at most `most`; `limit` is that of `stall`."""
+        """Number of groups that may be admitted now, at most `most`; `limit` is that of `stall`."""
         if limit and self._ended.total() >= limit:
             return 0
         if self._failed < FAILED_TO_PAUSE:
@@ -134,7 +134,7 @@ class BadRows:
             self._count(failed=True)
 
     def excess(self, limit: float) -> str:
-        """What is too much, when surely more than the share `limit` fails; empty when it isn't."""
+        """Sentence on the bad rows, when surely more than the share `limit` fails; empty when not."""
         count = len(self._failed)
         if count < LEAST or not self._bad or wilson_lower(self._bad, count) <= limit:
             return ""

@@ -107,7 +107,7 @@ class Streams:
             outbox.wake()
 
     def wake_trainers(self) -> None:
-        """What the trainer is told changed."""
+        """Wakes the trainers' streams: what they are told changed."""
         for outbox in self.trainers:
             outbox.wake()
 

@@ -309,7 +309,7 @@ class WorkerCore:
         )
 
     def report(self) -> WorkReport:
-        """What is new since the last message of this stream."""
+        """News since the last message of this stream."""
         done, self._done = tuple(self._done.values()), {}
         failures, self._failed = tuple(self._failed), []
         evaluated, self._new_evaluated = tuple(self._new_evaluated), []

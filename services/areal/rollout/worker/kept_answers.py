@@ -47,7 +47,7 @@ class EarlierTry:
         return sum(len(one.input_ids) + len(one.result.output_ids) for one in self._drawn.values())
 
     def with_answers(self, drawn: Iterable[DrawnAnswer]) -> EarlierTry:
-        """What is left of this try, and these."""
+        """The rest of this try, and these answers."""
         return EarlierTry(self.attempt, [*self._drawn.values(), *drawn])
 
     def take(self, seed: int, ids: Ids, sampling: Sampling, floor: int) -> DrawnAnswer | None:

@@ -47,7 +47,7 @@ class Key:
 
     @property
     def affinity(self) -> str:
-        """What its generations share with those of its group."""
+        """Affinity key that its generations share with those of its group."""
         return f"{self.evaluation}/{self.group}" if self.evaluation else str(self.group)
 
 

@@ -123,7 +123,7 @@ class UserLoop:
         return task
 
     def stack(self) -> str:
-        """Where the thread is at this moment."""
+        """Stack of the thread at this moment."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
@@ -143,7 +143,7 @@ class UserLoop:
 
 
 def stack_of(task: asyncio.Task[Any]) -> str:
-    """Where a suspended task waits, innermost last."""
+    """Stack of a suspended task, innermost last."""
     lines = []
     awaited: Any = task.get_coro()
     while awaited is not None:

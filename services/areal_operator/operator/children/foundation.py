@@ -93,7 +93,7 @@ def runtime_snapshot(w: JobBlueprint) -> Json:
 
 
 def snapshot_hash(runtime: RuntimeSpec) -> str:
-    """What a job's status shows of its runtime. Fields that nobody gave don't count: a new default changes no hash."""
+    """Hash of a job's runtime, for its status. Fields that nobody gave don't count: a new default changes no hash."""
     return hashlib.sha256(_text(runtime).encode()).hexdigest()[:16]
 
 

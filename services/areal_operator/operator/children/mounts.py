@@ -50,7 +50,7 @@ _LAYOUT = RunLayout(Path(RUN_DIR))
 
 
 def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
-    """What a role reads where the user put it. Recipe and datasets are copied into the run directory by prepare."""
+    """Claims whose files a role reads in place. Recipe and datasets are copied into the run directory by prepare."""
     return [path for source in spec_of(role).reads for path in _places(resolved, source)]
 
 
@@ -92,7 +92,7 @@ def volumes(w: JobBlueprint, role: Role) -> list[Json]:
 
 
 def mounts(w: JobBlueprint, role: Role) -> list[Json]:
-    """What the role's own container sees."""
+    """Volume mounts of the role's own container."""
     found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
     if _access(w, role):
         found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})

@@ -33,7 +33,7 @@ LAUNCHER_SILENCE_S = 120  # a launcher that answers nothing for so long has hung
 
 
 def needs_of(role: Role, job: RLJob) -> PodNeeds:
-    """What a role needs in this job: who judges programs needs more than who compares answers."""
+    """Amounts of a role in this job: who judges programs needs more than who compares answers."""
     usual = spec_of(role).needs
     assert usual is not None, f"the operator makes no pods of {role}"
     if role is not Role.REWARD or job.spec.reward.verifier != "code":
@@ -91,7 +91,7 @@ def refuse_idle_gpus(role: Role, job: RLJob, given: Json) -> None:
 
 
 def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:
-    """What Redis' claim asks for: enough for the budget, and never less than it has."""
+    """Size of Redis' claim in bytes: enough for the budget, and never less than it has."""
     return max(budget_bytes * _REDIS_DISK, _REDIS_DISK_FLOOR, has_bytes)
 
 

@@ -90,7 +90,7 @@ def _containers(*templates: Json) -> dict[str, list[str]]:
 
 
 def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> Json:
-    """What the pod is like before anybody speaks. Containers of the platform start as confined as our own."""
+    """Pod template before any patch. Containers of the platform start as confined as our own."""
     need = needs.needs_of(role, w.job)
     volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
     places: list[Json] = [{"name": "tmp", "mountPath": str(SCRATCH_DIR)}]
@@ -293,7 +293,7 @@ def container_security() -> Json:
 
 
 def tolerations() -> list[Json]:
-    """How long a pod stays on a node that nobody hears of."""
+    """Tolerations of a node that nobody hears of: seconds that a pod stays there."""
     return [
         {
             "key": f"node.kubernetes.io/{state}",
