@@ -117,6 +117,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/operator/test_operator_model.py --timeout 3600
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
 	AREAL_REPLAYED_HISTORIES=10000 $(PY) -m pytest -q --hypothesis-profile=explore tests/gateway/test_gateway_replay.py --timeout 3600
+	AREAL_CONVERSATIONS=4000 $(PY) -m pytest -q -n 2 tests/gateway/test_gateway_families.py --timeout 7200
 	$(PY) -m pytest -q -s tests/judge/boxes/test_boxes_leaks.py --box-disconnects 10000
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
 	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes

@@ -81,7 +81,7 @@ def test_t3_templates_that_can_be_continued_are_proved(templates, name):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("rewriting", "changes how earlier ones"),
+        ("rewriting", "isn't closed by a token"),
         ("forgetful", "leaves out what an assistant said"),
         ("unclosed", "isn't closed by a token"),
     ],

@@ -23,7 +23,6 @@ SENTENCES = {
 """Fields that hold a sentence."""
 UNCHANGING = {"lower", "strip", "lstrip", "rstrip", "casefold"}
 READ = {
-    "areal/gateway/templates/template.py": "a chat template's own text, which is cut at its marks",
     "areal_judge/judge/stack.py": "what an attack printed in the sandbox",
     "areal_operator/kube/errors.py": "Kubernetes' words, where they enter",
     "areal_operator/operator/refusals.py": "Kubernetes' words, where they enter",

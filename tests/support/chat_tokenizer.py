@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 CHATML = (
@@ -40,8 +42,25 @@ CONTROL = ("<|im_start|>", "<|im_end|>", "<|begin|>", "<|head|>", "<|/head|>")  
 ADDED = ("<tool_call>", "<think>")  # added, not special
 
 
-def write_chat_tokenizer(directory: Path, template: str | None = CHATML) -> Path:
-    """Bytes, a few merges, then the added tokens; `<|im_end|>` ends an answer."""
+_WRITTEN = re.compile(
+    r"<\|[^<>|\s'\"]{1,40}\|>|<｜[^<>'\"]{1,40}｜>|</?[a-z_:]{1,30}>|<[a-z_]+\|>|<\|[a-z_]+>|\[/?[A-Z_]{2,24}\]|"
+    r"\[\|[a-z]+\|\]|\[e~\[|<\|\"\|>"
+)
+_PLAIN = re.compile(r"</?(think|tool|function|parameter|arg|minimax|invoke|response|seed)")  # added, not special
+
+
+def control_strings(template: str) -> tuple[str, ...]:
+    """What looks like a control token in a template."""
+    return tuple(sorted(set(_WRITTEN.findall(template)) | {"<s>", "</s>"}))
+
+
+def write_chat_tokenizer(
+    directory: Path,
+    template: str | None = CHATML,
+    control: Sequence[str] = (*CONTROL, *ADDED),
+    end: str = "<|im_end|>",
+) -> Path:
+    """Bytes, a few merges, then the added tokens; `end` ends an answer."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -50,13 +69,17 @@ def write_chat_tokenizer(directory: Path, template: str | None = CHATML) -> Path
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
+    special = [text for text in control if text not in ADDED and not _PLAIN.match(text)]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in control if text not in special])
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"eos_token": "<|im_end|>"} | ({"chat_template": template} if template else {})
+    settings = (
+        {"eos_token": end}
+        | ({"bos_token": "<s>"} if "<s>" in control else {})
+        | ({"chat_template": template} if template else {})
+    )
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     size = tokenizer.get_vocab_size(with_added_tokens=True)
-    end = tokenizer.token_to_id("<|im_end|>")
-    (directory / "config.json").write_text(json.dumps({"vocab_size": size, "eos_token_id": end}))
+    (directory / "config.json").write_text(json.dumps({"vocab_size": size, "eos_token_id": tokenizer.token_to_id(end)}))
     return directory

@@ -31,6 +31,7 @@ from areal.data.peek import ROWS, DatasetPeek, peek
 from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, source_from_spec
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
+from areal.gateway.templates.template import refuse_template, without_tools
 from areal.plan import hub
 from areal.spec import Facts, Finding, RLJob, Severity, check
 from areal.spec.locality import hub_models
@@ -197,11 +198,23 @@ class _FactReader:
                 config = self.model.config if self.model is not None else None
                 with suppress(ArealError):  # a rule says what is wrong with its size
                     self.tokenizer = Tokenizer.from_dir(tokenizer, model_dir=model, fast=fast, config=config)
+        self._chat_template()
         if self.tokenizer is not None and self.model is not None and self.job.spec.is_rl:
             with self._at("spec.model.path"):
                 refuse_ends(self.tokenizer, self.model)
                 if told := ends_told(self.tokenizer):
                     self.warnings.append(("spec.model.path", told, "Nothing, if this is meant: each of them ends."))
+
+    def _chat_template(self) -> None:
+        """What the job's episodes need of the model's chat template."""
+        if self.tokenizer is None:
+            return
+        spec = self.job.spec
+        with self._at("spec.model.chatTemplate" if spec.model.chat_template else "spec.model.path"):
+            self.tokenizer = self.tokenizer.of_job(spec.model)
+            refuse_template(self.tokenizer, spec)
+            if why := without_tools(self.tokenizer, spec):
+                self.warnings.append(("spec.rollout.agent", why, "Name another template in model.chatTemplate."))
 
     def _rows(self, field: str, source: DatasetSource, parts: RecipeParts | None) -> None:
         """The rows of one source, the `number`-th of its split."""

@@ -137,7 +137,7 @@ def with_snapshots(resolved: ResolvedJob) -> Facts:
     layout = resolved.layout
     train, held_out = Snapshot(layout.dataset / "train"), layout.dataset / "evaluation"
     try:
-        tokenizer = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
+        tokenizer = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path, job=resolved.spec.model)
     except ArealError:
         tokenizer = None
     rows = RowMeasure(resolved.job, tokenizer)

@@ -67,7 +67,8 @@ class ModelServer(GatewayServer):
     def _rules(self, opened: OpenSession | None = None) -> AdmissionRules:
         """Sampling is the request's; what the engine can't do is refused."""
         honours = HONOURED | FIELDS if available() else HONOURED
-        return AdmissionRules(honours=honours, prompt_logprobs=True, refusal=REFUSAL)
+        names = frozenset(self._tokenizer.free_names)
+        return AdmissionRules(honours=honours, prompt_logprobs=True, template_names=names, refusal=REFUSAL)
 
     def _open(self, asked: DialectRequest) -> OpenSession:
         """A session for one request."""

@@ -45,6 +45,7 @@ class AdmissionRules:
     ignores: bool = False  # fields that change the distribution are ignored instead of refused
     honours: frozenset[str] = frozenset()  # of these, the fields that are done as asked
     prompt_logprobs: bool = False  # log-probabilities of a prompt's tokens can be told
+    template_names: frozenset[str] = frozenset()  # arguments of the chat template that a request may give
     refusal: str = (
         "it changes the distribution of tokens, which the loss takes to be the policy's "
         "(rollout.gateway.unsupported: ignore has such fields ignored)"
@@ -118,7 +119,7 @@ FIELDS: Mapping[str, Field] = {
     "modalities": Field(Treatment.REFUSED, "text only", (None, ["text"])),
     "audio": Field(Treatment.REFUSED, "text only"),
     "top_logprobs": Field(Treatment.IGNORED, "engines report the sampled token's alone", (None, 0)),
-    "chat_template_kwargs": Field(Treatment.IGNORED, "the template is pinned by the job", (None, {})),
+    "chat_template_kwargs": Field(Treatment.READ, "names of model.chatTemplateKwargs; others are ignored"),
 }
 
 

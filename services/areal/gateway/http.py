@@ -31,7 +31,7 @@ from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.requests import body_of, key_of
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.streams import StreamedAnswering
-from areal.gateway.tools import Form, names_of
+from areal.gateway.tools import names_of
 from areal.net.http_server import HttpServer
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import SessionEnding
@@ -207,18 +207,15 @@ class GatewayServer:
     def _rules(self, opened: OpenSession) -> AdmissionRules:
         sampling = opened.owner.sampling
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        return AdmissionRules(enforced, self._ignores)
+        return AdmissionRules(enforced, self._ignores, template_names=frozenset(self._tokenizer.kwargs))
 
     def _answer(self, dialect: Dialect, opened: OpenSession, request: Request, asked: DialectRequest) -> Response:
         """Begin what a request asks for; the response waits for it. Raises Refused."""
         session = opened.session
         retry = request.headers.get("x-stainless-retry-count", "0") != "0"  # of the OpenAI and Anthropic clients
-        if asked.question.tools and self._gateway.template.form is None:
+        if asked.question.tools and (why := self._gateway.template.calls.why):
             raise CallRefusal(
-                "how this model's chat template writes calls of tools is not known here; known are "
-                + ", ".join(form.value for form in Form),
-                code="unsupported_field",
-                field="tools",
+                f"this model's chat template can't call tools: {why}", code="unsupported_field", field="tools"
             )
         questions = [_ended(each, opened.owner.sampling) for each in (asked.question, *asked.more)]
         calls = session.choices(questions, retry=retry)
@@ -295,6 +292,7 @@ class GatewayServer:
             form=template.form if question.tools and question.calls_tools else None,
             names=names_of(question.tools),
             thinks=template.thinks and bool(question.messages),
+            tags=template.tags,
             thinking=bool(question.messages) and template.opens_thinking(call.prompt_ids),
             call_id=f"call_{session}_{call.number}_{{}}".format,
         )

@@ -13,12 +13,17 @@ from enum import Enum, auto
 
 from areal.gateway.detokenizer import Detokenizer, StopCutter, begun
 from areal.gateway.messages import Message, ToolCall
-from areal.gateway.templates.template import THINK
-from areal.gateway.tools import CLOSE, OPEN, Form, WrittenToolCall, one_call, whole_answer
+from areal.gateway.templates.forms import (
+    THINKING,
+    ArgumentKind,
+    ClosingFinder,
+    Form,
+    Thinking,
+    WrittenToolCall,
+    calls_in,
+)
 from areal.values.strict_json import as_utf8
 from areal.workflow.tokenizer import Tokenizer
-
-THOUGHT = "</think>"
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,10 @@ class Manner:
 
     stops: Sequence[str] = ()
     form: Form | None = None
-    names: Collection[str] = field(default_factory=frozenset)  # of the tools that may be called
-    thinks: bool = False  # the model may begin with <think>
-    thinking: bool = False  # the prompt ends with <think>
+    names: Collection[str] = field(default_factory=frozenset)  # of the tools that may be called; may map to schemas
+    thinks: bool = False  # the model may begin with its reasoning
+    thinking: bool = False  # the prompt ends within it
+    tags: Thinking = THINKING[0]
     call_id: Callable[[int], str] = "call_{}".format
 
 
@@ -57,7 +63,7 @@ class _ReadingPlace(Enum):
     SAYING = auto()  # at the beginning of what is said
     TEXT = auto()
     CALL = auto()
-    HELD = auto()  # an answer that may be nothing but calls, in Llama's form
+    HELD = auto()  # an answer that may be nothing but calls
 
 
 class AnswerReader:
@@ -65,12 +71,26 @@ class AnswerReader:
 
     def __init__(self, tokenizer: Tokenizer, manner: Manner | None = None) -> None:
         manner = manner or Manner()
-        tags = {OPEN, CLOSE} if manner.form is Form.HERMES else set()
-        self._detokenizer = Detokenizer(tokenizer, shown=tags | ({THINK, THOUGHT} if manner.thinks else set()))
+        grammar = manner.form.value if manner.form is not None else None
+        self._grammar = grammar if grammar is not None and grammar.opening else None
+        self._bare = grammar if grammar is not None and not grammar.opening else None
+        tags = manner.tags if manner.thinks else None
+        self._thinking = tags.opening if tags is not None else ""
+        self._thought = manner.tags.closing
+        self._dropped = tags.dropped if tags is not None else ()
+        again = (self._thinking,) if tags is not None and tags.anywhere else ()
+        self._marks = tuple(
+            mark for mark in (self._grammar.opening if self._grammar else "", *self._dropped, *again) if mark
+        )
+        written = grammar.shown if grammar is not None else ""
+        told = " ".join((written, self._thinking, self._thought if manner.thinks else "", *self._dropped))
+        shown = {text for text in tokenizer.added_texts if text in told}
+        self._detokenizer = Detokenizer(tokenizer, shown=shown)
         self._cutter = StopCutter(manner.stops)
         self._manner = manner
         self._place = _ReadingPlace.THINKING if manner.thinking else _ReadingPlace.START
         self._held = ""
+        self._finder: ClosingFinder | None = None  # in a block of calls
         self._parts: list[Part] = []
         self._after_call = False
         self._called = 0
@@ -111,7 +131,7 @@ class AnswerReader:
         steps = {
             _ReadingPlace.START: self._start,
             _ReadingPlace.THINKING: self._think,
-            _ReadingPlace.THOUGHT: self._thought,
+            _ReadingPlace.THOUGHT: self._behind_thought,
             _ReadingPlace.SAYING: self._say,
             _ReadingPlace.TEXT: self._text,
             _ReadingPlace.CALL: self._call,
@@ -125,24 +145,24 @@ class AnswerReader:
 
     def _start(self, end: bool) -> Iterator[Part]:
         """An answer may begin with reasoning."""
-        text = self._held.lstrip()
-        if self._manner.thinks and text.startswith(THINK):
-            self._place, self._held = _ReadingPlace.THINKING, text[len(THINK) :]
-        elif end or not self._manner.thinks or (text and not THINK.startswith(text)):
+        text, tag = self._held.lstrip(), self._thinking
+        if tag and text.startswith(tag):
+            self._place, self._held = _ReadingPlace.THINKING, text[len(tag) :]
+        elif end or not tag or (text and not tag.startswith(text)):
             self._place = _ReadingPlace.SAYING
         yield from ()
 
     def _think(self, end: bool) -> Iterator[Part]:
-        thought, tag, rest = self._held.partition(THOUGHT)
+        thought, tag, rest = self._held.partition(self._thought)
         if tag:
             self._place, self._held = _ReadingPlace.THOUGHT, rest
         else:
-            kept = 0 if end else begun(thought, THOUGHT)
+            kept = 0 if end else begun(thought, self._thought)
             thought, self._held = thought[: len(thought) - kept], thought[len(thought) - kept :]
         if thought:
             yield Reasoning(thought)
 
-    def _thought(self, end: bool) -> Iterator[Part]:
+    def _behind_thought(self, end: bool) -> Iterator[Part]:
         """White space after reasoning belongs to it."""
         self._held = self._held.lstrip()
         if self._held:
@@ -150,59 +170,78 @@ class AnswerReader:
         yield from ()
 
     def _say(self, end: bool) -> Iterator[Part]:
-        """In Llama's form an answer is a call, or a text."""
+        """Where calls have no opening an answer is nothing but calls, or a text."""
         text = self._held.lstrip()
-        if self._manner.form is not Form.LLAMA or end or text:
-            self._place = (
-                _ReadingPlace.HELD if self._manner.form is Form.LLAMA and text.startswith("{") else _ReadingPlace.TEXT
-            )
+        if self._bare is None or end or text:
+            opens = "[" if self._bare is not None and self._bare.arguments is ArgumentKind.PYTHON else ("{", "[")
+            held = self._bare is not None and text.startswith(opens)
+            self._place = _ReadingPlace.HELD if held else _ReadingPlace.TEXT
         yield from ()
 
     def _text(self, end: bool) -> Iterator[Part]:
-        said, tag, rest = self._held, "", ""
-        if self._manner.form is Form.HERMES:
-            said, tag, rest = self._held.partition(OPEN)
-        kept = 0 if tag or end or self._manner.form is not Form.HERMES else begun(said, OPEN)
-        told, held = said[: len(said) - kept], said[len(said) - kept :]
-        if self._after_call and not told.strip():
-            if not tag and not end:
+        said, mark, rest, kept = self._to_mark(end)
+        if self._after_call and not said.strip():
+            if not mark and not end:
                 return  # white space between calls isn't told
-            told = ""
-        self._held = rest if tag else held
-        if tag:
-            self._place = _ReadingPlace.CALL
-        if told:
+            said = ""
+        self._held = rest if mark else kept
+        if mark == self._thinking and mark:
+            self._place = _ReadingPlace.THINKING
+        elif mark and mark not in self._dropped:
+            self._place, self._finder = _ReadingPlace.CALL, None
+        if said:
             self._after_call = False
-            yield Text(told)
+            yield Text(said)
+
+    def _to_mark(self, end: bool) -> tuple[str, str, str, str]:
+        """What is said before the next mark, the mark, what follows it; without one, what may be the beginning of one.
+
+        Of marks that begin alike the longest counts, and is waited for.
+        """
+        places = [(place, -len(mark), mark) for mark in self._marks if (place := self._held.find(mark)) >= 0]
+        if places:
+            place, _, mark = min(places)
+            ahead = self._held[place:]
+            if end or not any(other.startswith(ahead) and len(other) > len(ahead) for other in self._marks):
+                return self._held[:place], mark, self._held[place + len(mark) :], ""
+            return self._held[:place], "", "", ahead
+        kept = 0 if end else max((begun(self._held, mark) for mark in self._marks), default=0)
+        cut = len(self._held) - kept
+        return self._held[:cut], "", "", self._held[cut:]
 
     def _call(self, end: bool) -> Iterator[Part]:
-        written, tag, rest = self._held.partition(CLOSE)
-        if not tag and not end:
+        grammar = self._grammar
+        assert grammar is not None
+        self._finder = self._finder or ClosingFinder(grammar)
+        place = self._finder.find(self._held, end=end)
+        if place < 0 and not end:
             return
-        call = one_call(written, self._manner.names) if tag else None
+        closed = place >= 0
+        written, rest = (self._held[:place], self._held[place + len(grammar.closing) :]) if closed else (self._held, "")
+        whole = closed or not grammar.closing or grammar.may_end
+        calls = calls_in(written, grammar, self._manner.names) if whole else []
         self._place, self._held = _ReadingPlace.TEXT, rest
-        self._after_call = call is not None
-        if call is None:
+        self._after_call = bool(calls)
+        if not calls:
             self.unparsed = True
-            yield Text(f"{OPEN}{written}{tag}")
-        else:
+            yield Text(f"{grammar.opening}{written}{grammar.closing if closed else ''}")
+        for call in calls:
             yield self._numbered(call)
 
     def _hold(self, end: bool) -> Iterator[Part]:
-        if not end:
+        if not end or self._bare is None:
             return
-        calls = whole_answer(self._held, self._manner.names)
-        if calls:
-            for call in calls:
-                yield self._numbered(call)
-        else:
+        calls = calls_in(self._held, self._bare, self._manner.names)
+        for call in calls:
+            yield self._numbered(call)
+        if not calls:
             self.unparsed = True
             yield Text(self._held)
         self._held = ""
 
     def _numbered(self, call: WrittenToolCall) -> ToolCall:
         number, self._called = self._called, self._called + 1
-        return ToolCall(self._manner.call_id(number), call.name, call.arguments)
+        return ToolCall(call.id or self._manner.call_id(number), call.name, call.arguments)
 
 
 def read(reader: AnswerReader, ids: Sequence[int]) -> Message:

@@ -7,11 +7,13 @@ clock, no task, no client.
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -94,6 +96,7 @@ class SessionRequest:
     seed: int | None = None
     overridden: tuple[str, ...] = ()
     scored: bool = False  # log-probabilities of the prompt's tokens are wanted
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
 
     @property
     def continues(self) -> bool:
@@ -343,25 +346,33 @@ class EpisodeCalls:
             given = prompt if behind is None else prompt[len(self.graph.ids(behind)) :]
             return behind, given, prompt, given.tobytes()
         tools = digest_of(question.tools)
+        kwargs = question.kwargs
+        what = tools + (json.dumps(dict(kwargs), sort_keys=True) if kwargs else "")
         if question.continues:
             if (cut := self.graph.cut(question.messages, tools)) is not None:
-                return cut, as_ids([]), self.graph.ids(cut), (_CUT, tools)
-            given = self._template.first(question.messages, question.tools, continues=True)
-            return None, given, given, (question.messages, tools)
+                return cut, as_ids([]), self.graph.ids(cut), (_CUT, what)
+            given = self._template.first(question.messages, question.tools, kwargs, continues=True)
+            return None, given, given, (question.messages, what)
         place = self.graph.place(question.messages, tools, any_system=self._first_system)
         if place.parent is None:
-            given = self._template.first(place.new, question.tools)
-            return None, given, given, (place.new, tools)
+            given = self._template.first(place.new, question.tools, kwargs)
+            return None, given, given, (place.new, what)
         before = self.graph.ids(place.parent.node.number)
         try:
-            given = self._template.bridge(place.new, last_id=int(before[-1]), tools=question.tools)
+            given = self._template.bridge(
+                place.new,
+                last_id=int(before[-1]),
+                tools=question.tools,
+                answer=place.parent.messages[-1],
+                kwargs=kwargs,
+            )
         except CallRefusal:
             if question.messages[0] not in place.new:
                 raise
-            given = self._template.first(question.messages, question.tools)  # no system message can stand there
-            return None, given, given, (question.messages, tools)
+            given = self._template.first(question.messages, question.tools, kwargs)  # no system message can stand there
+            return None, given, given, (question.messages, what)
         prompt = as_ids(np.concatenate([before, given]))
-        return place.parent.node.number, given, prompt, (place.new, tools)
+        return place.parent.node.number, given, prompt, (place.new, what)
 
     def _fork_of(self, question: SessionRequest) -> str:
         """Why a request with a history continues nothing: its system message, its tools or another message is new."""

@@ -1,50 +1,17 @@
-"""Function tools of a request: read, compared, and the calls of them parsed from answers.
-
-Each family of chat templates writes calls in a form of its own. What can't be parsed as a call of a tool that the
-request names stays text: nothing is guessed, and nothing parsed is ever encoded again. Pure.
-"""
+"""Function tools of a request: read and compared. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import orjson
 import xxhash
 
 from areal.gateway.faults import CallRefusal
-from areal.values.strict_json import first_json, members, read_json
 
 Tool = Mapping[str, Any]
-
-
-class Form(Enum):
-    """How a family writes a call."""
-
-    HERMES = "Qwen and Hermes: JSON in <tool_call>…</tool_call>"
-    LLAMA = "Llama 3: the answer is JSON with a name and parameters"
-
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-
-
-@dataclass(frozen=True)
-class WrittenToolCall:
-    """A call as the model wrote it: the arguments as JSON."""
-
-    name: str
-    arguments: str
-
-
-def form_of(chat_template: str) -> Form | None:
-    """The form that a chat template asks for; None for one that is not known here."""
-    if OPEN in chat_template and "<function=" not in chat_template:
-        return Form.HERMES
-    if "tools_in_user_message" in chat_template or "<|python_tag|>" in chat_template:
-        return Form.LLAMA
-    return None
 
 
 @dataclass(frozen=True)
@@ -116,37 +83,6 @@ def digest_of(tools: Sequence[Tool]) -> str:
     return xxhash.xxh3_64_hexdigest(orjson.dumps(list(tools), option=orjson.OPT_SORT_KEYS))
 
 
-def names_of(tools: Sequence[Tool]) -> frozenset[str]:
-    """What may be called."""
-    return frozenset(str(tool["function"]["name"]) for tool in tools)
-
-
-def one_call(text: str, names: Collection[str]) -> WrittenToolCall | None:
-    """The call that a text is, its arguments as they are written; None when it is none."""
-    try:
-        written = members(text)
-        name, _ = written.get("name", (None, ""))
-        arguments, own = written.get("arguments", written.get("parameters", ({}, "{}")))
-        if isinstance(arguments, str):
-            arguments, own = read_json(arguments), arguments
-    except ValueError:
-        return None
-    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
-        return None
-    return WrittenToolCall(name, own)
-
-
-def whole_answer(text: str, names: Collection[str]) -> list[WrittenToolCall]:
-    """The calls of an answer that is nothing else, in Llama's form; empty when it is something else."""
-    calls, rest = [], text.strip()
-    while rest:
-        try:
-            _, end = first_json(rest)
-        except ValueError:
-            return []
-        call = one_call(rest[:end], names)
-        if call is None:
-            return []
-        calls.append(call)
-        rest = rest[end:].lstrip().removeprefix(";").lstrip()
-    return calls
+def names_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
+    """What may be called, with the schema of its parameters."""
+    return {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools}

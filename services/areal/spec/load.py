@@ -59,8 +59,24 @@ def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
         {path: f"{document.path}:{line}" for path, line in document.lines.items()} | origins | {"": str(document.path)}
     )
     _refuse_old(values, places, str(document.path), f"Run `areal check --rewrite {document.path}`: {_REWRITES}")
+    problems += _carry_template(values, Path(document.path).parent, places)
     job = refuse_invalid(RLJob, values, places, str(document.path), fix=_FIX, problems=problems)
     return job.placed(places).written(values)
+
+
+def _carry_template(values: Mapping[str, Any], base: Path, places: Mapping[str, str]) -> list[Problem]:
+    """Put a chat template's text where its file is named, so that the job has it wherever it runs."""
+    spec = values.get("spec")
+    model = spec.get("model") if isinstance(spec, Mapping) else None
+    named = model.get("chatTemplate") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or not isinstance(named, str) or "{" in named or not named:
+        return []
+    try:
+        model["chatTemplate"] = (base / named).read_text()
+    except (OSError, ValueError) as error:
+        where = "spec.model.chatTemplate"
+        return [Problem(where, f"no chat template can be read from {named}: {error}", places.get(where, places[""]))]
+    return []
 
 
 def job_from_object(values: Mapping[str, Any]) -> RLJob:

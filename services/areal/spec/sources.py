@@ -47,6 +47,14 @@ class ModelBlock(SpecBlock):
         None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,
         max_length=LONGEST_PATH,
     )  # fmt: skip
+    chat_template: str | None = knob(
+        None, what="A chat template in the tokenizer's place: the Jinja text, or a file, which the job then carries.",
+        min_length=1, max_length=1 << 18,
+    )  # fmt: skip
+    chat_template_kwargs: dict[Word, Any] = knob(
+        dict, what="Arguments of the chat template, such as enable_thinking; rows and requests may set these names.",
+        max_length=64,
+    )  # fmt: skip
 
 
 class ConfigMapKey(SpecBlock):

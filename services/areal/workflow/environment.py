@@ -57,7 +57,7 @@ class EnvironmentWorkflow(RolloutWorkflow):
                 total += reward
                 if over or turn == self.max_turns:
                     return Episode([transcript.sequence(total)])
-                ended = int(result.output_ids[-1]) in engine.tokenizer.eos_ids
+                ended = int(result.output_ids[-1]) == engine.tokenizer.turns.end
                 transcript.given(self.turn_ids(engine.tokenizer, observation, after_end=ended))
         finally:
             if close := getattr(environment, "close", None):

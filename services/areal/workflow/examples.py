@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from areal.errors import DataError
 from areal.spec.job import JobSpec
 from areal.spec.supervised import Answers
+from areal.workflow.content import common_start
+from areal.workflow.prompt import row_kwargs
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
 from areal.workflow.rows.generation_blocks import generation_blocks
 from areal.workflow.rows.messages import Message, ToolSchema
@@ -72,7 +75,7 @@ def example(
     chat = answer_row(row, answer_field)
     if chat.plain and not _use_chat(tokenizer, chat_template):
         return _texts(chat.messages[0]["content"], chat.messages[1]["content"], tokenizer)
-    return _chat(chat.messages, tokenizer, chat.trained, chat.tools)
+    return _chat(chat.messages, tokenizer, chat.trained, chat.tools, row_kwargs(row, tokenizer))
 
 
 def margin_of(row: Mapping[str, Any], field: str | None) -> float:
@@ -97,7 +100,7 @@ def pair(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | 
             sides.append(_texts(found.prompt[0]["content"], answer[0]["content"], tokenizer))
         else:
             messages = [*found.prompt, *answer]
-            sides.append(_chat(messages, tokenizer, (len(messages) - 1,), found.tools))
+            sides.append(_chat(messages, tokenizer, (len(messages) - 1,), found.tools, row_kwargs(row, tokenizer)))
     return sides[0], sides[1]
 
 
@@ -114,7 +117,7 @@ def answered(
         messages = [*before, {**begun, "content": begun["content"] + answer}]
     else:
         messages = [*chat.messages, last]
-    return _chat(messages, tokenizer, (len(messages) - 1,), chat.tools)
+    return _chat(messages, tokenizer, (len(messages) - 1,), chat.tools, row_kwargs(row, tokenizer))
 
 
 def _use_chat(tokenizer: Tokenizer, chat_template: bool | None) -> bool:
@@ -123,13 +126,17 @@ def _use_chat(tokenizer: Tokenizer, chat_template: bool | None) -> bool:
 
 def _texts(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
     """A prompt's and an answer's text without a chat template, and the token that ends an answer."""
-    asked = tokenizer.encode(prompt)
+    asked = tokenizer.encode_plain(prompt)
     ends = [] if tokenizer.end_id is None else [tokenizer.end_id]
     return _joined([(np.asarray(asked), False), (np.asarray([*tokenizer.encode(answer, special=False), *ends]), True)])
 
 
 def _chat(
-    messages: Sequence[Message], tokenizer: Tokenizer, trained: Collection[int], tools: Sequence[ToolSchema] = ()
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    trained: Collection[int],
+    tools: Sequence[ToolSchema] = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Example:
     """A chat by the model's template, the turns at the places `trained` counted by the loss.
 
@@ -139,44 +146,54 @@ def _chat(
     say it there. Of a template with a `{% generation %}` block for each turn, that block counts instead, as far as the
     token that ends the turn.
     """
-    whole = render_chat(messages, tokenizer, tools=tools, generation_prompt=False)
-    pieces: list[tuple[str, bool]] = []
+    whole = render_chat(messages, tokenizer, tools=tools, generation_prompt=False, kwargs=kwargs)
+    render = partial(tokenizer.render_chat, tools=tools, kwargs=kwargs)
+    pieces: list[tuple[int, int, bool]] = []
     done = 0
-    by_block = _block_of_turn(whole, messages, tokenizer, tools)
+    by_block = _block_of_turn(whole, messages, tokenizer, tools, kwargs)
     for place in sorted(trained):
         if by_block:
             begin, end = by_block[place]
-            said = _to_its_end(whole[begin:end], tokenizer)
-            pieces += [(whole[done:begin], False), (said, True)]
-            done = begin + len(said)
+            end = begin + len(_to_its_end(whole[begin:end], tokenizer))
+            pieces += [(done, begin, False), (begin, end, True)]
+            done = end
             continue
         last = place == len(messages) - 1
-        before = tokenizer.render_chat(messages[:place], tools=tools)
-        closed = tokenizer.render_chat(messages[:place], tools=tools, generation_prompt=False)
-        after = whole if last else tokenizer.render_chat(messages[: place + 1], tools=tools, generation_prompt=False)
-        begin = _common(before, after)
+        before, closed = render(messages[:place]), render(messages[:place], generation_prompt=False)
+        after = str(whole) if last else render(messages[: place + 1], generation_prompt=False)
+        begin = common_start(before, after)
         opened = begin == len(before) or begin >= len(closed)
         if not whole.startswith(after) or not opened or begin < done:
             continue
-        said = _to_its_end(after[begin:], tokenizer)
-        pieces += [(whole[done:begin], False), (said, True)]
-        done = begin + len(said)
+        end = begin + len(_to_its_end(after[begin:], tokenizer))
+        pieces += [(done, begin, False), (begin, end, True)]
+        done = end
     if not pieces:
         raise DataError(
             "the chat template writes no turn of the assistant's behind the chat before it",
             fix="use a template whose text of a longer chat begins with that of the shorter one",
         )
-    pieces.append((whole[done:], False))
-    return _joined([(np.asarray(tokenizer.encode(text, special=False)), counted) for text, counted in pieces if text])
+    pieces.append((done, len(whole), False))
+    return _joined(
+        [
+            (np.asarray(tokenizer.encode_chat(whole.until(end).after(start))), counted)
+            for start, end, counted in pieces
+            if start < end
+        ]
+    )
 
 
 def _block_of_turn(
-    whole: str, messages: Sequence[Message], tokenizer: Tokenizer, tools: Sequence[ToolSchema]
+    whole: str,
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    tools: Sequence[ToolSchema],
+    kwargs: Mapping[str, Any] | None,
 ) -> dict[int, tuple[int, int]]:
     """The generation block of each assistant's turn, in characters; none where the template has not one for each."""
     turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     blocks = generation_blocks(
-        whole, tokenizer, lambda other: other.render_chat(messages, generation_prompt=False, tools=tools)
+        whole, tokenizer, lambda other: other.render_chat(messages, generation_prompt=False, tools=tools, kwargs=kwargs)
     )
     return dict(zip(turns, blocks, strict=True)) if blocks and len(blocks) == len(turns) else {}
 
@@ -186,14 +203,8 @@ def other_opening(tokenizer: Tokenizer) -> tuple[str, str] | None:
     asked: Message = {"role": "user", "content": "?"}
     opened = tokenizer.render_chat([asked])
     told = tokenizer.render_chat([asked, {"role": "assistant", "content": "!"}], generation_prompt=False)
-    begin = _common(opened, told)
+    begin = common_start(opened, told)
     return None if begin == len(opened) else (opened[begin:], told[begin : told.find("!", begin)])
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _to_its_end(said: str, tokenizer: Tokenizer) -> str:

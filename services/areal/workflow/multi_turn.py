@@ -45,7 +45,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
             no_room = not len(result.output_ids)  # the sample's token budget is used up
             if reward > 0 or turn >= (self.max_turns or self.default_max_turns) or no_room:
                 return Episode([transcript.sequence(reward * discount)])
-            ended = int(result.output_ids[-1]) in engine.tokenizer.eos_ids  # a stop string ends an answer without it
+            ended = int(result.output_ids[-1]) == engine.tokenizer.turns.end  # a stop string ends an answer without it
             transcript.given(engine.tokenizer.encode_turn(self.feedback, after_end=ended))
             discount *= self.turn_discount
             turn += 1

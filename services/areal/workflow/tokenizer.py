@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -13,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
 from areal.spec.model_families import file_end_ids, text_part
+from areal.spec.sources import ModelBlock
 from areal.values.generation import Ids, as_ids
+from areal.workflow.content import ChatShape, ContentEncoder, RenderedChat, shape_of
 from areal.workflow.pieces import Pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
 
-_TURN_MARK = "\u2402areal-turn\u2403"  # stands for an answer while the template of a turn is worked out
+    from areal.workflow.bridge import TurnBridge
+
+_OWN_NAMES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "pad_token", "unk_token", "documents"}
+)
 
 
 class Tokenizer:
@@ -34,11 +39,13 @@ class Tokenizer:
         chat_template: str | None,
         special: Mapping[str, str],
         digest: str,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._fast = fast
         self._template_text = chat_template
         self._special = dict(special)
-        self._compiled: Any = None
+        self._kwargs = dict(kwargs or {})  # of the chat template, by the job
+        self._began = datetime.now()
         self._pieces: Pieces | None = None
         self.given_eos_ids = frozenset(int(token) for token in eos_ids)  # by the model's files
         self.vocab_size = vocab_size  # of the model: ids below it are valid
@@ -52,10 +59,12 @@ class Tokenizer:
         model_dir: Path | str | None = None,
         fast: FastTokenizer | None = None,
         config: Mapping[str, Any] | None = None,
+        job: ModelBlock | None = None,
     ) -> Tokenizer:
         """Read a Hugging Face directory; `model_dir` holds config.json when it is another one. Raises DataError.
 
-        `fast` and `config` are its tokenizer.json and config.json, where they were read already.
+        `fast` and `config` are its tokenizer.json and config.json, where they were read already. `job` may name another
+        chat template, and arguments of it.
         """
         directory = Path(path)
         model = Path(model_dir) if model_dir is not None else directory
@@ -81,9 +90,23 @@ class Tokenizer:
             )
         digest = hashlib.sha256(file.read_bytes() + (template or "").encode()).hexdigest()
         eos = {number for number in eos if 0 <= number < vocab_size}  # an engine knows no other
-        return cls(
+        made = cls(
             fast, eos_ids=sorted(eos), vocab_size=vocab_size, chat_template=template, special=special, digest=digest
         )
+        return made if job is None else made.of_job(job)
+
+    def of_job(self, job: ModelBlock) -> Tokenizer:
+        """With the job's chat template and its arguments. Raises DataError for a template that is none, and for
+        arguments that it doesn't read."""
+        if job.chat_template is None and not job.chat_template_kwargs:
+            return self
+        made = self.with_template(job.chat_template or self._template_text, job.chat_template_kwargs)
+        if unread := sorted(set(job.chat_template_kwargs) - made.template_names):
+            raise DataError(
+                f"the chat template reads no {', '.join(unread)}",
+                fix="name in model.chatTemplateKwargs what it reads: " + (", ".join(made.free_names) or "nothing"),
+            )
+        return made
 
     @property
     def vocabulary(self) -> dict[int, str]:
@@ -100,26 +123,39 @@ class Tokenizer:
         """The text of the chat template."""
         return self._template_text
 
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The job's arguments of the chat template. Requests may give these names other values."""
+        return self._kwargs
+
+    @cached_property
+    def template_names(self) -> frozenset[str]:
+        """The variables that the chat template reads."""
+        from jinja2 import TemplateError, meta
+
+        try:
+            tree = _environment(self._began).parse(self._template_text or "")
+        except TemplateError as error:
+            raise DataError(f"the chat template is none: {error}", fix="correct model.chatTemplate") from error
+        return frozenset(meta.find_undeclared_variables(tree))
+
+    @property
+    def free_names(self) -> list[str]:
+        """Those of them that a job may set."""
+        return sorted(self.template_names - _OWN_NAMES - set(_environment(self._began).globals))
+
     @cached_property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end an answer: those of the model's files and the one that the chat template writes behind
         it. Every request to an engine names them, so that all engines end alike."""
-        end = self._fast.token_to_id(self.written_end or "")
-        return self.given_eos_ids if end is None else self.given_eos_ids | {int(end)}
+        end = self.turns.end
+        return self.given_eos_ids if end is None else self.given_eos_ids | {end}
 
-    @cached_property
+    @property
     def written_end(self) -> str | None:
-        """The first control token that the chat template writes behind an answer; None where it writes none."""
-        control = sorted(self.added_texts, key=len, reverse=True)
-        if self._template_text is None or not control:
-            return None
-        chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": _TURN_MARK}]
-        try:
-            behind = self.render_chat(chat, generation_prompt=False).partition(_TURN_MARK)[2]
-        except DataError:
-            return None
-        found = re.search("|".join(map(re.escape, control)), behind)
-        return found[0] if found else None
+        """The token by which the chat template closes an answer; None where it writes none."""
+        end = self.turns.end if self.has_chat_template else None
+        return None if end is None else self.text_of(end)
 
     @property
     def end_texts(self) -> list[str]:
@@ -144,21 +180,28 @@ class Tokenizer:
         plain = ids if isinstance(ids, list) else [int(token) for token in ids]
         return str(self._fast.decode(plain, skip_special_tokens=skip_special))
 
-    def with_template(self, text: str) -> Tokenizer:
-        """The same tokenizer with another chat template."""
+    def with_template(self, text: str | None, kwargs: Mapping[str, Any] | None = None) -> Tokenizer:
+        """The same tokenizer with another chat template, and arguments of it."""
+        pinned = f"{text}{json.dumps(dict(kwargs), sort_keys=True) if kwargs else ''}"
         return Tokenizer(
             self._fast,
             eos_ids=sorted(self.given_eos_ids),
             vocab_size=self.vocab_size,
             chat_template=text,
             special=self._special,
-            digest=hashlib.sha256(f"{self.digest}\n{text}".encode()).hexdigest(),
+            digest=hashlib.sha256(f"{self.digest}\n{pinned}".encode()).hexdigest(),
+            kwargs=kwargs,
         )
+
+    @cached_property
+    def added(self) -> Mapping[str, int]:
+        """The texts that are encoded as one token of their own wherever they stand: control tokens among them."""
+        return {str(token.content): number for number, token in self._fast.get_added_tokens_decoder().items()}
 
     @property
     def added_texts(self) -> frozenset[str]:
-        """The texts that are encoded as one token of their own wherever they stand: control tokens among them."""
-        return frozenset(str(token.content) for token in self._fast.get_added_tokens_decoder().values())
+        """The texts of `added`."""
+        return frozenset(self.added)
 
     def to_json(self) -> str:
         """The tokenizer as `tokenizer.json` holds it."""
@@ -201,19 +244,37 @@ class Tokenizer:
         *,
         generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a chat by the model's template. Raises DataError when it has none or refuses these messages."""
+        """The text of a chat by the model's template, `kwargs` over the job's arguments of it.
+
+        Messages are given in the shape that the template reads. Raises DataError when it has none or refuses these.
+        """
         if self._template_text is None:
             raise DataError("this tokenizer has no chat template", fix="set rollout.chatTemplate: false")
+        calls = any(message.get("tool_calls") for message in messages)
+        shape = self._call_shape if calls else self._shape
+        return self._rendered(shape.shaped(messages), generation_prompt, tools, kwargs)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         try:
-            template = self._compiled = self._compiled or _compile(self._template_text)
             return str(
-                template.render(
-                    messages=[dict(message) for message in messages],
-                    add_generation_prompt=generation_prompt,
-                    tools=[dict(tool) for tool in tools] if tools else None,
-                    documents=None,  # templates ask whether it is none, not whether it is defined
-                    **self._special,
+                self._compiled.render(
+                    **{
+                        **self._special,
+                        "documents": None,  # templates ask whether it is none, not whether it is defined
+                        **self._kwargs,
+                        **(kwargs or {}),
+                        "messages": [dict(message) for message in messages],
+                        "add_generation_prompt": generation_prompt,
+                        "tools": [dict(tool) for tool in tools] if tools else None,
+                    }
                 )
             )
         except Exception as error:  # the model's own code: it fails on a shape that it does not know by any exception
@@ -222,20 +283,54 @@ class Tokenizer:
                 error
             )
 
+    @cached_property
+    def _compiled(self) -> Any:
+        return _environment(self._began).from_string(self._template_text)
+
+    @cached_property
+    def _shape(self) -> ChatShape:
+        return shape_of(lambda chat, tools: self._rendered(chat, True, tools))
+
+    @cached_property
+    def _call_shape(self) -> ChatShape:
+        return self._shape.with_calls(lambda chat, tools: self._rendered(chat, True, tools))
+
+    @cached_property
+    def turns(self) -> TurnBridge:
+        """What stands between an answer and the next one."""
+        from areal.workflow.bridge import TurnBridge
+
+        return TurnBridge(self)
+
+    @cached_property
+    def content(self) -> ContentEncoder:
+        """Encodes chats in which what is said is data."""
+        return ContentEncoder(self)
+
+    def encode_chat(self, rendered: RenderedChat) -> Ids:
+        """Token ids of a chat `[tokens]`: control strings in what is said there are the tokens of their characters."""
+        return self.content.encode(rendered)
+
+    def encode_plain(self, text: str) -> Ids:
+        """Token ids of a prompt that is no chat `[tokens]`, with what the tokenizer puts around a text: control strings
+        in it are the tokens of their characters."""
+        ids = self.encode(text)
+        if self.content.control is None or not self.content.control.search(text):
+            return ids
+        bare, around = self.encode("a", special=False).tolist(), self.encode("a").tolist()
+        lead = next((place for place in range(len(around)) if around[place : place + len(bare)] == bare), 0)
+        said = self.content.encode(RenderedChat(text, ((0, len(text)),)))
+        return as_ids([*around[:lead], *said.tolist(), *around[lead + len(bare) :]])
+
     def encode_turn(self, text: str, *, after_end: bool = True) -> Ids:
         """Token ids that follow a model's answer when a user says `text`: by the chat template where there is one,
-        otherwise the text between two line ends. `after_end` says that the answer holds its end token already."""
-        if self._template_text is None:
-            return self.encode(f"\n{text}\n", special=False)
-        chat = [
-            {"role": "user", "content": "q"},
-            {"role": "assistant", "content": _TURN_MARK},
-            {"role": "user", "content": text},
-        ]
-        _, _, tail = self.render_chat(chat).partition(_TURN_MARK)
-        ends = [self._fast.id_to_token(token) for token in self.eos_ids] if after_end else []
-        tail = next((tail[len(end) :] for end in ends if end and tail.startswith(end)), tail)
-        return self.encode(tail, special=False)
+        otherwise the text between two line ends.
+
+        `after_end` says that the answer holds its end token already. Raises DataError where the template can't be
+        continued exactly, or loses the text.
+        """
+        end = self.turns.end if after_end else None
+        return self.turns.ids([{"role": "user", "content": text}], last_id=end)
 
 
 def read_tokenizer(directory: Path) -> FastTokenizer:
@@ -253,8 +348,11 @@ def read_tokenizer(directory: Path) -> FastTokenizer:
         raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
 
 
-def _compile(text: str) -> Any:
-    """Compile a chat template as Hugging Face does: sandboxed, with the functions that templates expect."""
+def _environment(began: datetime) -> Any:
+    """Where chat templates are compiled as Hugging Face does: sandboxed, with the functions that templates expect.
+
+    `began` is what they read as the time: a prompt doesn't change while a run goes on.
+    """
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
@@ -278,8 +376,8 @@ def _compile(text: str) -> Any:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(text)
+    environment.globals["strftime_now"] = began.strftime
+    return environment
 
 
 def _to_json(

@@ -138,7 +138,7 @@ class RowsDesk(Desk):
         self.doing("export")
         beside: dict[str, bytes | Path] = {**side_files(paths.start_model, paths.tokenizer)}
         if self._settings.spec.reward_model is not None:
-            tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
+            tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model, job=self._settings.spec.model)
             beside = {**beside, "config.json": score_config(config_json(paths.start_model), tokenizer.eos_ids)}
             beside.pop("generation_config.json", None)
         room = DEFAULT_SHARD_BYTES

@@ -63,7 +63,7 @@ class RowBatches:
         self._learner = learner_of(spec, paths, numerics, ranks)
         self._engine = self._learner.engine
         loaded.all_here(waits)
-        tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
+        tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model, job=spec.model)
         self._train = PreparedRows(settings.dataset / "train", tokenizer, spec)
         held_out = settings.dataset / "evaluation"
         self._held_out = PreparedRows(held_out, tokenizer, spec) if held_out.exists() else None

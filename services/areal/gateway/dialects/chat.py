@@ -27,6 +27,7 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
         (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
     )
     listed = parse_tools(fields.get("tools"))
+    kwargs, unread = _kwargs(fields.get("chat_template_kwargs"), rules)
     question = SessionRequest(
         messages=parse_messages(fields.get("messages")),
         digest=digest(fields),
@@ -37,13 +38,22 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
         calls_tools=fields.get("tool_choice") != "none",
         choices=positive(fields.get("n"), "n") or 1,
         overridden=overridden(fields, rules.sampling),
+        kwargs=kwargs,
     )
-    return DialectRequest(question, fields, flag(fields, "stream"), (*ignored, *listed.dropped))
+    return DialectRequest(question, fields, flag(fields, "stream"), (*ignored, *listed.dropped, *unread))
 
 
 def digest(fields: Mapping[str, Any]) -> int:
     """Of a request's body, whatever the order of its keys."""
     return xxhash.xxh3_64_intdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
+
+
+def _kwargs(given: Any, rules: AdmissionRules) -> tuple[dict[str, Any], list[str]]:
+    """Arguments of the chat template that a request may give, and the names of the others."""
+    if not isinstance(given, Mapping | None):
+        raise CallRefusal("chat_template_kwargs is no object", field="chat_template_kwargs")
+    taken = {name: value for name, value in (given or {}).items() if name in rules.template_names}
+    return taken, [f"chat_template_kwargs.{name}" for name in given or () if name not in taken]
 
 
 def positive(value: Any, field: str) -> int | None:

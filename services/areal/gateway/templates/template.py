@@ -1,21 +1,26 @@
-"""The pinned chat template: ids of a first prompt, and the bridge of ids between an answer and the next one.
+"""The pinned chat template of a gateway: ids of first prompts and later turns, how answers are read, what it can't do.
 
-The bridge is what the template puts after an assistant's text, rendered behind a synthetic chat. It is used only when
-it is proved, at the start, that a whole conversation rendered at once says the same; what can't be proved is refused.
+The form of its tool calls is the one by which a few calls, rendered by the template, are read back the same.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from areal.errors import DataError
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall
-from areal.gateway.templates.content import ContentEncoder, RenderedChat, render
-from areal.gateway.tools import Form, digest_of, form_of
+from areal.gateway.messages import Message
+from areal.gateway.reading import AnswerReader, Manner, read
+from areal.gateway.templates.forms import THINKING, Form, Thinking
+from areal.spec.job import JobSpec
+from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.values.generation import Ids
+from areal.workflow.content import common_start
+from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer
 
 # Without a template of its own a model reads the first text as it is, and later ones between line ends, as the
@@ -29,30 +34,173 @@ PLAIN = (
     "{%- else -%}{{ '\\n' + message['content'] + '\\n' }}{%- endif -%}"
     "{%- endfor -%}"
 )
-THINK = "<think>"
-_ANSWER = "\u2402areal-answer\u2403"  # stands for an answer in the synthetic chat
-_TRIALS = (  # conversations by which a bridge is proved: the answers so far, then what the user says
-    (("7",), "8"),
-    (("Yes, it is.",), "Why?\n\nSay more."),
-    (("one\n2", "three"), " four "),
+_BEHIND = 8  # last tokens of a prompt in which the opening of its reasoning stands
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "description": "A number."},
+        "s": {"type": "string", "description": "A text."},
+        "t": {"type": "string", "description": "A text."},
+        "l": {"type": "array", "items": {}, "description": "A list."},
+        "b": {"type": "boolean", "description": "Whether."},
+        "o": {"type": "object", "properties": {}, "description": "An object."},
+    },
+}
+_TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "Looks.", "parameters": _PARAMETERS}}
+    for name in ("look", "peek")
+]
+_NAMES = dict.fromkeys(("look", "peek"), _PARAMETERS)
+MULTI_TURN = "multi-turn"  # the built-in workflow of this name
+Called = Sequence[tuple[str, Mapping[str, Any]]]
+_PROBES: Sequence[Called] = (
+    [("look", {"n": 7})],
+    [("look", {"s": 'say "é" now', "n": -1})],
+    [("look", {"t": "one\ntwo", "l": ["a", 1], "b": True, "s": "a & b"})],
+    [("look", {"o": {"k": None, "m": {"x": [1, None]}}})],
+    [("look", {})],
 )
+_PAIR: Called = [("look", {"n": 7}), ("peek", {"s": "x"})]
+_IDS = ("call0000{}", "functions.{name}:{}")
+
+
+@dataclass(frozen=True)
+class FormProof:
+    """The form of a template's calls, or why there is none; and whether an answer may hold several calls."""
+
+    form: Form | None
+    why: str = ""
+    parallel: bool = True
+
+
+@dataclass(frozen=True)
+class _ProbeText:
+    """What a model would have sampled for some calls, and whether its prompt ends within its reasoning."""
+
+    answer: str
+    thinking: bool
+
+
+def prove_form(tokenizer: Tokenizer, tags: Thinking) -> FormProof:
+    """The first form that reads back what the template writes."""
+    if not tokenizer.has_chat_template:
+        return FormProof(None, "it has no chat template")
+    why = "it writes no calls of tools"
+    for ids in _IDS:
+        try:
+            written = [_written(tokenizer, probe, ids, tags) for probe in _PROBES]
+        except DataError as error:
+            why = error.message
+            continue
+        for form in Form:
+            if all(
+                form.value.opening in one.answer and _reads(tokenizer, form, tags, one, probe)
+                for one, probe in zip(written, _PROBES, strict=True)
+            ):
+                return FormProof(form, parallel=_parallel(tokenizer, form, tags, ids))
+        why = f"none of the forms known here reads how it writes a call: {written[0].answer.strip()[:80]!r}"
+    return FormProof(None, why)
+
+
+def refuse_template(tokenizer: Tokenizer, spec: JobSpec) -> None:
+    """Raise DataError for a chat template that can't be continued behind an answer, where the job's episodes go on."""
+    rollout = spec.rollout
+    turns = {AGENT: 2, ENVIRONMENT: rollout.max_turns, MULTI_TURN: rollout.max_turns}.get(rollout.workflow, 1)
+    if not spec.is_rl or turns < 2 or rollout.chat_template is False:
+        return
+    if why := tokenizer.turns.unproved():
+        raise DataError(
+            f"the model's chat template can't be continued behind an answer: {why}",
+            fix="name another template in model.chatTemplate, or train single turns",
+        )
+
+
+def without_tools(tokenizer: Tokenizer, spec: JobSpec) -> str:
+    """Why an agent's requests with tools would be refused; empty where they are served, or there is no agent."""
+    if not spec.is_rl or spec.rollout.workflow != AGENT or not tokenizer.has_chat_template:
+        return ""
+    if why := prove_form(tokenizer, thinking_of(tokenizer) or THINKING[0]).why:
+        return f"requests with tools will be refused, for calls by the model's chat template can't be read: {why}"
+    why = tokenizer.turns.unproved(("tool",), calls=1)
+    return f"results of tools will be refused, for the model's chat template can't give them: {why}" if why else ""
+
+
+def thinking_of(tokenizer: Tokenizer) -> Thinking | None:
+    """How the model marks its reasoning; None where it has no token for it."""
+    return next((tags for tags in THINKING if any(text in tags.opening for text in tokenizer.added_texts)), None)
+
+
+def _parallel(tokenizer: Tokenizer, form: Form, tags: Thinking, ids: str) -> bool:
+    try:
+        return _reads(tokenizer, form, tags, _written(tokenizer, _PAIR, ids, tags), _PAIR)
+    except DataError:
+        return False
+
+
+def _written(tokenizer: Tokenizer, called: Called, ids: str, tags: Thinking) -> _ProbeText:
+    """The answer with these calls, without the token that ends it. Raises DataError."""
+    calls = [
+        {"id": ids.format(number, name=name), "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(called)
+    ]
+    asked = [{"role": "user", "content": "q"}]
+    chat: list[dict[str, Any]] = [*asked, {"role": "assistant", "content": "", "tool_calls": calls}]
+    whole = tokenizer.render_chat(chat, tools=_TOOLS, generation_prompt=False)
+    prompt = tokenizer.render_chat(asked, tools=_TOOLS)
+    begin = common_start(whole, prompt)
+    control = tokenizer.content.control
+    for token in control.finditer(whole) if control is not None else ():
+        if token.start() < begin < token.end():
+            begin = token.start()
+    text = whole[begin:]
+    if called[0][0] not in text:
+        raise DataError("it writes no calls of tools")
+    ends = [place for end in tokenizer.end_texts if (place := text.find(end, text.find(called[-1][0]))) >= 0]
+    return _ProbeText(text[: min(ends)] if ends else text, whole[:begin].rstrip().endswith(tags.opening))
+
+
+def _reads(tokenizer: Tokenizer, form: Form, tags: Thinking, written: _ProbeText, called: Called) -> bool:
+    manner = Manner(form=form, names=_NAMES, thinks=True, thinking=written.thinking, tags=tags)
+    ids = tokenizer.encode(written.answer, special=False).tolist()
+    answer: Message = read(AnswerReader(tokenizer, manner), ids)
+    found = [(call.name, _canonical(json.loads(call.arguments))) for call in answer.tool_calls]
+    return found == [(name, _canonical(arguments)) for name, arguments in called]
+
+
+def _canonical(arguments: Any) -> str:
+    return json.dumps(arguments, sort_keys=True)
 
 
 class Template:
     """Encodes the prompts of one model. `unproved` says why a conversation can't be continued exactly; or is empty."""
 
     def __init__(self, tokenizer: Tokenizer, *, chat_template: bool | None = None) -> None:
-        use_own = tokenizer.has_chat_template if chat_template is None else chat_template
-        self._tokenizer = tokenizer if use_own else tokenizer.with_template(PLAIN)
-        self._encoder = ContentEncoder(self._tokenizer)
-        self.form: Form | None = form_of(self._tokenizer.chat_template or "")
-        self.thinks = THINK in self._tokenizer.added_texts
-        self.unproved = self._prove()
-        self._unproved_tools: dict[str, str] = {}  # by the tools' digest
+        self._own = tokenizer.has_chat_template if chat_template is None else chat_template
+        self._tokenizer = tokenizer if self._own else tokenizer.with_template(PLAIN)
+        self.thinking = thinking_of(self._tokenizer)
+        self.thinks = self.thinking is not None
+        self.unproved = self._tokenizer.turns.unproved()
+
+    @cached_property
+    def calls(self) -> FormProof:
+        """How the template writes calls of tools, proved by a round trip."""
+        return prove_form(self._tokenizer, self.tags) if self._own else FormProof(Form.HERMES)
+
+    @property
+    def form(self) -> Form | None:
+        """The form of calls; None where none is proved."""
+        return self.calls.form
+
+    @property
+    def tags(self) -> Thinking:
+        """The marks of reasoning."""
+        return self.thinking or THINKING[0]
 
     def opens_thinking(self, prompt: Ids) -> bool:
         """Whether a prompt ends within the model's reasoning."""
-        return self.thinks and self._tokenizer.decode(prompt[-4:], skip_special=False).rstrip().endswith(THINK)
+        if self.thinking is None:
+            return False
+        return self._tokenizer.decode(prompt[-_BEHIND:], skip_special=False).rstrip().endswith(self.thinking.opening)
 
     @property
     def digest(self) -> str:
@@ -64,153 +212,78 @@ class Template:
         return self._tokenizer.encode(text)
 
     def first(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, continues: bool = False
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        kwargs: Mapping[str, Any] = {},
+        *,
+        continues: bool = False,
     ) -> Ids:
         """All ids of a prompt `[tokens]`. Raises Refused when the template doesn't take these messages.
 
         `continues`: the last message is the assistant's and begun; the prompt ends where it ends, its turn left open.
         """
-        return self._encoder.encode(self._begun(messages, tools) if continues else self._render(messages, tools))
+        named = [dict(tool) for tool in tools]
+        try:
+            return self._tokenizer.encode_chat(
+                render_chat(_shown(messages), self._tokenizer, tools=named, kwargs=kwargs, continues=continues)
+            )
+        except DataError as error:
+            raise CallRefusal(error.message, code="template_refused", field="messages") from error
+
+    def rendered(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, opened: bool = True
+    ) -> str:
+        """The text of a chat, with the next answer opened or not. Raises Refused."""
+        named = [dict(tool) for tool in tools]
+        try:
+            return str(render_chat(_shown(messages), self._tokenizer, tools=named, generation_prompt=opened))
+        except DataError as error:
+            raise CallRefusal(error.message, code="template_refused", field="messages") from error
+
+    def without_later_system(self) -> str:
+        """Why a system message can't follow an answer; empty when it can."""
+        return self._tokenizer.turns.unproved(("system", "user"))
 
     def bridge(
-        self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        *,
+        last_id: int | None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        answer: Message | None = None,
+        kwargs: Mapping[str, Any] = {},
     ) -> Ids:
         """The ids between an answer whose last sampled token is `last_id` and the next answer.
 
-        The close of the answer's turn is among them unless the model sampled it itself. Raises Refused when the
-        template can't be continued exactly.
+        The close of the answer's turn is among them unless the model sampled it itself; results of calls are written
+        behind the calls of `answer`. Raises Refused when the template can't be continued exactly.
         """
-        if unproved := self.unproved or self._without_proof(messages, tools):
+        before = [] if answer is None or not answer.tool_calls else _shown([answer])
+        calls = before[0]["tool_calls"] if before else []
+        new = _shown([*([answer] if before and answer is not None else []), *messages])[len(before) :]
+        roles = [message["role"] for message in new]
+        if unproved := self._tokenizer.turns.unproved(roles, calls=len(calls), kwargs=kwargs):
             raise CallRefusal(
                 f"this model's chat template can't be continued exactly: {unproved}. Only the first call of an "
                 "episode can be trained",
                 code="unproved_template",
                 field="messages",
             )
-        tail = self._tail(messages, tools)
-        sampled = "" if last_id is None else self._tokenizer.text_of(last_id)
-        if sampled and last_id in self._tokenizer.eos_ids and tail.text.startswith(sampled):
-            tail = tail.after(len(sampled))
-        return self._encoder.encode(tail)
-
-    def rendered(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, opened: bool = True
-    ) -> str:
-        """The text of a chat, with the next answer opened or not. Raises Refused."""
-        return self._render(messages, tools, generation_prompt=opened).text
-
-    def without_later_system(self) -> str:
-        """Why a system message can't follow an answer; empty when it can."""
-        said = "\u2402areal-system\u2403"
         try:
-            ids = self.bridge([Message("system", said), Message("user", "q")], last_id=None)
-        except CallRefusal as error:
-            return error.message
-        shown = self._tokenizer.decode(ids, skip_special=False).count(said)
-        return "" if shown == 1 else "the chat template writes a later system message elsewhere, or not at all"
-
-    def _begun(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> RenderedChat:
-        """A chat whose last message goes on: cut where a mark behind its text stands."""
-        text = messages[-1].text
-        kept = text.rstrip()
-        marked = [*messages[:-1], replace(messages[-1], text=kept + _ANSWER)]
-        whole = self._render(marked, tools, generation_prompt=False)
-        before, found, _ = whole.text.rpartition(_ANSWER)
-        if not found:
-            raise CallRefusal(
-                "the chat template rewrites the answer that the last message begins",
-                code="template_refused",
-                field="messages",
-            )
-        data = tuple((low, high) for low, high in whole.data if high <= len(before))
-        return RenderedChat(before + text[len(kept) :], data)
-
-    def _render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, generation_prompt: bool = True
-    ) -> RenderedChat:
-        shown = [message.as_template() for message in messages]
-        try:
-            return render(
-                shown,
-                tools,
-                lambda chat, named: self._tokenizer.render_chat(chat, tools=named, generation_prompt=generation_prompt),
-                self._encoder.control,
+            return self._tokenizer.turns.ids(
+                new, last_id=last_id, calls=calls, tools=[dict(tool) for tool in tools], kwargs=kwargs
             )
         except DataError as error:
             raise CallRefusal(error.message, code="template_refused", field="messages") from error
 
-    def _tail(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> RenderedChat:
-        """What the template says after an answer that is followed by these messages."""
-        whole = self._render([Message("user", "q"), Message("assistant", _ANSWER), *messages], tools)
-        _, answer, tail = whole.text.partition(_ANSWER)
-        if not answer:
-            raise CallRefusal("it leaves out what an assistant said", code="template_refused", field="messages")
-        return whole.after(len(whole.text) - len(tail))
 
-    def _prove(self) -> str:
-        """Why a conversation can't be continued exactly; empty when every trial could."""
-        try:
-            return self._try()
-        except CallRefusal as error:
-            return error.message
-
-    def _without_proof(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-        """Why results of tools can't be given exactly; empty when they can, or there are none."""
-        if not any(message.role == "tool" for message in messages):
-            return ""
-        digest = digest_of(tools)
-        if digest not in self._unproved_tools:
-            try:
-                self._unproved_tools[digest] = self._try_tools(tools)
-            except CallRefusal as error:
-                self._unproved_tools[digest] = error.message
-        return self._unproved_tools[digest]
-
-    def _try_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """What follows a call is what follows a text, and neither changes what was written before."""
-        user, result = Message("user", "q"), Message("tool", "8", tool_call_id="c")
-        chat = [user, Message("assistant", "7"), result]
-        if why := self._continues(self._text([user], tools), chat, "7", [result], tools):
-            return why
-        call = ToolCall("c", str(tools[0]["function"]["name"]) if tools else "f", "{}")
-        called = self._text([user, Message("assistant", "", (call,)), result], tools)
-        if not called.endswith(self._tail([result], tools).text):
-            return "the result of a call is written differently from one after a text"
-        return ""
-
-    def _try(self) -> str:
-        for answers, last in _TRIALS:
-            chat = [Message("user", "q")]
-            said = self._text(chat)
-            for answer in answers[:-1]:
-                chat += [Message("assistant", answer), Message("user", "and")]
-                if why := self._continues(said, chat, answer, [Message("user", "and")]):
-                    return why
-                said = self._text(chat)
-            chat += [Message("assistant", answers[-1]), Message("user", last)]
-            if why := self._continues(said, chat, answers[-1], [Message("user", last)]):
-                return why
-        return ""
-
-    def _continues(
-        self,
-        prompt: str,
-        chat: Sequence[Message],
-        answer: str,
-        last: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """Whether the whole chat is the prompt, the answer and the bridge, in this order; else why not."""
-        tail = self._tail(last, tools)
-        whole = self._text(chat, tools)
-        if whole != prompt + answer + tail.text:
-            return "a later turn changes how earlier ones are written"
-        if not any(tail.text.startswith(end) for end in self._tokenizer.end_texts):
-            return "an answer isn't closed by a token that ends it"
-        ids, close = self._tokenizer.encode(whole, special=False), self._encoder.encode(tail)
-        if ids[len(ids) - len(close) :].tolist() != close.tolist():
-            return "the tokens of a turn depend on what stands before"
-        return ""
-
-    def _text(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        return self.rendered(chat, tools)
+def _shown(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates read them; a result carries the name of its call, which some write into its header."""
+    names: dict[str, str] = {}
+    shown = []
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        named = {"name": names[message.tool_call_id]} if message.tool_call_id in names else {}
+        shown.append(named | message.as_template())
+    return shown

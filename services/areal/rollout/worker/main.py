@@ -74,7 +74,7 @@ BLOCKED_LOOP_S = 30.0  # no workflow may hold the event loop longer: all its nei
 async def run(ctx: RoleContext) -> int:
     """Run episodes until the controller ends the run, or until asked to stop."""
     job, spec = ctx.resolved, ctx.resolved.spec
-    tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path)
+    tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path, job=spec.model)
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
     make_workflow = _factory(workflow, job, recipe)

@@ -51,4 +51,4 @@ def _marked(tokenizer: Tokenizer) -> Tokenizer | None:
     text = tokenizer.chat_template or ""
     begun = _BEGINS.sub(lambda tag: f"{tag[1]}{tag[3]}{{{{ '{_OPEN}' {tag[2]}}}}}", text)
     marked = _ENDS.sub(lambda tag: f"{{{{{'-' if tag[2] == '-' else ''} '{_CLOSE}' }}}}{tag[1]}", begun)
-    return tokenizer.with_template(marked) if marked != text else None
+    return tokenizer.with_template(marked, tokenizer.kwargs) if marked != text else None

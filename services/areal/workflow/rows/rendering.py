@@ -2,22 +2,82 @@
 
 A template may drop a message whose shape it does not know, or write it twice, without a word. So every text carries a
 pair of marks through the template and has to come out once and in order; what does not is refused, with the message
-named. Pure but for the template, which is the model's own code.
+named. The marks also tell where data stands, so that control strings in it are encoded as text. Pure but for the
+template, which is the model's own code.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from areal.errors import DataError
+from areal.workflow.content import RenderedChat
 from areal.workflow.rows.messages import Message, ToolSchema, texts_of
 from areal.workflow.tokenizer import Tokenizer
 
-_PRIVATE = range(0xE000, 0xF8FF, 3)  # private-use characters: three for a set of marks
+_PRIVATE = range(0xE000, 0xF8FA, 5)  # private-use characters: five for a set of marks
 _THOUGHT_END = "</think>"  # templates that know the tags drop earlier turns' thoughts
+
+
+@dataclass(frozen=True)
+class _TextMarks:
+    """Characters that no message holds: what opens a text by who says it, what closes one, where an answer stops."""
+
+    data: str
+    answer: str
+    tool: str
+    close: str
+    stop: str
+
+    def message(self, message: Message) -> Message:
+        """The message with its text between marks; white space at the edges, which templates trim, stays outside."""
+        before, inner, behind = _edges(str(message.get("content") or ""))
+        opening, thought = self.data, ""
+        if message["role"] == "assistant":
+            head, end, said = inner.rpartition(_THOUGHT_END)
+            lead, inner, rest = _edges(said)
+            opening, thought, behind = self.answer, f"{head}{end}{lead}", f"{rest}{behind}"
+        inner = f"{opening}{inner}{self.close}" if inner else inner
+        return {**message, "content": f"{before}{thought}{inner}{behind}"}
+
+    def calls(self, message: Message, control: re.Pattern[str] | None) -> Message:
+        """The message with texts in its calls between marks, where they hold control strings."""
+        calls = [
+            {**call, "function": {**call["function"], "arguments": self.schema(call["function"]["arguments"], control)}}
+            for call in message.get("tool_calls") or ()
+        ]
+        return {**message, "tool_calls": calls} if calls else message
+
+    def schema(self, value: Any, control: re.Pattern[str] | None) -> Any:
+        """A tool with those of its texts between marks that hold control strings: templates compare the others."""
+        if isinstance(value, str):
+            hostile = control is not None and control.search(value)
+            return f"{self.tool}{value}{self.close}" if hostile else value
+        if isinstance(value, Mapping):
+            return {self.schema(key, control): self.schema(inner, control) for key, inner in value.items()}
+        return [self.schema(inner, control) for inner in value] if isinstance(value, list) else value
+
+    def stretches(self, marked: str) -> tuple[str, list[tuple[str, int, int]]]:
+        """The text without its marks, and of each text between them the opening mark, start and end."""
+        plain: list[str] = []
+        found: list[tuple[str, int, int]] = []
+        length, begun = 0, ("", 0)
+        for piece in re.split(f"([{self.data}{self.answer}{self.tool}{self.close}])", marked):
+            if piece == self.close:
+                if begun[0]:
+                    found.append((*begun, length))
+                begun = ("", 0)
+            elif piece and piece in (self.data, self.answer, self.tool):
+                begun = (piece, length)
+            else:
+                plain.append(piece)
+                length += len(piece)
+        return "".join(plain), found
 
 
 def render_chat(
@@ -27,8 +87,9 @@ def render_chat(
     tools: Sequence[ToolSchema] = (),
     generation_prompt: bool = True,
     continues: bool = False,
-) -> str:
-    """The text of a chat.
+    kwargs: Mapping[str, Any] | None = None,
+) -> RenderedChat:
+    """The text of a chat, with the places of what was said in it.
 
     Args:
         messages: in the normal form.
@@ -36,77 +97,102 @@ def render_chat(
         tools: in the normal form.
         generation_prompt: whether the assistant's next turn is opened behind the last message.
         continues: the last message is the assistant's and begun: the text ends where it ends, its turn left open.
+        kwargs: arguments of the template over those of the job.
 
     Raises:
         DataError: where the template refuses the chat, or loses, doubles or rewrites a text of it.
     """
-    opening, closing, stop = _marks(messages)
+    marks, control = _marks([*messages, *tools]), tokenizer.content.control
     shown = [dict(message) for message in messages]
     tail = ""
     if continues:
         content = str(shown[-1]["content"])
         kept = content.rstrip()
         tail = content[len(kept) :]
-        shown[-1]["content"] = kept + stop
+        shown[-1]["content"] = kept + marks.stop
     opened = generation_prompt and not continues
-    plain = tokenizer.render_chat(shown, generation_prompt=opened, tools=tools)
-    _refuse_lost(shown, plain, _marked_text(shown, tokenizer, tools, opened, opening, closing), opening, closing)
+    render = partial(tokenizer.render_chat, generation_prompt=opened, kwargs=kwargs)
+    plain = render(shown, tools=tools)
+    marked = _marked(render, [marks.calls(marks.message(message), control) for message in shown], [
+        marks.schema(tool, control) for tool in tools
+    ])  # fmt: skip
+    text, stretches = marks.stretches(marked)
+    if text == plain:
+        _refuse_lost(shown, [plain[start:end] for mark, start, end in stretches if mark != marks.tool])
+    elif any(marks.schema(tool, control) != tool for tool in tools) or any(
+        marks.calls(message, control) != message for message in shown
+    ):
+        raise DataError(
+            "the chat template rewrites a text of a tool or call that holds a control string, so it can't be told from "
+            "control tokens",
+            fix="leave such strings out of the tools' descriptions, or use another template",
+        )
+    else:
+        stretches = _one_by_one(shown, plain, marks, lambda chat: _marked(render, chat, tools), control)
     _refuse_lost_tools(shown, tools, plain)
+    data = tuple((start, end) for mark, start, end in stretches if mark != marks.answer)
+    found = RenderedChat(plain, data, tuple((start, end) for mark, start, end in stretches if mark == marks.answer))
     if not continues:
-        return plain
-    before, found, _ = plain.partition(stop)
-    if not found:
+        return found
+    before, mark, _ = plain.partition(marks.stop)
+    if not mark:
         raise DataError(
             "the chat template rewrites the answer that the last message begins",
             fix="drop that message, or use another template",
         )
-    return before + tail
+    return found.until(len(before), tail)
 
 
-def _marked_text(
-    messages: Sequence[Message], tokenizer: Tokenizer, tools: Sequence[ToolSchema], opened: bool, low: str, high: str
-) -> str | None:
-    """The chat with each text between marks; None where the template refuses it so."""
-    marked = []
-    for message in messages:
-        text = str(message.get("content") or "")
-        before, inner, behind = _edges(text)
-        thought, end, said = inner.rpartition(_THOUGHT_END)
-        lead, core, rest = _edges(said) if message["role"] == "assistant" and end else ("", inner, "")
-        inner = f"{thought}{end}{lead}{low}{core}{high}{rest}" if core else inner
-        marked.append({**message, "content": f"{before}{inner}{behind}"})
-    try:
-        return tokenizer.render_chat(marked, generation_prompt=opened, tools=tools)
-    except DataError:
-        return None
-
-
-def _refuse_lost(messages: Sequence[Message], plain: str, marked: str | None, low: str, high: str) -> None:
+def _refuse_lost(messages: Sequence[Message], found: Sequence[str]) -> None:
     """Every content comes out once; of all but system messages, which some templates move, in order."""
     wanted = [(place, core) for place, it in enumerate(messages) if (core := _core(it))]
-    if marked is not None and re.sub(f"[{low}{high}]", "", marked) == plain:
-        found = re.findall(f"{low}([^{low}{high}]*){high}", marked)
-        moved = {core for place, core in wanted if messages[place]["role"] == "system"}
-        if [text for text in found if text not in moved] == [core for _, core in wanted if core not in moved]:
-            for place, core in wanted:
-                if found.count(core) != [other for _, other in wanted].count(core):
-                    raise _lost(place, messages[place], twice=found.count(core) > 1)
-            return
-        for place, core in wanted:
-            count = found.count(core)
-            if count != [other for _, other in wanted].count(core):
-                raise _lost(place, messages[place], twice=count > 1)
-        raise DataError("the chat template changes the order of the messages", fix="use a template that keeps it")
-    after = 0  # the marks changed what the template does: look for the texts themselves
+    spelled = {spelling: core for _, core in wanted for spelling in _spellings(core)[::-1]}
+    said = [spelled.get(text, text) for text in found]
+    moved = {core for place, core in wanted if messages[place]["role"] == "system"}
+    cores = [core for _, core in wanted]
     for place, core in wanted:
-        if messages[place]["role"] == "system":
-            if core not in plain:
-                raise _lost(place, messages[place])
+        if said.count(core) != cores.count(core):
+            raise _lost(place, messages[place], twice=said.count(core) > 1)
+    if [text for text in said if text not in moved] != [core for core in cores if core not in moved]:
+        raise DataError("the chat template changes the order of the messages", fix="use a template that keeps it")
+
+
+def _marked(render: Callable[..., str], messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+    """The text with marks; nothing where they change what the template does so much that it refuses."""
+    try:
+        return render(messages, tools=tools)
+    except DataError:
+        return ""
+
+
+def _one_by_one(
+    messages: Sequence[Message],
+    plain: str,
+    marks: _TextMarks,
+    marked: Callable[[Sequence[Message]], str],
+    control: re.Pattern[str] | None,
+) -> list[tuple[str, int, int]]:
+    """Where the texts stand when they can't all be marked: each marked alone, else looked for behind the one before.
+
+    Raises DataError for a text that isn't there, and for one with control strings that might stand elsewhere.
+    """
+    found: list[tuple[str, int, int]] = []
+    after = 0
+    for place, message in enumerate(messages):
+        if not (core := _core(message)):
             continue
-        at = plain.find(core, after)
-        if at < 0:
-            raise _lost(place, messages[place])
-        after = at + len(core)
+        alone = [*messages[:place], marks.message(message), *messages[place + 1 :]]
+        text, stretches = marks.stretches(marked(alone))
+        if text != plain or len(stretches) != 1:
+            system = message["role"] == "system"
+            places = [(plain.find(spelled, 0 if system else after), spelled) for spelled in _spellings(core)]
+            at, spelled = next(((at, spelled) for at, spelled in places if at >= 0), (-1, ""))
+            if at < 0 or (control is not None and control.search(spelled) and plain.count(spelled) > 1):
+                raise _lost(place, message)
+            stretches = [(marks.answer if message["role"] == "assistant" else marks.data, at, at + len(spelled))]
+            after = after if system else at + len(spelled)
+        found += stretches
+    return sorted(found, key=lambda stretch: stretch[1])
 
 
 def _core(message: Message) -> str:
@@ -157,10 +243,10 @@ def _edges(text: str) -> tuple[str, str, str]:
     return text[:start], inner, text[start + len(inner) :]
 
 
-def _marks(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Three characters that no message holds."""
+def _marks(messages: Sequence[Mapping[str, Any]]) -> _TextMarks:
     said = json.dumps(list(messages), ensure_ascii=False, default=str)
     for code in _PRIVATE:
-        if not any(chr(code + step) in said for step in range(3)):
-            return chr(code), chr(code + 1), chr(code + 2)
+        characters = [chr(code + step) for step in range(5)]
+        if not any(character in said for character in characters):
+            return _TextMarks(*characters)
     raise DataError("the messages use every private-use character", fix="leave such rows out")

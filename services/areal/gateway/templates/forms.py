@@ -1,0 +1,459 @@
+"""Forms of tool calls: how families of models write them, as data, and one parser for all of them.
+
+What can't be read as a call of a tool that the request names stays text: nothing is guessed, and nothing read is ever
+encoded again. Pure.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from areal.values.strict_json import MOST_DEPTH, first_json, members, read_json
+
+QUOTE = '<|"|>'  # around Gemma's texts
+
+
+class ArgumentKind(Enum):
+    """How arguments are written."""
+
+    JSON = auto()
+    TAGS = auto()  # each between tags of its own, typed by the tool's schema
+    PYTHON = auto()  # a call of Python with literals
+    GEMMA = auto()  # {key:<|"|>text<|"|>,other:7}
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """One form. Without an opening an answer is nothing but calls; without a closing a call ends with the answer.
+
+    `head` matches what comes before a call's arguments, with the groups `name` and sometimes `id`; without one the name
+    stands in the JSON. `tail` comes behind the arguments, `pair` is one of them between tags, with the groups `key`,
+    `value` and sometimes `string`, which says whether it is a text.
+    """
+
+    about: str
+    opening: str
+    closing: str
+    arguments: ArgumentKind = ArgumentKind.JSON
+    head: re.Pattern[str] | None = None
+    tail: re.Pattern[str] = re.compile("")
+    pair: re.Pattern[str] | None = None
+    may_end: bool = False  # the closing may be missing at the end of the answer
+
+    @property
+    def shown(self) -> str:
+        """All that it writes itself, as one text: tokens in it are no layout to be left out."""
+        patterns = (self.head, self.tail, self.pair)
+        quote = QUOTE if self.arguments is ArgumentKind.GEMMA else ""
+        told = [re.sub(r"\\(.)", r"\1", pattern.pattern) for pattern in patterns if pattern is not None]
+        return " ".join((self.opening, self.closing, quote, *told))
+
+
+def _re(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.DOTALL)
+
+
+_QWEN_HEAD = _re(r"<function=(?P<name>[^<>\n]+)>\s*")
+_QWEN_PAIR = _re(r"<parameter=(?P<key>[^<>\n]+)>\n?(?P<value>.*?)\n?</parameter>\s*")
+_DSML = "｜DSML｜"
+
+
+class Form(Enum):
+    """The forms that are known here; the order in which they are tried."""
+
+    HERMES = Grammar("Qwen, Hermes and EXAONE: JSON in <tool_call>…</tool_call>", "<tool_call>", "</tool_call>")
+    QWEN_CODER = Grammar(
+        "Qwen3-Coder, Qwen3.5, Nemotron 3: <function=…> with <parameter=…> in <tool_call>",
+        "<tool_call>", "</tool_call>", ArgumentKind.TAGS, _QWEN_HEAD, _re("</function>"), _QWEN_PAIR,
+    )  # fmt: skip
+    GLM = Grammar(
+        "GLM 4.5 and later: <arg_key> and <arg_value> in <tool_call>",
+        "<tool_call>", "</tool_call>", ArgumentKind.TAGS, _re(r"(?P<name>[^<>\s]+)\s*"), _re(""),
+        _re(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>\s*"),
+    )  # fmt: skip
+    MINIMAX = Grammar(
+        "MiniMax M2: <invoke name=…> in <minimax:tool_call>",
+        "<minimax:tool_call>", "</minimax:tool_call>", ArgumentKind.TAGS,
+        _re(r'<invoke name="(?P<name>[^"<>\n]+)">\s*'), _re("</invoke>"),
+        _re(r'<parameter name="(?P<key>[^"<>\n]+)">(?P<value>.*?)</parameter>\s*'),
+    )  # fmt: skip
+    SEED = Grammar(
+        "Seed-OSS: <function=…> in <seed:tool_call>",
+        "<seed:tool_call>", "</seed:tool_call>", ArgumentKind.TAGS, _QWEN_HEAD, _re("</function>"),
+        _re(r"<parameter=(?P<key>[^<>\n]+)>(?P<value>.*?)</parameter>\s*"),
+    )  # fmt: skip
+    DEEPSEEK_V32 = Grammar(
+        "DeepSeek V3.2: <｜DSML｜invoke name=…>",
+        f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", ArgumentKind.TAGS,
+        _re(rf'<{_DSML}invoke name="(?P<name>[^"<>\n]+)">\s*'), _re(rf"</{_DSML}invoke>"),
+        _re(rf'<{_DSML}parameter name="(?P<key>[^"<>\n]+)"(?: string="(?P<string>true|false)")?>(?P<value>.*?)'
+            rf"</{_DSML}parameter>\s*"),
+    )  # fmt: skip
+    DEEPSEEK_V3 = Grammar(
+        "DeepSeek V3 and R1: fenced JSON behind function<｜tool▁sep｜>name",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ArgumentKind.JSON,
+        _re(r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>[^\s<]+)\s*```json\s*"),
+        _re(r"\s*```\s*<｜tool▁call▁end｜>"), may_end=True,
+    )  # fmt: skip
+    DEEPSEEK_V31 = Grammar(
+        "DeepSeek V3.1: name<｜tool▁sep｜>JSON",
+        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ArgumentKind.JSON,
+        _re(r"<｜tool▁call▁begin｜>(?P<name>[^\s<]+)<｜tool▁sep｜>\s*"), _re(r"\s*<｜tool▁call▁end｜>"), may_end=True,
+    )  # fmt: skip
+    KIMI = Grammar(
+        "Kimi K2: <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>JSON",
+        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", ArgumentKind.JSON,
+        _re(r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^\s:<]+):\d+)\s*<\|tool_call_argument_begin\|>\s*"),
+        _re(r"\s*<\|tool_call_end\|>"), may_end=True,
+    )  # fmt: skip
+    GPT_OSS = Grammar(
+        "gpt-oss: to=functions.name in a header, then JSON",
+        " to=functions.", "<|call|>", ArgumentKind.JSON,
+        _re(r"(?P<name>[^\s<]+)\s*(?:<\|channel\|>commentary)?\s*(?:<\|constrain\|>)?(?:json)?\s*<\|message\|>\s*"),
+        may_end=True,
+    )  # fmt: skip
+    MISTRAL = Grammar("Mistral: [TOOL_CALLS] and a list of JSON", "[TOOL_CALLS]", "")
+    MISTRAL_11 = Grammar(
+        "Mistral since v11: [TOOL_CALLS]name[ARGS]JSON", "[TOOL_CALLS]", "", ArgumentKind.JSON,
+        _re(r"(?:\[TOOL_CALLS\])?\s*(?P<name>[^\s\[{]+)(?:\[CALL_ID\](?P<id>[A-Za-z0-9]+))?(?:\[ARGS\])?\s*"),
+    )  # fmt: skip
+    GEMMA = Grammar(
+        "Gemma 4: call:name{key:<|\"|>text<|\"|>}", "<|tool_call>", "<tool_call|>", ArgumentKind.GEMMA,
+        _re(r"call:(?P<name>[^\s{]+)\s*"),
+    )  # fmt: skip
+    LFM2 = Grammar(
+        "LFM2: [name(key='text')] in <|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>",
+        ArgumentKind.PYTHON,
+    )  # fmt: skip
+    OLMO = Grammar("OLMo 3: name(key='text') in <function_calls>", "<function_calls>", "</function_calls>",
+                   ArgumentKind.PYTHON)  # fmt: skip
+    COHERE = Grammar("Cohere: a list of JSON in <|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>")
+    JAMBA = Grammar("Jamba, Apriel, MiniMax M1: JSON in <tool_calls>", "<tool_calls>", "</tool_calls>")
+    PHI = Grammar("Phi-4-mini: JSON in <|tool_call|>…<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>")
+    GRANITE = Grammar("Granite: <|tool_call|> and a list of JSON", "<|tool_call|>", "")
+    NEMOTRON = Grammar("Nemotron Nano: JSON in <TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>")
+    INTERNLM = Grammar("InternLM: JSON in <|action_start|>", "<|action_start|><|plugin|>", "<|action_end|>")
+    APERTUS = Grammar("Apertus: a list of JSON in <|tools_prefix|>", "<|tools_prefix|>", "<|tools_suffix|>")
+    INKLING = Grammar("Inkling: JSON behind <|content_invoke_tool_json|>", "<|content_invoke_tool_json|>",
+                      "<|end_message|>", may_end=True)  # fmt: skip
+    LLAMA = Grammar("Llama 3 and 4: the answer is JSON with a name and parameters", "", "")
+    PYTHONIC = Grammar("Llama 4 and ToolACE: the answer is [name(key='text')]", "", "", ArgumentKind.PYTHON)
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How a family marks what a model thinks before it answers; `dropped` are marks around what it says."""
+
+    opening: str
+    closing: str
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether an answer may think again after it has said something."""
+        return bool(self.dropped)
+
+
+THINK = "<think>"
+THINKING = (
+    Thinking(THINK, "</think>"),
+    Thinking(
+        "<|channel|>analysis<|message|>", "<|end|>",
+        ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
+         "<|channel|>commentary", "<|end|>", "<|return|>"),
+    ),
+    Thinking("<|channel>thought", "<channel|>"),
+    Thinking("<|START_THINKING|>", "<|END_THINKING|>"),
+    Thinking("[THINK]", "[/THINK]"),
+    Thinking("<seed:think>", "</seed:think>"),
+)  # fmt: skip
+
+
+_NAMES = ("name", "tool_name")
+_ARGUMENTS = ("arguments", "parameters", "args")
+_IDS = ("id", "tool_call_id")
+_GAP = re.compile(r"[\s;,]*")
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_BARE = re.compile(r"[^,\[\]{}<>:]+")
+_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+
+
+@dataclass(frozen=True)
+class WrittenToolCall:
+    """A call as the model wrote it: the arguments as JSON, and the id if it gave one."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+class ClosingFinder:
+    """Finds where a growing block closes: not within a string of its arguments."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._closing = grammar.closing
+        quotes = {ArgumentKind.JSON: ('"',), ArgumentKind.PYTHON: ('"', "'"), ArgumentKind.GEMMA: (QUOTE,)}
+        self._quotes = quotes.get(grammar.arguments, ())
+        marks = [re.escape(mark) for mark in (grammar.closing, *self._quotes)]
+        escapes = [r"\\."] if self._quotes and QUOTE not in self._quotes else []
+        self._marks = re.compile("|".join([*escapes, *marks]), re.DOTALL)
+        self._longest = max(len(mark) for mark in ("\\.", self._closing, *self._quotes))
+        self._place, self._quote = 0, ""
+
+    def find(self, text: str, *, end: bool) -> int:
+        """Where the closing begins in a text that only grows from call to call; −1 as long as it isn't there."""
+        if not self._closing:
+            return -1
+        limit = len(text) if end else len(text) - self._longest + 1  # a mark that may still grow is looked at later
+        while found := self._marks.search(text, self._place):
+            if found.start() >= limit and found[0] != self._closing:
+                break
+            mark = found[0]
+            if mark == self._closing and not self._quote:
+                return found.start()
+            if mark == self._quote:
+                self._quote = ""
+            elif mark in self._quotes and not self._quote:
+                self._quote = mark
+            self._place = found.end()
+        else:
+            self._place = max(self._place, limit)
+        return -1
+
+
+def calls_in(body: str, grammar: Grammar, names: Collection[str]) -> list[WrittenToolCall]:
+    """The calls that a block is; none when anything else is in it, or a tool that isn't among `names`.
+
+    `names` may map each name to the schema of its parameters, by which values between tags are typed.
+    """
+    if _too_deep(body):
+        return []
+    try:
+        body.encode()
+        calls = list(_READERS[grammar.arguments](body, grammar, names))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return calls if all(call.name in names for call in calls) else []
+
+
+def _json(body: str, grammar: Grammar, names: Collection[str]) -> Iterator[WrittenToolCall]:
+    place = _skip(body, 0)
+    while place < len(body):
+        if grammar.head is None:
+            end = first_json(body, place)[1]
+            yield from _objects(body[place:end])
+        else:
+            head, place = _headed(body, place, grammar)
+            end = first_json(body, place)[1]
+            yield WrittenToolCall(head["name"], _object_text(body[place:end]), head.get("id") or "")
+            end = _tail_end(body, end, grammar)
+        place = _skip(body, end)
+
+
+def _objects(text: str) -> Iterator[WrittenToolCall]:
+    """The calls of a JSON value: an object, or a list of them."""
+    if text.startswith("["):
+        for inner in _items(text):
+            yield from _objects(inner)
+        return
+    found = members(text)
+    name = next((found[key][0] for key in _NAMES if key in found), None)
+    arguments = next((found[key][1] for key in _ARGUMENTS if key in found), "{}")
+    if name is None and len(found) == 1:  # {"name": {arguments}}
+        ((name, (_, arguments)),) = found.items()
+    if not isinstance(name, str):
+        raise ValueError("no name")
+    given = next((found[key][0] for key in _IDS if key in found), "")
+    yield WrittenToolCall(name, _object_text(arguments), str(given or ""))
+
+
+def _tags(body: str, grammar: Grammar, names: Collection[str]) -> Iterator[WrittenToolCall]:
+    assert grammar.pair is not None
+    place = _skip(body, 0)
+    while place < len(body):
+        head, place = _headed(body, place, grammar)
+        schema = names.get(head["name"], {}) if isinstance(names, Mapping) else {}
+        known = schema.get("properties") if isinstance(schema, Mapping) else None
+        arguments: dict[str, Any] = {}
+        while pair := grammar.pair.match(body, place):
+            given = pair.groupdict()
+            kind = {"type": "string"} if given.get("string") == "true" else (known or {}).get(given["key"], {})
+            arguments[given["key"].strip()] = _typed(given["value"], kind)
+            place = pair.end()
+        yield WrittenToolCall(head["name"].strip(), _dumped(arguments))
+        place = _skip(body, _tail_end(body, place, grammar))
+
+
+def _python(body: str, grammar: Grammar, names: Collection[str]) -> Iterator[WrittenToolCall]:
+    lines = _STRING.sub(lambda found: found[0].replace("\n", "\\n"), body.strip())  # templates write texts as they are
+    for statement in ast.parse(lines).body:
+        if not isinstance(statement, ast.Expr):
+            raise ValueError("no call")
+        value = statement.value
+        for call in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            if not isinstance(call, ast.Call) or call.args or any(given.arg is None for given in call.keywords):
+                raise ValueError("no call")
+            arguments = {str(given.arg): _literal(given.value) for given in call.keywords}
+            yield WrittenToolCall(ast.unparse(call.func), _dumped(arguments))
+
+
+def _gemma(body: str, grammar: Grammar, names: Collection[str]) -> Iterator[WrittenToolCall]:
+    place = _skip(body, 0)
+    while place < len(body):
+        head, place = _headed(body, place, grammar)
+        value, place = _gemma_value(body, place)
+        if not isinstance(value, dict):
+            raise ValueError("no arguments")
+        yield WrittenToolCall(head["name"], _dumped(value))
+        place = _skip(body, place)
+
+
+_READERS = {
+    ArgumentKind.JSON: _json,
+    ArgumentKind.TAGS: _tags,
+    ArgumentKind.PYTHON: _python,
+    ArgumentKind.GEMMA: _gemma,
+}
+
+
+def _gemma_value(text: str, place: int) -> tuple[Any, int]:
+    """A value and where it ends: {key:value,…}, […], text between quotes, a number or a constant."""
+    if text.startswith(QUOTE, place):
+        end = text.index(QUOTE, place + len(QUOTE))
+        return text[place + len(QUOTE) : end], end + len(QUOTE)
+    if text[place : place + 1] in ("{", "["):
+        closing = "}" if text[place] == "{" else "]"
+        found: list[tuple[str, Any]] = []
+        place = _skip(text, place + 1)
+        while not text.startswith(closing, place):
+            key = ""
+            if closing == "}":
+                if text.startswith(QUOTE, place):
+                    key, place = _gemma_value(text, place)
+                else:
+                    named = re.compile(r"[^:{}\[\],]+").match(text, place)
+                    if named is None:
+                        raise ValueError("no key")
+                    key, place = named[0].strip(), named.end()
+                if not text.startswith(":", place):
+                    raise ValueError("no value")
+                place += 1
+            value, place = _gemma_value(text, place)
+            found.append((key, value))
+            place = _skip(text, place)
+        return (dict(found) if closing == "}" else [value for _, value in found]), place + 1
+    bare = _BARE.match(text, place)
+    if bare is None:
+        raise ValueError("no value")
+    word = bare[0].strip()
+    return (_CONSTANTS[word] if word in _CONSTANTS else read_json(word)), bare.end()
+
+
+def _headed(body: str, place: int, grammar: Grammar) -> tuple[dict[str, str], int]:
+    assert grammar.head is not None
+    head = grammar.head.match(body, place)
+    if head is None:
+        raise ValueError("no call")
+    return head.groupdict(), head.end()
+
+
+def _tail_end(body: str, place: int, grammar: Grammar) -> int:
+    tail = grammar.tail.match(body, place)
+    if tail is None:
+        raise ValueError("the call doesn't end")
+    return tail.end()
+
+
+def _skip(text: str, place: int) -> int:
+    """Past white space and what separates calls."""
+    gap = _GAP.match(text, place)
+    return place if gap is None else gap.end()
+
+
+def _object_text(text: str) -> str:
+    """Arguments as the model wrote them: an object, or a text that is one."""
+    value = read_json(text)
+    if isinstance(value, str):
+        text, value = value or "{}", read_json(value or "{}")
+    if not isinstance(value, dict):
+        raise ValueError("arguments are an object")
+    return text.strip()
+
+
+def _items(text: str) -> Iterator[str]:
+    """The values of a JSON list as written."""
+    place = _skip(text, 1)
+    while not text.startswith("]", place):
+        end = first_json(text, place)[1]
+        yield text[place:end]
+        place = _skip(text, end)
+
+
+def _typed(text: str, schema: Any) -> Any:
+    """A value between tags, by the type that the tool's schema gives it; JSON or else text where it gives none."""
+    kinds = _kinds(schema)
+    if "string" in kinds:
+        return None if text == "null" and "null" in kinds else text
+    if text.strip() in _CONSTANTS:
+        return _CONSTANTS[text.strip()]
+    try:
+        return read_json(text)
+    except ValueError:
+        pass
+    if kinds:  # written by Python's str()
+        try:
+            return _literal(ast.parse(text.strip(), mode="eval").body)
+        except (ValueError, SyntaxError):
+            pass
+    return text
+
+
+def _kinds(schema: Any) -> set[str]:
+    if not isinstance(schema, Mapping):
+        return set()
+    given = schema.get("type")
+    kinds = {given} if isinstance(given, str) else set(given or ())
+    for inner in (*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
+        kinds |= _kinds(inner)
+    choices = schema.get("enum")
+    return kinds or ({"string"} if choices and all(isinstance(one, str) for one in choices) else set())
+
+
+def _literal(node: ast.expr) -> Any:
+    """A Python literal; JSON's own constants are names there."""
+    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
+        return _CONSTANTS[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(inner) for inner in node.elts]
+    if isinstance(node, ast.Dict):
+        return {str(ast.literal_eval(key)): _literal(value) for key, value in zip(node.keys, node.values, strict=True)
+                if key is not None}  # fmt: skip
+    value = ast.literal_eval(node)
+    if not isinstance(value, str | int | float | bool | None):
+        raise ValueError("no value of JSON")
+    return value
+
+
+def _dumped(arguments: Mapping[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    return text
+
+
+def _too_deep(text: str) -> bool:
+    """Whether brackets stand in more than so many others; those in strings count, too, until they close."""
+    depth = 0
+    for bracket in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{(]|[\]})]', text, re.DOTALL):
+        if bracket[0] in "[{(":
+            depth += 1
+            if depth > MOST_DEPTH:
+                return True
+        elif bracket[0] in "]})":
+            depth = max(0, depth - 1)
+    return False
