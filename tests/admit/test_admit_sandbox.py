@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from areal.admit.answers import check_suites, rows_of_file, rows_of_snapshot
+from areal.admit.answers import BadRows, check_suites, rows_of_file, rows_of_snapshot
 from areal.admit.sandbox import sandbox_findings
 from areal.cli.check import check_command
 from areal.data.prepare import prepare
@@ -104,6 +104,21 @@ def test_a_row_without_usable_tests_is_named(tmp_path):
     with pytest.raises(DataError, match=r"dataset\.train, row 3: "):
         check_suites(job(), rows_of_snapshot(tmp_path / "snapshot", "train"))
     assert list(rows_of_snapshot(tmp_path / "absent", "evaluation")) == []
+
+
+def test_rows_whose_tests_judge_no_program_may_be_left_out_and_are_listed(tmp_path):
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (GOOD, GOOD, EMPTY)))
+    dropping = job("dataset.badRows=drop", "dataset.maxShare=0.4")
+    whole = prepare(JsonlSource(file), tmp_path / "snapshot")
+    bad = BadRows.of(dropping, "code", whole, print)
+    assert bad is not None
+    assert list(prepare(JsonlSource(file), tmp_path / "snapshot", left_out=bad)) == [GOOD, GOOD]
+    assert [(row["row"].rpartition("/")[2], row["kind"]) for row in bad.listed] == [("train.jsonl:3", "tests")]
+    bad.check_share(2)
+    with pytest.raises(DataError, match=r"1 rows \(50\.0%\) can't be used"):
+        bad.check_share(1)
+    assert BadRows.of(job(), "code", whole, print) is None
 
 
 def test_only_the_first_rows_are_read():

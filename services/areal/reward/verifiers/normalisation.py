@@ -90,6 +90,7 @@ _TABLE: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
          r"\\{Z_{\1}\\} \\cup "),
     )
 )  # fmt: skip
+_PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?|[a-zA-Z]")  # most answers of most tasks
 _BETWEEN = re.compile(r"\\quad(?![a-zA-Z])|\\text\s*\{\s*and\s*\}|\band\b|\n+")
 _PARAMETER = re.compile(r",\s*(?:where\s+)?[a-zA-Z](?:_\{?\w+\}?)?\s*\\in\s*\\mathbb\s*\{?[ZR]\}?\s*$")
 _DOLLAR = re.compile(r"(?<!\\)\$")
@@ -116,7 +117,7 @@ _WRAPPINGS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("__", "
 
 def readable(text: str) -> str:
     """A text in the notation that computer algebra reads; the same for expected answers and given ones."""
-    if len(text) > LONGEST_CHARS:
+    if len(text) > LONGEST_CHARS or _PLAIN.fullmatch(text):
         return text
     text = bare(text)
     if "$" in text and set(_SAID.findall(_MARKED.sub("", text))) <= UNITS:
