@@ -12,10 +12,10 @@ import pytest
 import redis
 from areal.errors import ConfigError, FencedError, InfraError
 from areal.ledger import calls, connection
-from areal.ledger.acl import acl_file
 from areal.ledger.client import AsyncLedger, SyncLedger
 from areal.ledger.connection import no_retry
 from areal.ledger.values import COMPLETE, AddOutcome, CloseStatus, NewSample
+from areal.plan.redis_conf import acl_file
 from ledger_samples import meta, payload
 from redis import exceptions as redis_errors
 from redis.retry import Retry

@@ -8,9 +8,9 @@ from typing import Any, cast, get_args
 import pytest
 import yaml
 from areal.admit.cluster import resolve_for_pods, roles_of
-from areal.ledger.acl import User
 from areal.plan import RoleHost, RoleRow, role_table
 from areal.plan.cluster_names import LAUNCHER_PORT, Role
+from areal.plan.redis_conf import User
 from areal.plan.role_specs import (
     ROLE_SPECS,
     Caller,

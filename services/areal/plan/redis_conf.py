@@ -1,17 +1,19 @@
-"""Redis of a run: its configuration (durable, bounded, never evicting, for its logins only) and the login of a role.
+"""Redis of a run: its configuration (durable, bounded, never evicting, for its logins only), its ACL, a role's login.
 
-A login is an address and the password file of the job's own Redis, or the URL file of another.
+The ACL rules are those of three logins. User code runs beside a worker's login, so that one writes sample keys and
+nothing else: it can neither close a group nor publish it nor free it, by command or by script (Redis checks what a
+script calls, too). A login is an address and the password file of the job's own Redis, or the URL file of another.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from areal.errors import ConfigError
-from areal.ledger.acl import User, acl_file
 from areal.plan.resolved import ResolvedJob
 
 _OVERHEAD = 1.5  # keys, indexes and fragmentation beside the payloads that the budget counts
@@ -109,3 +111,39 @@ def _read(path: Path) -> str:
     if not text:
         raise ConfigError(f"{path} is empty", fix="write the secret into it and start the role again")
     return text
+
+
+User = Literal["controller", "trainer", "worker"]
+
+OWNER_COMMANDS = "-@all +@connection +@read +@write +@scripting +@stream -@dangerous -@pubsub +info"
+"""All that reads and writes keys; nothing that configures, flushes or lists the server."""
+
+WORKER_COMMANDS = "-@all +ping +hello +auth +info +hset +hget +hmget +hexists +eval +evalsha"
+"""What `add_sample` calls, and how it is called. A sample can't be deleted."""
+
+_DEFAULT = "user default off resetpass ~* &* +@all"
+"""Off: nobody can log in as it. Redis plays its append-only file back as this user, and asks each call of a script
+again: without these rights it leaves out what a script wrote, and forgets closed groups, fences and the watermark."""
+
+
+def rules(job: str, user: User, password: str) -> str:
+    """One user's rules, as `ACL SETUSER` takes them, with the password as its SHA-256."""
+    if not password:
+        raise ConfigError(
+            f"the replay store's user {user} has an empty password", fix="write one into its password file"
+        )
+    secret = "#" + hashlib.sha256(password.encode()).hexdigest()
+    tag = f"{{{job}}}"
+    if user == "worker":
+        keys = f"~{tag}:s:* %R~{tag}:meta %R~{tag}:closed"
+        commands = WORKER_COMMANDS
+    else:
+        keys, commands = f"~{tag}:*", OWNER_COMMANDS
+    return f"on {secret} resetchannels {keys} {commands}"
+
+
+def acl_file(job: str, passwords: Mapping[User, str]) -> str:
+    """The text of an ACL file: these users, and no default one."""
+    lines = [_DEFAULT]
+    lines += [f"user {user} {rules(job, user, password)}" for user, password in passwords.items()]
+    return "\n".join(lines) + "\n"
