@@ -66,6 +66,16 @@ def test_what_was_not_read_is_said_and_forbids_nothing(tmp_path, monkeypatch, ca
     assert any(words.startswith("dataset.train: only the first ") for words in told)
 
 
+def test_a_loss_that_is_none_is_found_on_a_made_up_batch(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    with (tmp_path / "recipe.py").open("a") as recipe:
+        recipe.write("\n\ndef compute_loss(batch, outputs):\n    return 'low'\n")
+    assert checked(tmp_path) == ExitCode.CONFIG
+    assert "compute_loss" in capsys.readouterr().out
+
+
 def test_a_reward_that_needs_a_service_is_not_looked_at(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_tiny_job(tmp_path)

@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from areal.dataflow.builtin import graph_of
 from areal.dataflow.own import more_columns
 from areal.dataflow.stages import Graph
 from areal.errors import DataError
+from areal.spec.job import JobSpec
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.figures import checked
 from areal_trainer.objective import LossBatch, LossOutputs, checked_loss
+from areal_trainer.options import critic_options, objective_options
 
 _LENGTHS = (5, 4, 6, 3)  # two groups of two samples; every sequence begins with two tokens of a prompt
 _PROMPT = 2
@@ -33,6 +36,12 @@ class HookFacts:
     reference: bool = False  # log-probabilities of the reference
     own: Graph | None = None  # columns of the recipe's own stages
     usual: Graph | None = None  # the graph that the job has without them
+
+    @classmethod
+    def of(cls, spec: JobSpec, own: Graph | None) -> HookFacts:
+        """What a job's hooks are given, `own` being the graph that its recipe makes."""
+        has_kl = objective_options(spec).policy.kl is not None
+        return cls(critic_options(spec) is not None, has_kl, own, graph_of(spec))
 
 
 def try_hooks(

@@ -6,7 +6,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from areal.dataflow.builtin import graph_of
 from areal.dataflow.own import own_graph
 from areal.errors import ExitCode
 from areal.observe.waits import WaitRegistry, told
@@ -26,7 +25,7 @@ from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
 from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.ledger_desk import LedgerDesk
 from areal_trainer.loop import TrainContext
-from areal_trainer.options import critic_options, objective_options
+from areal_trainer.options import critic_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
@@ -46,7 +45,7 @@ class LedgerBatches:
         """Loads the models, and tries the user's hooks with them. `desk` is a null object on other ranks than 0."""
         self._settings, self._ranks, self._desk, self._waits = settings, ranks, desk, waits
         self._stopping = stopping
-        self._user = user = overrides(settings.paths)
+        self._user = user = overrides(settings.paths.hooks, settings.paths.recipe)
         self._own = own_graph(user.graph, settings.spec, user.hooks) if user.graph is not None else None
         loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
         self._engine = PolicyEngine(settings.paths.start_model, settings.engine, ranks)
@@ -79,12 +78,7 @@ class LedgerBatches:
         if (wanted := critic_options(settings.spec)) is not None:
             values = ValueEngine(settings.paths.start_model, settings.critic_engine, ranks)
             self._critic, beside[CRITIC] = ValueCritic(values, wanted), values
-        facts = HookFacts(
-            critic=self._critic is not None,
-            reference=objective_options(settings.spec).policy.kl is not None,
-            own=self._own,
-            usual=graph_of(settings.spec),
-        )
+        facts = HookFacts.of(settings.spec, self._own)
         try_hooks(user.compute_advantages, user.compute_loss, self._engine.vocabulary, facts)
         self._frozen = FrozenModels(settings, self._engine, ranks, self._waits, self._own)
         trainer = settings.spec.trainer

@@ -191,9 +191,9 @@ class UserOverrides:
         return frozenset(name for name, hook in found.items() if hook is not None)
 
 
-def overrides(paths: TrainerPaths) -> UserOverrides:
-    """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""
-    hooks, recipe = (None if file is None else load_recipe(file) for file in (paths.hooks, paths.recipe))
+def overrides(hooks_file: Path | None, recipe_file: Path | None) -> UserOverrides:
+    """Load the hooks and the recipe. Raises DataError when a file can't be loaded."""
+    hooks, recipe = (None if file is None else load_recipe(file) for file in (hooks_file, recipe_file))
     loaded = [one for one in (hooks, recipe) if one is not None]
     if hooks is not None and hooks.graph is not None:
         raise DataError(f"{hooks.path}: graph(ctx) is not looked for here", fix="move it to the recipe's file")

@@ -23,8 +23,8 @@ from areal.admit.models import (
     refuse_weights,
     served_elsewhere,
 )
-from areal.admit.recipe_names import defines
-from areal.admit.recipe_probe import SLOW_S, RecipeParts, probe_recipe
+from areal.admit.recipe_names import defines, has_hooks
+from areal.admit.recipe_probe import SLOW_S, RecipeParts, can_try_hooks, probe_recipe
 from areal.admit.rows import RowMeasure, required_columns, reward_items
 from areal.admit.sources import Sources
 from areal.data.peek import ROWS, DatasetPeek, peek
@@ -116,6 +116,14 @@ class _FactReader:
             self._engine_and_trainer(of_plan)
         teacher = self._beside()
         self._programs(here)
+        with self._at("spec.trainer.hooks"):
+            if (
+                not self.faults
+                and job.spec.is_rl
+                and not can_try_hooks(job.spec)
+                and has_hooks(self.sources.hooks, self.sources.recipe)
+            ):
+                self.unseen.append("hooks: compute_advantages and compute_loss are tried where the trainer runs")
         planned = None if of_plan is None else of_plan.config
         if planned is None and job.spec.trainer.gpus:
             self.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")

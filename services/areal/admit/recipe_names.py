@@ -23,6 +23,12 @@ def defines(recipe: Path, name: str) -> bool:
     return defines_in(source, name, str(recipe))
 
 
+def has_hooks(*files: Path | None) -> bool:
+    """Whether one of a job's files replaces what the trainer computes, by a function that can be tried alone."""
+    names = ("compute_advantages", "compute_loss")
+    return any(defines(file, name) for file in files if file is not None for name in names)
+
+
 def defines_in(source: str | bytes, name: str, shown: str) -> bool:
     """The same for the text of a recipe; `shown` is what people call it."""
     try:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,34 @@ def probe_recipe(
             "items": list(items),
         }
     )
-    command = [sys.executable, "-m", "areal.admit.recipe_probe", str(recipe), str(cpu_limit_s)]
+    answer = _answer_of("areal.admit.recipe_probe", recipe, [str(recipe), str(cpu_limit_s)], told, cpu_limit_s)
+    return RecipeParts(
+        answer["reward"],
+        frozenset(answer["workflows"]),
+        frozenset(answer["agents"]),
+        frozenset(answer["needs"]),
+        float(answer["seconds"]),
+        _graph_of(answer["graph"]),
+        answer["unseen"],
+    )
+
+
+def can_try_hooks(spec: JobSpec) -> bool:
+    """Whether the trainer's packages are here, and are the ones that the job runs with."""
+    return spec.runtime_ref is None and all(find_spec(name) is not None for name in ("torch", "areal_trainer"))
+
+
+def probe_hooks(recipe: Path | None, hooks: Path | None, spec: JobSpec) -> None:
+    """Try a job's `compute_advantages` and `compute_loss` elsewhere, on the batch that the trainer makes up at its
+    start; raises what is wrong with them. Needs torch: it takes seconds."""
+    told = spec.model_dump_json(by_alias=True, exclude_unset=True)
+    words = [str(file) if file is not None else "" for file in (recipe, hooks)]
+    _answer_of("areal_trainer.hooks_probe", hooks or recipe, words, told, _CPU_LIMIT_S)
+
+
+def _answer_of(module: str, recipe: Path | None, words: Sequence[str], told: str, cpu_limit_s: int) -> dict[str, Any]:
+    """The last line of a probing process, when it says that nothing is wrong; else that is raised."""
+    command = [sys.executable, "-m", module, *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, input=told)
     except subprocess.TimeoutExpired:
@@ -78,7 +106,7 @@ def probe_recipe(
             fix="do slow work inside functions, not at import",
         )
     try:
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         kind = answer["kind"]
     except (IndexError, ValueError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -88,15 +116,7 @@ def probe_recipe(
         ) from None
     if kind:
         raise by_kind(Kind(kind), answer["message"], fix=answer["fix"])
-    return RecipeParts(
-        answer["reward"],
-        frozenset(answer["workflows"]),
-        frozenset(answer["agents"]),
-        frozenset(answer["needs"]),
-        float(answer["seconds"]),
-        _graph_of(answer["graph"]),
-        answer["unseen"],
-    )
+    return answer
 
 
 def _graph_of(stages: Any) -> Graph | None:

@@ -13,6 +13,8 @@ from areal.admit.facts import judged, read
 from areal.admit.machine import host_facts, unused
 from areal.admit.memory import memory_of
 from areal.admit.memory.volume import caches_of
+from areal.admit.recipe_names import has_hooks
+from areal.admit.recipe_probe import can_try_hooks, probe_hooks
 from areal.admit.sources import Sources, sources_of
 from areal.errors import ArealError, InfraError
 from areal.spec import Finding, RLJob, Severity, refuse
@@ -75,6 +77,18 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
     )
 
 
+def hook_findings(job: RLJob, sources: Sources) -> list[Finding]:
+    """What is wrong with functions in the trainer's place, where the trainer's packages are here to try them."""
+    if not job.spec.is_rl or not can_try_hooks(job.spec) or not has_hooks(sources.hooks, sources.recipe):
+        return []
+    field = "spec.trainer.hooks" if sources.hooks else "spec.recipe.file"
+    try:
+        probe_hooks(sources.recipe, sources.hooks, job.spec)
+    except ArealError as error:
+        return [Finding("hooks", Severity.ERROR, field, error.message, error.fix, job.where(field))]
+    return []
+
+
 def examined(job: RLJob, verdict: JobVerdict) -> list[Finding]:
     """What only a check asks: a run asks it of all rows, and of the machine that it starts on.
 
@@ -82,7 +96,7 @@ def examined(job: RLJob, verdict: JobVerdict) -> list[Finding]:
     """
     if verdict.faults:
         return []
-    findings: list[Finding] = []
+    findings = hook_findings(job, verdict.sources)
     if job.spec.runtime_ref is None and (job.spec.reward.verifier == "code" or job.spec.rollout.boxes.max_concurrent):
         from areal.admit.sandbox import sandbox_findings
 

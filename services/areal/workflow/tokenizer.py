@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
-from areal.spec.model_families import file_end_ids, text_part
-from areal.spec.sources import ModelBlock
 from areal.values.generation import Ids, as_ids
 from areal.workflow.content import ChatShape, ContentEncoder, RenderedChat, shape_of
 from areal.workflow.pieces import Pieces
@@ -20,6 +18,7 @@ from areal.workflow.pieces import Pieces
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
 
+    from areal.spec.sources import ModelBlock
     from areal.workflow.bridge import TurnBridge
 
 _OWN_NAMES = frozenset(
@@ -66,6 +65,8 @@ class Tokenizer:
         `fast` and `config` are its tokenizer.json and config.json, where they were read already. `job` may name another
         chat template, and arguments of it.
         """
+        from areal.spec.model_families import file_end_ids, text_part  # loads what understands jobs: not in a probe
+
         directory = Path(path)
         model = Path(model_dir) if model_dir is not None else directory
         file = directory / "tokenizer.json"
