@@ -72,9 +72,3 @@ def compared(name: str, seed: int) -> bool:
 def test_a_function_is_equal_to_theirs_or_listed(name):
     agreed = [compared(name, seed) for seed in range(BATCHES)]
     assert all(agreed) == (name not in DIFFERENCES), f"{sum(agreed)} of {BATCHES} batches agree"
-
-
-def test_sixty_functions_are_compared_and_nothing_else_is_listed():
-    functions = {name.split(",")[0].partition(" ")[2].split(" ")[0] for name in ADAPTERS}
-    assert len(functions) >= 60
-    assert set(DIFFERENCES) <= set(ADAPTERS)

@@ -63,6 +63,12 @@ def test_dppo_lets_a_token_come_back_and_has_a_bound_for_each_side():
     assert dppo_loss(THETA, BEHAVIOUR, SIGNS, DPPOOptions(high=1.0))[1].tolist() == [*[False] * 3, True, False, True]
 
 
+def test_dppo_keeps_a_token_that_moved_by_just_its_bound():
+    up, down = (float((THETA.exp() - BEHAVIOUR.exp())[at].abs()) for at in (0, 5))
+    assert dppo_loss(THETA, BEHAVIOUR, SIGNS, DPPOOptions(high=up))[1].tolist()[:3] == [False, False, True]
+    assert dppo_loss(THETA, BEHAVIOUR, SIGNS, DPPOOptions(low=down))[1].tolist()[3:] == [False, False, False]
+
+
 def test_the_policys_loss_takes_dppo_from_the_behaviour_policy_whatever_the_proximal_one_is():
     theta = THETA.clone().requires_grad_(True)
     made = torch.cat([BEHAVIOUR[:5], column(-math.inf)])

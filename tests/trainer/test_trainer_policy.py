@@ -133,3 +133,10 @@ def test_an_impossible_behaviour_spoils_no_gradient(behaviour, same):
     terms.loss.sum().backward()
     assert terms.loss[0] == -1.0
     assert logprobs.grad.tolist() == [-1.0, 0.0]
+
+
+def test_an_impossible_behaviour_changes_no_weight_of_its_sequence():
+    theta, behaviour, adv = tensors([-1.0, -1.0], [-1.5, -math.inf], [1.0, 1.0])
+    for level, expected in (("sequenceMean", math.exp(0.25)), ("sequenceProduct", math.exp(0.5))):
+        terms = terms_of(theta, theta, behaviour, adv, [0, 0], PolicyOptions(weight=level))
+        assert terms.behaviour_weight.tolist() == pytest.approx([expected, 0.0])

@@ -31,3 +31,8 @@ def test_the_penalty_is_the_estimators_value_within_ten(estimator):
         x = p - f
         exact = {"k1": x, "k2": x * x / 2, "k3": math.exp(-x) - 1 + x}[estimator]
         assert value == pytest.approx(min(max(exact, -10.0), 10.0), rel=1e-6)
+
+
+def test_an_outcome_may_sit_on_the_very_first_token_and_one_without_actions_sits_nowhere():
+    found = token_rewards(np.array([5.0, 6.0]), np.array([True, False, False]), np.array([0, 2, 3]))
+    assert found.tolist() == [5.0, 0.0, 0.0]

@@ -119,10 +119,9 @@ def _deviations(
     centred: NDArray[np.float64], level: NDArray[np.int64], weight: NDArray[np.float64], *, unbiased: bool
 ) -> NDArray[np.float64]:
     """For each sequence, √(Σω·centred²/Σω) of its level, with `unbiased` over Σω − 1. Squares can't overflow."""
-    part = np.where(weight > 0, centred, 0.0)
     high = np.zeros(int(level.max(initial=-1)) + 1)
-    np.maximum.at(high, level, np.abs(part))
-    share = part / np.maximum(high, _LEAST)[level]
+    np.maximum.at(high, level, np.abs(centred))
+    share = centred / np.maximum(high, _LEAST)[level]
     total = np.bincount(level, weight, len(high))
     freedom = np.maximum(total - 1.0, 1.0) if unbiased else np.maximum(total, _LEAST)
     by_level = high * np.sqrt(np.bincount(level, weight * share * share, len(high)) / freedom)
