@@ -175,6 +175,12 @@ async def test_several_turns_are_spans_of_their_own_and_padding_is_cut(recipe, c
     assert engine.requests[0].sampling == Sampling(max_new_tokens=3)
 
 
+async def test_a_column_gives_way_to_an_argument_of_its_name(recipe, chat):
+    engine = Remembering(chat, [("12", "stop")])
+    episode = await recipe.workflows["Single"]().arun_episode(engine, {"prompt": "21=", "answer": "12"})
+    assert episode.reward == 1.0
+
+
 async def test_none_rejects_the_sample(recipe, chat):
     engine = Remembering(chat, [("12", "stop")])
     assert await recipe.workflows["Single"]().arun_episode(engine, {"question": "21=", "answer": "reject"}) is None
@@ -202,6 +208,16 @@ def test_a_reward_function_of_theirs_is_a_recipes_reward(recipe):
 
 def test_the_recipe_itself_imports_no_torch(recipe):
     assert "torch" not in vars(recipe.module)
+
+
+def test_a_copied_recipe_finds_its_neighbours_where_the_run_was_started(recipe, tmp_path, monkeypatch):
+    """A run directory has a copy of the recipe, and of nothing beside it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(recipe.path.parent)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "copied.py").write_text(RECIPE)
+    copied = load_recipe(tmp_path / "run" / "copied.py")
+    assert copied.reward("21=", "12", np.array([1]), np.array([2]), answer="12") == 1.0
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from areal.errors import DataError
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, as_ids
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Sequence
+from areal.workflow.recipe import REWARD_ARGUMENTS
 from areal.workflow.tokenizer import Tokenizer
 
 _BLOCKS = ("areal.api", "areal.utils", "areal.infra", "areal.experimental", "areal.workflow_context")
@@ -46,8 +47,7 @@ _REWARD_S = 15.0  # their longest time for one score
 def upstream_reward(target: str) -> Callable[..., float]:
     """A recipe's `reward` that calls the function `file.py:name`, loaded at its first call.
 
-    There `prompt` and `completions` are decoded with special tokens; here they are as this project's workflows give
-    them. A workflow of theirs decodes as it always did.
+    `prompt` and `completions` are as this project's workflows give them: without special tokens.
     """
     place = Path(sys._getframe(1).f_globals.get("__file__", "")).parent
     found: list[Callable[..., Any]] = []
@@ -61,7 +61,7 @@ def upstream_reward(target: str) -> Callable[..., float]:
 
 
 class UpstreamWorkflow(RolloutWorkflow):
-    """A workflow of theirs. `source` is `file.py:Class`, beside the recipe; `arguments` are its constructor's.
+    """A workflow of theirs. `source` is `file.py:Class`; `arguments` are its constructor's.
 
     An argument `file.py:name` is what that file has by the name. `gconfig` and `tokenizer` are given where it takes
     them: the job's sampling, and the model's tokenizer.
@@ -117,7 +117,6 @@ class UpstreamSampling:
     stop: list[str] | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    frequency_penalty: float = 0.0
 
     @classmethod
     def of(cls, engine: Engine) -> UpstreamSampling:
@@ -203,7 +202,11 @@ class RewardInThread:
         self._timeout_s = timeout_seconds
 
     async def __call__(self, *arguments: Any, **row: Any) -> Any:
-        """The score. Raises DataError where it takes too long: a false 0 would be trained."""
+        """The score. Raises DataError where it takes too long: a false 0 would be trained.
+
+        A column that is named like one of the first arguments gives way to it.
+        """
+        row = {name: value for name, value in row.items() if name not in REWARD_ARGUMENTS[: len(arguments)]}
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._reward, *arguments, **row), self._timeout_s)
         except TimeoutError:
@@ -334,11 +337,19 @@ class _UpstreamModules(MetaPathFinder, Loader):
 
 
 def _load(target: str, place: Path) -> Any:
-    """What `file.py:name` names, its file relative to `place`. Raises DataError."""
+    """What `file.py:name` names. Raises DataError.
+
+    A run has a copy of the recipe alone, so its neighbours are also looked for where the run was started, and where
+    Python looks for modules.
+    """
     file, _, name = target.rpartition(":")
-    path = place / file
-    if not file or not path.is_file():
-        raise DataError(f"{target!r} is not there (looked for {path})", fix="name it file.py:name, beside the recipe")
+    places = [place, Path.cwd(), *map(Path, sys.path)]
+    path = next((found for each in places if file and (found := each / file).is_file()), None)
+    if path is None:
+        fix = "start the run where it is, put its directory on PYTHONPATH, or give its absolute path"
+        raise DataError(f"{target!r} is not there: tried {place}, {Path.cwd()} and PYTHONPATH", fix=fix)
+    if str(path.parent) not in sys.path:  # what it imports lies beside it
+        sys.path.append(str(path.parent))
     if not any(isinstance(each, _UpstreamModules) for each in sys.meta_path):
         sys.meta_path.append(_UpstreamModules())
     known = f"areal_upstream_{path.stem}_{abs(hash(path.resolve())):x}"
