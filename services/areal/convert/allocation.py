@@ -29,12 +29,12 @@ class Part:
 
     @property
     def serves(self) -> bool:
-        """Whether it generates."""
+        """True for a generation engine."""
         return self.backend in ENGINES
 
     @property
     def beyond(self) -> str:
-        """Which of its splits there is none of here, in words."""
+        """Splits of it that there are none of here, in words."""
         found = [f"{self.size(name)} {what}" for name, what in (("p", "pipeline stages"), ("e", "expert groups"))
                  if self.size(name) > 1]  # fmt: skip
         return " and ".join([*found, *(["attention and experts split apart"] if self.hybrid else [])])

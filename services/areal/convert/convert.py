@@ -64,7 +64,7 @@ def _fit(draft: Draft) -> None:
 
 
 def _refusals(draft: Draft) -> list[str]:
-    """What the job's rules refuse in it: its author must decide."""
+    """Refusals of the job's rules: its author must decide."""
     path = Path("job.yaml")
     try:
         job = job_from(parse_document(job_text(replace(draft, decisions=[])), path))

@@ -66,7 +66,7 @@ class Draft:
     _unset: dict[str, str] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
-        """Whether the file gives it, and not as null."""
+        """True where the file gives it, and not as null."""
         return self.foreign.values.get(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -210,7 +210,7 @@ class Draft:
         return found.get_default(call_default_factory=True) if (found := self.field(to)) is not None else None
 
     def field(self, to: str) -> Any:
-        """What declares a field below `spec`; None where there is no such field."""
+        """Declaration of a field below `spec`; None where there is no such field."""
         block: type[BaseModel] | None = JobSpec
         found: Any = None
         given: Any = self.spec

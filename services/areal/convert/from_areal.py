@@ -366,7 +366,7 @@ def _serve(draft: JobDraft, key: str, part: Part) -> None:
 
 
 def _engine_arguments(draft: JobDraft) -> None:
-    """What is left of SGLang's own arguments."""
+    """Extra arguments: what is left of SGLang's own."""
     engine = draft.spec.get("generation", {}).get("engine", {})
     if engine.get("type") != "sglang":
         draft.spec.pop("generation", None)

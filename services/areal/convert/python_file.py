@@ -19,7 +19,7 @@ _PARSED = object()  # comes from the script's command line
 
 @dataclass
 class Calls:
-    """What a script says: `values` by argument, the configuration's class as `task`, reward functions by name."""
+    """Arguments of a script: `values` by argument, the configuration's class as `task`, reward functions by name."""
 
     doc: str = ""
     uses_trl: bool = False

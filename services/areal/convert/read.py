@@ -91,7 +91,7 @@ def _of_commands(file: Path, commands: list[list[str]], framework: str | None, o
 
 
 def _processes(launcher: list[str]) -> dict[str, Any]:
-    """How many processes a launcher starts, where it says so; Python alone is one."""
+    """Process count of a launcher, where it says one; Python alone is one."""
     for k, word in enumerate(launcher):
         name, equals, value = word.partition("=")
         if name in ("--num_processes", "--nproc_per_node", "--nproc-per-node"):

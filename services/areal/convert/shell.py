@@ -33,7 +33,7 @@ _HERE = "\x01"
 
 
 def unset(name: str) -> str:
-    """What stands in a value for something that the script doesn't say."""
+    """Mark that stands in a value for something that the script doesn't say."""
     return f"{UNSET}{name}{UNSET}"
 
 
@@ -77,7 +77,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _end_of_part(text: str, k: int) -> int:
-    """Where a part of a word ends: a quoted text, an expansion, an array's list, or one character."""
+    """End of a part of a word: a quoted text, an expansion, an array's list, or one character."""
     if text[k] == "'":
         return _after(text, text.find("'", k + 1) + 1)
     if text[k] == '"':
@@ -169,7 +169,7 @@ class _Shell:
         self._branches[-1] = [taken, True if taken else (None if taken is None or done is None else done)]
 
     def _holds(self, words: list[str]) -> bool | None:
-        """Whether a test holds; None where that can't be said without running something."""
+        """Truth of a test; None where that can't be said without running something."""
         for joint, decided in (("||", True), ("&&", False)):
             if joint in words:
                 k = words.index(joint)
@@ -285,7 +285,7 @@ class _Shell:
         return value if isinstance(value, list) else [value]
 
     def _value(self, part: str) -> str:
-        """What one expansion stands for."""
+        """Value of one expansion."""
         if part.startswith("$(("):
             return self._sum(part[3:-2])
         if part == "$(pwd)":

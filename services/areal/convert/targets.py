@@ -64,7 +64,7 @@ class JobDraft(Draft):
         self.note(key, "model", "the start model")
 
     def put_rows(self, key: str, which: str, *, split: str = "", config: str = "", prompt: str = "") -> None:
-        """Where rows come from: a file, or a name of the hub. `split`, `config` are texts, `prompt` a column."""
+        """Source of rows: a file, or a name of the hub. `split`, `config` are texts, `prompt` a column."""
         value = self.get(key)
         if value is None:
             self.no_rows()
@@ -192,7 +192,7 @@ class JobDraft(Draft):
             self.write("generation.engine.gpus", tensor)
 
     def put_interval(self, to: str, key: str) -> None:
-        """How often something happens, in steps; never and 0 are no interval."""
+        """An interval in steps; never and 0 are no interval."""
         if self.number(key, -1) >= 1:
             self.put(key, to, int(self.number(key)))
         self.drop(key, "never there; a run here always saves checkpoints and its last model")
@@ -252,7 +252,7 @@ def _source(path: str, which: str, split: str, config: str, prompt: str) -> dict
 
 
 def rows_of(path: str) -> int | None:
-    """How many rows a training set has: counted where it is here, known where it is famous."""
+    """Row count of a training set: counted where it is here, known where it is famous."""
     file = Path(path)
     if file.is_file() and file.suffix == ".jsonl":
         with file.open("rb") as lines:

@@ -168,7 +168,7 @@ class UpstreamResponse:
 
 
 class UpstreamTokenizer:
-    """What their workflows ask of a Hugging Face tokenizer, by this project's."""
+    """A Hugging Face tokenizer as far as their workflows use one, by this project's."""
 
     def __init__(self, ours: Tokenizer) -> None:
         self._ours = ours
@@ -302,7 +302,7 @@ _SILENT = (
 
 
 def _names() -> dict[str, Any]:
-    """What their modules hold; every module has all of it."""
+    """Names that their modules hold; every module has all of them."""
     return {
         **dict.fromkeys(_SILENT.split(), _Silent()),
         "RolloutWorkflow": UpstreamBase,
@@ -337,7 +337,7 @@ class _UpstreamModules(MetaPathFinder, Loader):
 
 
 def _load(target: str, place: Path) -> Any:
-    """What `file.py:name` names. Raises DataError.
+    """Load what `file.py:name` names. Raises DataError.
 
     A run has a copy of the recipe alone, so its neighbours are also looked for where the run was started, and where
     Python looks for modules.
