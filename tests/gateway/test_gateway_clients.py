@@ -106,6 +106,18 @@ async def test_an_answer_that_its_client_began_goes_on_and_is_one_with_it_later(
     assert second[: len(known)] == known
 
 
+async def test_an_answer_begun_behind_sampled_ones_continues_their_ids(scene: Scene) -> None:
+    await post(scene, "/messages", ASK_MESSAGES)
+    more = [*ASK["messages"], {"role": "assistant", "content": "the"}, {"role": "user", "content": "and"}]
+    await post(scene, "/messages", {**ASK_MESSAGES, "messages": [*more, {"role": "assistant", "content": "I say "}]})
+    first, second = (ids.tolist() for ids, _, _ in scene.engine.asked)
+    known = [*first, *scene.engine.ids.tolist()]
+    assert second[: len(known)] == known
+    assert scene.engine.tokenizer.decode(second, skip_special=False).endswith(
+        "and<|im_end|>\n<|im_start|>assistant\nI say "
+    )
+
+
 async def test_an_answer_that_was_cut_goes_on_by_its_sampled_ids(scene: Scene) -> None:
     scene.engine.finish_reason = "length"
     await post(scene, "/messages", ASK_MESSAGES)

@@ -351,9 +351,13 @@ class EpisodeCalls:
         if question.continues:
             if (cut := self.graph.cut(question.messages, tools)) is not None:
                 return cut, as_ids([]), self.graph.ids(cut), (_CUT, what)
-            given = self._template.first(question.messages, question.tools, kwargs, continues=True)
-            return None, given, given, (question.messages, what)
-        place = self.graph.place(question.messages, tools, any_system=self._first_system)
+            place = self.graph.place(question.messages[:-1], tools, any_system=self._first_system)
+            begun = self._template.begun(question.messages[-1], question.tools, kwargs)
+            if place.parent is None or begun is None:
+                given = self._template.first(question.messages, question.tools, kwargs, continues=True)
+                return None, given, given, (question.messages, what)
+        else:
+            place, begun = self.graph.place(question.messages, tools, any_system=self._first_system), as_ids([])
         if place.parent is None:
             given = self._template.first(place.new, question.tools, kwargs)
             return None, given, given, (place.new, what)
@@ -368,16 +372,17 @@ class EpisodeCalls:
             )
         except CallRefusal:
             if question.messages[0] not in place.new:
-                raise
-            given = self._template.first(question.messages, question.tools, kwargs)  # no system message can stand there
+                raise  # else no system message can stand there
+            given = self._template.first(question.messages, question.tools, kwargs, continues=question.continues)
             return None, given, given, (question.messages, what)
-        prompt = as_ids(np.concatenate([before, given]))
-        return place.parent.node.number, given, prompt, (place.new, what)
+        given = as_ids(np.concatenate([given, begun]))
+        said = place.new if not question.continues else (*place.new, question.messages[-1])
+        return place.parent.node.number, given, as_ids(np.concatenate([before, given])), (said, what)
 
     def _fork_of(self, question: SessionRequest) -> str:
         """Why a request with a history continues nothing: its system message, its tools or another message is new."""
-        messages, tools = question.messages, digest_of(question.tools)
-        if not self.graph.nodes or not any(message.role == "assistant" for message in messages[:-1]):
+        messages, tools = question.messages[: -1 if question.continues else None], digest_of(question.tools)
+        if not self.graph.nodes or not any(message.role == "assistant" for message in messages):
             return ""
         if self.graph.place(messages, tools, any_system=True).parent is not None:
             return "system"

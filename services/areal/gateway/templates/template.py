@@ -113,6 +113,11 @@ def refuse_template(tokenizer: Tokenizer, spec: JobSpec) -> None:
             f"the model's chat template can't be continued behind an answer: {why}",
             fix="name another template in model.chatTemplate, or train single turns",
         )
+    if rollout.gateway.volatile_system == "keepFirst" and (why := tokenizer.turns.unproved(("system", "user"))):
+        raise DataError(
+            f"rollout.gateway.volatileSystem: keepFirst can't be: a system message can't follow an answer: {why}",
+            fix="write fork, or name another template in model.chatTemplate",
+        )
 
 
 def without_tools(tokenizer: Tokenizer, spec: JobSpec) -> str:
@@ -240,6 +245,17 @@ class Template:
             return str(render_chat(_shown(messages), self._tokenizer, tools=named, generation_prompt=opened))
         except DataError as error:
             raise CallRefusal(error.message, code="template_refused", field="messages") from error
+
+    def begun(self, message: Message, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> Ids | None:
+        """The ids of an answer that its client began, behind its opening `[tokens]`.
+
+        None where the template writes it otherwise than behind the opening of a new one. Raises Refused.
+        """
+        asked = Message("user", "q")
+        opening = self.first([asked], tools, kwargs)
+        whole = self.first([asked, message], tools, kwargs, continues=True)
+        same = len(whole) >= len(opening) and bool((whole[: len(opening)] == opening).all())
+        return whole[len(opening) :] if same else None
 
     def without_later_system(self) -> str:
         """Why a system message can't follow an answer; empty when it can."""
