@@ -282,3 +282,45 @@ def test_channels_of_gpt_oss_are_reasoning_text_and_calls(tmp_path):
     said = "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Eight.<|return|>"
     answer = read(AnswerReader(tokenizer, manner), tokenizer.encode(said, special=False).tolist())
     assert (answer.text, answer.reasoning, answer.tool_calls) == ("Eight.", "So.", ())
+
+
+@pytest.mark.skipif(not released(), reason="AREAL_CHAT_TEMPLATES names no folder")
+def test_most_released_templates_continue_and_call_tools(tmp_path):
+    continue_, results, forms = [], [], []
+    for name, text in released().items():
+        tokenizer = tokenizer_for(tmp_path / name, text)
+        continue_ += [name] if not tokenizer.turns.unproved() else []
+        if not tokenizer.turns.unproved(("tool",), calls=1):
+            results.append(name)
+            forms += [name] if Template(tokenizer).form is not None else []
+    print(f"of {len(released())}: {len(continue_)} continue, {len(results)} take a result, {len(forms)} have a form")
+    assert len(continue_) >= 0.93 * len(released())
+    assert forms == results
+
+
+SGLANG = {
+    "HERMES": "hermes", "QWEN_CODER": "qwen3_coder", "MINIMAX": "minimax-m2", "DEEPSEEK_V3": "deepseekv3",
+    "DEEPSEEK_V31": "deepseekv31", "DEEPSEEK_V32": "deepseekv32", "KIMI": "kimi_k2", "LLAMA": "llama3", "LFM2": "lfm2",
+    "GLM": "glm45", "PYTHONIC": "pythonic",
+}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", [(name, FAMILIES[name]) for name in SGLANG], ids=[*SGLANG], indirect=True)
+def test_the_engines_own_parser_reads_the_same_calls(family, request):
+    from sglang.srt.entrypoints.openai.protocol import Tool
+    from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+    template, tokenizer = family
+    parser = FunctionCallParser([Tool.model_validate(tool) for tool in TOOLS], SGLANG[request.node.callspec.id])
+    for arguments in ({"n": 7}, {"s": "one two", "n": -3}):  # it takes no true within Python
+        calls = [ToolCall("functions.look:0", "look", json.dumps(arguments))]
+        ids = written(tokenizer, calls)
+        manner = Manner(form=template.form, names=names_of(TOOLS))
+        ours = read(AnswerReader(tokenizer, manner), ids).tool_calls
+        text = tokenizer.decode(ids, skip_special=False)
+        end = min(place for stop in tokenizer.end_texts if (place := f"{text}{stop}".find(stop)) >= 0)
+        _, theirs = parser.parse_non_stream(text[:end])
+        assert [(call.name, json.loads(call.parameters)) for call in theirs] == [
+            (call.name, json.loads(call.arguments)) for call in ours
+        ]

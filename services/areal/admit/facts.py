@@ -214,7 +214,7 @@ class _FactReader:
                     self.warnings.append(("spec.model.path", told, "Nothing, if this is meant: each of them ends."))
 
     def _chat_template(self) -> None:
-        """What the job's episodes need of the model's chat template."""
+        """Check of the chat template for what the job's episodes need of it."""
         if self.tokenizer is None:
             return
         spec = self.job.spec

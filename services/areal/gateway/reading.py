@@ -170,7 +170,7 @@ class AnswerReader:
         yield from ()
 
     def _say(self, end: bool) -> Iterator[Part]:
-        """Where calls have no opening an answer is nothing but calls, or a text."""
+        """Without an opening of calls an answer is nothing but calls, or a text."""
         text = self._held.lstrip()
         if self._bare is None or end or text:
             opens = "[" if self._bare is not None and self._bare.arguments is ArgumentKind.PYTHON else ("{", "[")
@@ -194,7 +194,7 @@ class AnswerReader:
             yield Text(said)
 
     def _to_mark(self, end: bool) -> tuple[str, str, str, str]:
-        """What is said before the next mark, the mark, what follows it; without one, what may be the beginning of one.
+        """Text before the next mark, the mark, text behind it; without one, text that may be the beginning of one.
 
         Of marks that begin alike the longest counts, and is waited for.
         """

@@ -68,7 +68,7 @@ class TurnBridge:
 
     @cached_property
     def skeleton(self) -> str:
-        """What the template writes around turns."""
+        """A chat of placeholders: the text that the template writes around turns."""
         for roles in (("system", "user", "assistant", "user"), ("user", "assistant", "user"), ("user",)):
             try:
                 return self._tokenizer.render_chat([{"role": role, "content": "q"} for role in roles])
@@ -87,7 +87,7 @@ class TurnBridge:
             return None
 
     def unproved(self, roles: Sequence[str] = ("user",), *, calls: int = 0, kwargs: Mapping[str, Any] = {}) -> str:
-        """Why a conversation can't be continued exactly by messages of these roles; empty when it can.
+        """Reason why a conversation can't be continued exactly by messages of these roles; empty when it can.
 
         `calls` is how many calls of tools the answer before them holds.
         """
@@ -152,7 +152,7 @@ class TurnBridge:
         tools: Sequence[ToolSchema] = (),
         over: str = "{}",
     ) -> RenderedChat:
-        """What the template says behind the mark in an answer that is followed by these messages."""
+        """Tail: the template's text behind the mark in an answer that these messages follow. Raises DataError."""
         chat = [*history, answer, *new]
         try:
             whole = render_chat(chat, self._tokenizer, tools=tools, kwargs=json.loads(over))
@@ -171,7 +171,7 @@ class TurnBridge:
     def _close(
         self, tail: str, answer: Message, over: str, tools: Sequence[ToolSchema] = (), mark: str = _MARK
     ) -> tuple[int, int | None, int]:
-        """Where in a tail the answer's close begins, the token that ends the answer, and where the close is over.
+        """The close in a tail: its start, the token that ends the answer, its end.
 
         It is what the tail has in common with the answer written as the last message of a chat. A template that
         closes a last answer otherwise, or not at all, closes it by the token with which it goes on. Raises DataError.
@@ -251,7 +251,7 @@ class TurnBridge:
         return ""
 
     def _opening(self, over: str, tools: Sequence[ToolSchema]) -> str:
-        """What opens an answer behind a first prompt."""
+        """Generation prompt: the text that opens an answer behind a first prompt."""
         render = partial(self._tokenizer.render_chat, _FIRST, tools=tools, kwargs=json.loads(over))
         closed, opened = render(generation_prompt=False), render()
         return opened[len(closed) :] if opened.startswith(closed) else ""
@@ -292,7 +292,7 @@ def _said(role: str, number: int, calls: Sequence[Mapping[str, Any]]) -> Message
 
 
 def _run(tokens: Sequence[tuple[int, int, int]], start: int) -> int:
-    """Where the control tokens end that follow one another from `start`."""
+    """End of the control tokens that follow one another from `start`."""
     for begin, end, _ in tokens:
         if begin == start:
             start = end

@@ -42,11 +42,11 @@ class RenderedChat(str):
         return made
 
     def after(self, start: int) -> RenderedChat:
-        """What follows character `start`."""
+        """Suffix from character `start`."""
         return RenderedChat(self[start:], _moved(self.data, start), _moved(self.answers, start))
 
     def until(self, end: int, behind: str = "") -> RenderedChat:
-        """What comes before character `end`, with a text behind it."""
+        """Prefix up to character `end`, with a text behind it."""
         cut = (tuple((low, min(high, end)) for low, high in some if low < end) for some in (self.data, self.answers))
         return RenderedChat(self[:end] + behind, *cut)
 
@@ -98,7 +98,7 @@ class ContentEncoder:
 
 
 def common_start(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Length of the common prefix of two texts, in characters."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 

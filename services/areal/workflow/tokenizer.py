@@ -298,7 +298,7 @@ class Tokenizer:
 
     @cached_property
     def turns(self) -> TurnBridge:
-        """What stands between an answer and the next one."""
+        """Bridge of ids between an answer and the next one."""
         from areal.workflow.bridge import TurnBridge
 
         return TurnBridge(self)
@@ -350,7 +350,7 @@ def read_tokenizer(directory: Path) -> FastTokenizer:
 
 
 def _environment(began: datetime) -> Any:
-    """Where chat templates are compiled as Hugging Face does: sandboxed, with the functions that templates expect.
+    """Jinja environment of chat templates, as Hugging Face has it: sandboxed, with the functions that they expect.
 
     `began` is what they read as the time: a prompt doesn't change while a run goes on.
     """

@@ -156,7 +156,7 @@ class Thinking:
 
     @property
     def anywhere(self) -> bool:
-        """Whether an answer may think again after it has said something."""
+        """Reasoning may come again after text."""
         return bool(self.dropped)
 
 
@@ -207,7 +207,7 @@ class ClosingFinder:
         self._place, self._quote = 0, ""
 
     def find(self, text: str, *, end: bool) -> int:
-        """Where the closing begins in a text that only grows from call to call; −1 as long as it isn't there."""
+        """Start of the closing in a text that only grows from call to call; −1 as long as it isn't there."""
         if not self._closing:
             return -1
         limit = len(text) if end else len(text) - self._longest + 1  # a mark that may still grow is looked at later
@@ -447,7 +447,7 @@ def _dumped(arguments: Mapping[str, Any]) -> str:
 
 
 def _too_deep(text: str) -> bool:
-    """Whether brackets stand in more than so many others; those in strings count, too, until they close."""
+    """Depth check: brackets stand in more than so many others."""
     depth = 0
     for bracket in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{(]|[\]})]', text, re.DOTALL):
         if bracket[0] in "[{(":

@@ -121,7 +121,7 @@ def refuse_template(tokenizer: Tokenizer, spec: JobSpec) -> None:
 
 
 def without_tools(tokenizer: Tokenizer, spec: JobSpec) -> str:
-    """Why an agent's requests with tools would be refused; empty where they are served, or there is no agent."""
+    """Reason to refuse an agent's requests with tools; empty where they are served, or there is no agent."""
     if not spec.is_rl or spec.rollout.workflow != AGENT or not tokenizer.has_chat_template:
         return ""
     if why := prove_form(tokenizer, thinking_of(tokenizer) or THINKING[0]).why:
@@ -131,7 +131,7 @@ def without_tools(tokenizer: Tokenizer, spec: JobSpec) -> str:
 
 
 def thinking_of(tokenizer: Tokenizer) -> Thinking | None:
-    """How the model marks its reasoning; None where it has no token for it."""
+    """The model's marks of reasoning; None where it has no token for it."""
     return next((tags for tags in THINKING if any(text in tags.opening for text in tokenizer.added_texts)), None)
 
 
@@ -188,7 +188,7 @@ class Template:
 
     @cached_property
     def calls(self) -> FormProof:
-        """How the template writes calls of tools, proved by a round trip."""
+        """The form of the template's tool calls, proved by a round trip."""
         return prove_form(self._tokenizer, self.tags) if self._own else FormProof(Form.HERMES)
 
     @property
@@ -258,7 +258,7 @@ class Template:
         return whole[len(opening) :] if same else None
 
     def without_later_system(self) -> str:
-        """Why a system message can't follow an answer; empty when it can."""
+        """Reason why a system message can't follow an answer; empty when it can."""
         return self._tokenizer.turns.unproved(("system", "user"))
 
     def bridge(

@@ -172,7 +172,7 @@ def _one_by_one(
     marked: Callable[[Sequence[Message]], str],
     control: re.Pattern[str] | None,
 ) -> list[tuple[str, int, int]]:
-    """Where the texts stand when they can't all be marked: each marked alone, else looked for behind the one before.
+    """Places of the texts when they can't all be marked: each marked alone, else looked for behind the one before.
 
     Raises DataError for a text that isn't there, and for one with control strings that might stand elsewhere.
     """
