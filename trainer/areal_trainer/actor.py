@@ -252,7 +252,7 @@ class Actor:
         return replace(own, tokens=by_token, trained=usual.trained)
 
     def _updating(self) -> tuple[Trainable, Advantages, list[NDArray[np.int64]]]:
-        """What both updates work on: the batch, its advantages, and the sequences of each mini-batch."""
+        """Inputs of both updates: the batch, its advantages, and the sequences of each mini-batch."""
         step = self._step
         assert step is not None
         batch, advantages = step.batch, step.advantages
@@ -374,7 +374,7 @@ def _outcome(advantages: Advantages) -> dict[str, Any]:
 
 
 def _needs(options: ActorOptions, *, critic: bool) -> StepNeeds:
-    """What these options run in a step."""
+    """Needs of a step under these options."""
     kl: Literal["loss", "reward"] | None = "loss" if options.objective.policy.kl is not None else None
     return StepNeeds(
         proximal=options.objective.proximal == "recompute",

@@ -54,7 +54,7 @@ class Desk:
         self._token, self._bind, self._ports = settings.token, settings.bind, ports
 
     def history(self) -> list[Began]:
-        """Where the trainers before began, as the evidence says."""
+        """Starts of the trainers before, as the evidence says."""
         newest, code = fences.newest(self.paths.fences, "trainer"), int(os.environ.get("AREAL_LAST_EXIT", "0"))
         if code < 0 and newest:  # a signal, which only the launcher knows of
             note_exit(self.paths, Exit(newest, code), "launcher")

@@ -106,7 +106,7 @@ class FirstRank:
         feed.link.telling.tokens_per_s = reporter.tokens_per_s
 
     def due(self, checkpoint_now: bool = False) -> RankMessage:
-        """What is to be done now."""
+        """Duties that are due now."""
         self.commit_sealed()
         feed = self._feed
         # Asked for space, the trainer is writing what gives it.

@@ -90,7 +90,7 @@ class FrozenModels:
 
 
 def _placements(settings: TrainerSettings) -> dict[str, Place]:
-    """Where each frozen model of the job is."""
+    """Placement of each frozen model of the job."""
     found: dict[str, Place] = {}
     if settings.needs_reference:
         found[REFERENCE] = settings.actor.reference_placement

@@ -149,7 +149,7 @@ class LedgerBatches:
 
 
 def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:
-    """What goes beside the tensors of a version."""
+    """Files beside the tensors of a version."""
     if settings.adapter is not None:
         return {ADAPTER_CONFIG: settings.adapter.to_bytes(str(settings.paths.start_model))}
     return {**side_files(settings.paths.start_model, settings.paths.tokenizer)}

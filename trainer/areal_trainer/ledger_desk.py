@@ -147,7 +147,7 @@ class LedgerDesk(Desk):
         self._feed.finished()
 
     def exporter(self) -> Exporter | None:
-        """What makes models of published versions, where the job asks for them."""
+        """Exporter of published versions, where the job asks for models of them."""
         return self._exporter
 
     def tidy(self) -> None:
@@ -156,7 +156,7 @@ class LedgerDesk(Desk):
             self._exporter.tidy()
 
     def group(self) -> GroupSender | None:
-        """What sends versions to servers, where the job wants that."""
+        """Sender of versions to servers by a process group, where the job wants that."""
         return self._group
 
     def _recorder(self) -> StepRecorder | None:

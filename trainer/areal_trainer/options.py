@@ -27,7 +27,7 @@ _WITH_CRITIC = 20.0  # of an advantage: a critic's values bound none, and usual 
 
 
 def advantage_options(spec: JobSpec) -> AdvantageOptions:
-    """How this job's rewards become advantages."""
+    """Options by which this job's rewards become advantages."""
     algorithm, advanced, meant = spec.algorithm, spec.algorithm.advanced, resolve(spec)
     overlong = None
     if meant.overlong is not None and meant.overlong.max_tokens is not None:
@@ -57,7 +57,7 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
 
 
 def objective_options(spec: JobSpec) -> ObjectiveOptions:
-    """What this job minimises."""
+    """Options of the loss that this job minimises."""
     meant = resolve(spec)
     return ObjectiveOptions(
         policy=_policy(spec.algorithm, meant),
@@ -69,7 +69,7 @@ def objective_options(spec: JobSpec) -> ObjectiveOptions:
 
 
 def critic_options(spec: JobSpec) -> CriticOptions | None:
-    """How this job's critic learns; None without one."""
+    """Options of this job's critic; None without one."""
     critic = resolve(spec).critic
     if critic is None:
         return None
@@ -82,7 +82,7 @@ def critic_options(spec: JobSpec) -> CriticOptions | None:
 
 
 def schedule_of(spec: JobSpec, peak: float) -> RateSchedule:
-    """How a learning rate with this peak warms up and falls."""
+    """Schedule of a learning rate with this peak: how it warms up and falls."""
     wanted = spec.optimizer
     return RateSchedule(peak, wanted.warmup_steps, wanted.lr_schedule, wanted.min_lr_ratio)
 

@@ -130,7 +130,7 @@ class ServedTeacher:
                 raise self._refused(f"has another vocabulary: token id {token} is {told!r} there and {mine!r} here")
 
     def _spelled(self, ids: NDArray[np.int64]) -> list[Any]:
-        """How the server spells each; none where it can't."""
+        """The server's spelling of each; none where it can't."""
         body = {**_question([ids]), "return_text_in_logprobs": True}
         try:
             reply = self._http.post(f"{self._url}/generate", json=body)

@@ -88,7 +88,7 @@ def of_epoch(gang: TorchrunGang, epoch: int) -> list[str]:
 
 
 def rank_environment(gang: TorchrunGang, epoch: int) -> dict[str, str]:
-    """What torch.distributed reads in the only rank of a node. A gang of one meets nobody."""
+    """Environment for torch.distributed in the only rank of a node. A gang of one meets nobody."""
     rank = {
         "RANK": str(gang.node),
         "LOCAL_RANK": "0",

@@ -63,7 +63,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What every command has."""
+    """Options of every command."""
 
 
 @app.command()

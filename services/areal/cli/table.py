@@ -42,7 +42,7 @@ HIDDEN = frozenset({"init-model", "sim", "operator", "jobs-page"})  # what the c
 
 
 def load(entry: str) -> Any:
-    """What `module:name` names; imports the module."""
+    """Object that `module:name` names; imports the module."""
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(module), name)
 

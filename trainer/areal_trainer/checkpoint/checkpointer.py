@@ -310,7 +310,7 @@ class Checkpointer:
 
 
 def _shape_of(config: dict[str, object]) -> dict[str, object]:
-    """What must match for tensors to mean the same."""
+    """Shape that must match for tensors to mean the same."""
     return {field: config.get(field) for field in _SHAPE_FIELDS}
 
 

@@ -190,14 +190,14 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _in_blocks(begin: int, end: int, blocks: int) -> NDArray[np.int64]:
-    """How many of the places from `begin` to `end` are in each block."""
+    """Number of the places from `begin` to `end` in each block."""
     starts = np.arange(blocks) * BLOCK
     found: NDArray[np.int64] = np.clip(np.minimum(end, starts + BLOCK) - np.maximum(begin, starts), 0, None)
     return found
 
 
 def _listed(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """How many blocks each row of blocks wants, and their numbers, those first; as one head, for all heads."""
+    """Count of the blocks that each row of blocks wants, and their numbers, those first; as one head, for all heads."""
     order = np.argsort(~wanted, axis=-1, kind="stable").astype(np.int32)
     return wanted.sum(-1, dtype=np.int32)[:, None], order[:, None]
 

@@ -83,7 +83,7 @@ class ModelOptions:
 
 
 def served_dtype(options: ModelOptions) -> torch.dtype:
-    """What weights are exported in."""
+    """Precision in which weights are exported."""
     return torch.bfloat16 if options.precision == "bfloat16" else torch.float32
 
 
@@ -93,7 +93,7 @@ def attention_of(options: ModelOptions, ranks: RankGroup) -> Attention:
 
 
 def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> SegmentLayout | BlockMask:
-    """What stands for the mask."""
+    """Layout or block mask that stands for the mask."""
     return block_mask_of(micro, device) if attention == "flex" else layout_of(micro, device)
 
 
@@ -148,7 +148,7 @@ class ShardedModel(Generic[Model]):
 
     @torch.no_grad()
     def infer(self, micros: Sequence[MicroBatch], tokens: int, forward: Callable[[MicroBatch], Tensor]) -> Tensor:
-        """What `forward` gives of all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
+        """Outputs of `forward` for all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
         out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
         for micro in micros:
             out[micro.token_index.to(out.device)] = forward(micro)
@@ -170,7 +170,7 @@ class ShardedModel(Generic[Model]):
         return total
 
     def _rows(self, micro: MicroBatch, masked: bool = False) -> tuple[ModelRows, Tensor, Callable[[Tensor], Tensor]]:
-        """What the model takes of a micro-batch, the targets of what it predicts, and how that becomes [predicted]."""
+        """Inputs of a micro-batch, the targets of what it predicts, and the step from these to [predicted]."""
         context = self.ranks.context
         micro = micro.padded(context.size if context else 1)
         on_device = micro.to(self.ranks.device)
@@ -265,7 +265,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         return whole(logprobs), whole(entropy)
 
     def divergence(self, micro: MicroBatch, teacher: PolicyEngine, measure: Divergence) -> Tensor:
-        """How far the distributions of the micro-batch's predicted tokens are from a teacher's, [predicted].
+        """Divergence of the micro-batch's predicted tokens from a teacher's distributions, [predicted].
 
         The gradient is this model's alone.
         """
@@ -274,7 +274,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
 
     @torch.no_grad()
     def taught(self, micro: MicroBatch) -> TeacherOutputs:
-        """What a student of this model learns from. Its output layer stays gathered for it."""
+        """Teacher outputs for a student of this model. Its output layer stays gathered for it."""
         return self._model.taught(self._rows(micro)[0])
 
     def logprobs(

@@ -44,7 +44,7 @@ class Meeting:
             self.gather(b"here")
 
     def gather(self, said: bytes) -> list[bytes]:
-        """What all ranks said, in their order; on ranks above 0 nothing.
+        """Messages of all ranks, in their order; on ranks above 0 nothing.
 
         Raises InfraError when a rank doesn't come in time.
         """
@@ -75,7 +75,7 @@ def failures(said: Sequence[bytes]) -> str:
 
 
 def failed(error: BaseException) -> bytes:
-    """What a rank says whose part went wrong."""
+    """Message of a rank whose part went wrong."""
     return _FAILED + f"{type(error).__name__}: {error}".encode()
 
 

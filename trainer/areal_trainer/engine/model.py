@@ -70,12 +70,12 @@ class PolicyModel(nn.Module):
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature, exact=self._exact)
 
     def taught(self, rows: ModelRows) -> TeacherOutputs:
-        """What a student learns from at the selected positions. It shares memory with this model."""
+        """Teacher outputs at the selected positions. They share memory with this model."""
         flat = _hidden(self.lm, rows)
         return TeacherOutputs(flat.detach(), self.lm.get_output_embeddings().weight.detach(), self._exact)
 
     def divergence(self, rows: ModelRows, taught: TeacherOutputs, measure: Divergence) -> Tensor:
-        """How far the distributions at the selected positions are from a teacher's, [selected]."""
+        """Divergence of the distributions at the selected positions from a teacher's, [selected]."""
         flat = _hidden(self.lm, rows)
         return chunked_divergence(flat, self.lm.get_output_embeddings().weight, taught, measure)
 
@@ -124,7 +124,7 @@ class ValueModel(nn.Module):
 
 
 def _hidden(lm: Any, rows: ModelRows) -> Tensor:
-    """What the decoder gives the output layer at the selected positions, [selected, width]."""
+    """Hidden states of the decoder at the selected positions, [selected, width]."""
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
     if rows.context is not None:
         attended["context"] = rows.context

@@ -100,7 +100,7 @@ def like(parameter: Tensor, value: Tensor) -> Tensor:
 
 
 def _parts(parameter: Tensor) -> int:
-    """How many ranks a parameter's parts lie on, each a different one."""
+    """Number of ranks that hold the parts of a parameter, each a different one."""
     if not isinstance(parameter, DTensor):
         return 1
     mesh = parameter.device_mesh

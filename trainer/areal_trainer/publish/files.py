@@ -28,7 +28,7 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def side_files(model: Path, tokenizer: Path) -> dict[str, Path]:
-    """What goes beside the weights: the model's configuration and the tokenizer's files."""
+    """Files beside the weights: the model's configuration and the tokenizer's files."""
     wanted = [(model, _MODEL_FILES), (tokenizer, _TOKENIZER_FILES)]
     return {name: home / name for home, names in wanted for name in names if (home / name).is_file()}
 

@@ -78,7 +78,7 @@ class Members(rpc.WeightGroupServicer):
     # ---- of the publishing thread
 
     def order(self, orders: wire.GroupOrders) -> None:
-        """What all servers are told from now on."""
+        """Order that all servers are told from now on."""
 
         def tell() -> None:
             self._orders = orders

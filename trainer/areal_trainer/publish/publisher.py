@@ -265,7 +265,7 @@ class Publisher:
         return seal_delta(*place, changes, self._base, canary, self._files, before_rename=before_rename)
 
     def _count(self, published: Manifest) -> None:
-        """How many deltas may follow; none before the next full one's turn when this one saved too little."""
+        """Number of deltas that may follow; none before the next full one's turn when this one saved too little."""
         if published.base is None:
             self._until_full = self._full_every - 1
         elif published.stored_bytes > _WORTHWHILE * published.total_bytes:

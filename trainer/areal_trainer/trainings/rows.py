@@ -51,7 +51,7 @@ class PreparedRows:
         return xxhash.xxh3_64_intdigest(self._snapshot.row_json(row))
 
     def margins(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        """How much higher the chosen answer of each pair must score, [rows]."""
+        """Margin by which the chosen answer of each pair must score higher, [rows]."""
         field = None if self._scored is None else self._scored.margin_field
         return np.array([margin_of(self._snapshot.row(row), field) for row in rows], np.float64)
 
