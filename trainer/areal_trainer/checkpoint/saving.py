@@ -57,7 +57,7 @@ class Saving:
         self._deadline = time.monotonic() + DEADLINE_S
 
     def done(self, within_s: float = 0.0) -> SavedCheckpoint | None:
-        """Position that was saved, on rank 0; None while it is written. Raises what went wrong with it."""
+        """Checkpoint that was saved, on rank 0; None while it is written. Raises what went wrong with it."""
         try:
             return self._future.result(within_s)
         except FutureTimeoutError:
