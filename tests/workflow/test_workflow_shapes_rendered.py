@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gzip
 import json
 import os
@@ -42,25 +44,43 @@ def templates() -> dict[str, str]:
 
 def by_transformers(
     template: str, messages: Sequence[Any], tools: Sequence[Any], *, opened: bool = False, continues: bool = False
-) -> str:
+) -> set[str]:
+    """What it renders of the messages in any form that the template knows."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    rendered, _ = render_jinja_template(
-        conversations=[[dict(message) for message in messages]], tools=list(tools) or None, chat_template=template,
-        add_generation_prompt=opened, continue_final_message=continues,
-        bos_token="", eos_token="[EOS]", pad_token="[PAD]", unk_token="[UNK]",
-    )  # fmt: skip
-    return str(rendered[0])
+    found = set()
+    for chat in (messages, in_parts(messages), with_arguments_as_text(messages)):
+        with contextlib.suppress(Exception):  # a template's own, for a form of messages that it does not know
+            rendered, _ = render_jinja_template(
+                conversations=[[dict(message) for message in chat]], tools=list(tools) or None, chat_template=template,
+                add_generation_prompt=opened, continue_final_message=continues,
+                bos_token="", eos_token="[EOS]", pad_token="[PAD]", unk_token="[UNK]",
+            )  # fmt: skip
+            found.add(str(rendered[0]).rstrip() if continues else str(rendered[0]))
+    return found
 
 
-def texts(shape: dict[str, Any], template: str, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+def in_parts(messages: Sequence[Any]) -> list[Any]:
+    """As templates of models with pictures want them."""
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
+def with_arguments_as_text(messages: Sequence[Any]) -> list[Any]:
+    """As OpenAI's API has them."""
+    told = copy.deepcopy(list(messages))
+    for call in (call for message in told for call in message.get("tool_calls") or ()):
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return told
+
+
+def texts(shape: dict[str, Any], template: str, tokenizer: Tokenizer) -> list[tuple[str, set[str]]]:
     """What is rendered of a row here, and by transformers of its normal form. Raises DataError for a refused row."""
     row = shape["row"]
     if shape["use"] == "rl":
         ours, chat = prompt_of(row, tokenizer, chat_template=True).text, prompt_row(row)
         opened = not chat.continues
         theirs = by_transformers(template, chat.messages, chat.tools, opened=opened, continues=chat.continues)
-        return [(ours.rstrip(), theirs.rstrip()) if chat.continues else (ours, theirs)]
+        return [(ours.rstrip(), theirs) if chat.continues else (ours, theirs)]
     if shape["use"] == "sft":
         assert example(row, tokenizer, chat_template=True).trained
         told, tools = [answer_row(row).messages], answer_row(row).tools
@@ -88,6 +108,6 @@ def test_no_template_makes_another_text_of_a_row_without_a_word(name: str, tmp_p
             found = texts(shape, template, tokenizer)
         except DataError:
             continue
-        assert all(ours == theirs for ours, theirs in found), shape["shape"]
+        assert all(ours in theirs for ours, theirs in found), shape["shape"]
         right += 1
     assert right >= {"shows all": 62, "knows three roles": 40}.get(name, 0)
