@@ -22,7 +22,7 @@ _LEAST = np.finfo(np.float64).tiny  # in the place of 0 below a fraction
 
 @dataclass(frozen=True)
 class BaselineOptions:
-    """What is subtracted from a reward and what it is divided by. GRPO is group and group; RLOO leaves one out."""
+    """Baseline and scale of rewards. GRPO is group and group; RLOO leaves one out."""
 
     mean: Level = "group"
     std: Scale = "group"  # mean: the group's mean reward in the place of a deviation (MaxRL)

@@ -20,7 +20,7 @@ Divergence = Literal["tv", "binaryKl"]
 
 @dataclass(frozen=True)
 class DPPOOptions:
-    """Which divergence, how much of it, and Kimi's quadratic term (arXiv 2602.02276)."""
+    """Divergence of the mask, its bounds, and Kimi's quadratic term (arXiv 2602.02276)."""
 
     divergence: Divergence = "tv"
     low: float = 0.2  # δ of a token that a negative advantage has made less likely
