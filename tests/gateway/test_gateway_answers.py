@@ -184,6 +184,7 @@ def test_any_answer_streamed_in_any_pieces_is_the_whole_one(hermes, template, pa
     check(template, hermes, ids, data.draw(st.lists(st.integers(0, 9), max_size=12)))
 
 
+@pytest.mark.component
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("share", range(4))

@@ -305,6 +305,7 @@ SGLANG = {
 }  # fmt: skip
 
 
+@pytest.mark.component
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", [(name, FAMILIES[name]) for name in SGLANG], ids=[*SGLANG], indirect=True)
 def test_the_engines_own_parser_reads_the_same_calls(family, request):
