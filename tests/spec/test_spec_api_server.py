@@ -1,5 +1,4 @@
-"""The definitions in a real API server: the corpus has the verdicts of `areal check` there, defaults are the models',
-what may not change is refused, and kubectl shows what people look for."""
+"""The definitions in a real API server: `areal check`'s verdicts and defaults, what may not change, what kubectl shows."""
 
 from __future__ import annotations
 
@@ -45,11 +44,11 @@ BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     **dict.fromkeys(("gpus-for-the-embedded-engine", "gpus-of-trainer-pods-twice"), "what each role's pods ask for"),
     **dict.fromkeys(
         (
-            "clip-low-of-one", "kl-in-reward-without-a-pass", "kl-k1-as-loss",
-            "kl-k3u-as-reward", "leave-one-out-of-batch", "leave-one-out-without-a-mean", "mask-by-packing",
-            "masked-without-group-mean", "overlong-in-turns", "overlong-window-too-wide",
-            "rejects-everything", "rejects-its-own-policy", "rejects-nothing", "teacher-filters-groups",
-            "teacher-in-the-training-pass", "weights-upside-down",
+            "clip-low-of-one", "divergence-without-dppo", "dppo-with-a-rejection", "kl-in-reward-without-a-pass",
+            "kl-k1-as-loss", "kl-k3u-as-reward", "leave-one-out-of-batch", "leave-one-out-without-a-mean",
+            "mask-by-packing", "masked-without-group-mean", "max-from-below", "mean-as-scale-of-negative-rewards",
+            "overlong-in-turns", "overlong-window-too-wide", "rejects-everything", "rejects-its-own-policy",
+            "rejects-nothing", "teacher-filters-groups", "teacher-in-the-training-pass", "weights-upside-down",
         ),
         "the values in force, which the algorithm's name decides",
     ),
@@ -190,6 +189,7 @@ def value_at(job: Object, path: str) -> Any:
 BY_HAND = {  # other values of blocks, whose fields depend on each other
     "model": {"path": "models/other"},
     "recipe": {"file": "other.py"},
+    "reward.weights": {"correct": 1.0},
     "dataset": {"evaluation": None},
     "algorithm.advanced": {"gamma": 0.9},
     "optimizer": {"betas": [0.8, 0.9]},
