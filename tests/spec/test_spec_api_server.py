@@ -1,4 +1,4 @@
-"""The definitions in a real API server: `areal check`'s verdicts and defaults, what may not change, what kubectl shows."""
+"""The definitions in a real API server: verdicts and defaults of `areal check`, what may not change, what is shown."""
 
 from __future__ import annotations
 
