@@ -87,6 +87,15 @@ def generation() -> dashboard.Dashboard:
                 (f"sum by (pod) (areal_gateway_calls_running{{{JOB}}})", "calls {{pod}}"),
             )
         )
+        .with_panel(
+            graph(
+                "What agents' calls can't have",
+                "Fields a second that had no effect, by name, and conversations that a new sequence had to be begun for.",
+                "short",
+                (f"sum by (field) (rate(areal_gateway_ignored_total{{{JOB}}}{_RATE}))", "ignored {{field}}"),
+                (f"sum by (why) (rate(areal_gateway_forks_total{{{JOB}}}{_RATE}))", "fork {{why}}"),
+            )
+        )
         .with_row(dashboard.Row("Weights"))
         .with_panel(
             graph(
