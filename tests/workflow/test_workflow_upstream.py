@@ -234,3 +234,12 @@ def test_what_can_not_be_loaded_is_named(recipe, target, said, monkeypatch):
 
     with pytest.raises(DataError, match=said):
         _load(target, recipe.path.parent)
+
+
+def test_several_samples_are_never_made_one_in_silence():
+    from areal.workflow.upstream import _names
+
+    joined = _names()["concat_padded_tensors"]
+    assert joined([{"rewards": [1.0]}]) == {"rewards": [1.0]}
+    with pytest.raises(DataError, match="2 samples"):
+        joined([{}, {}])

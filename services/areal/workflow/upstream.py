@@ -301,6 +301,15 @@ _SILENT = (
 )
 
 
+def _only(samples: list[Any]) -> Any:
+    """The one sample of an episode: groups are made outside of it."""
+    if len(samples) != 1:
+        raise DataError(
+            f"{len(samples)} samples are made one", fix="return one sample an episode, as arun_episode does"
+        )
+    return samples[0]
+
+
 def _names() -> dict[str, Any]:
     """Names that their modules hold; every module has all of them."""
     return {
@@ -317,7 +326,7 @@ def _names() -> dict[str, Any]:
             importlib.import_module(path.rpartition(".")[0]), path.split(".")[-1]
         ),
         "getLogger": logging.getLogger,
-        "concat_padded_tensors": lambda samples: samples[0],
+        "concat_padded_tensors": _only,
         "stat_scope": lambda: "",
     }
 
