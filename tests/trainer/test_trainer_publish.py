@@ -20,7 +20,7 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.canary import canary, prepare
 from areal_trainer.publish.exporter import Exporter
-from areal_trainer.publish.files import sources
+from areal_trainer.publish.files import side_files, sources
 from areal_trainer.publish.publisher import POINTS, Publisher, Snapshots
 from areal_trainer.rollout import owners
 from hypothesis import given
@@ -185,3 +185,12 @@ def test_a_rank_that_dies_anywhere_leaves_nothing_half_visible(tmp_path):
     assert {name: bytes(view).hex() for name, _, view in read_verified(last, manifest)} == expected
     shards = sorted(path.stat().st_size for path in last.glob("*.safetensors"))
     assert len(shards) == 2, "each rank writes files of its own"
+
+
+def test_a_job_s_own_chat_template_goes_along_with_the_model_in_the_tokenizer_s_place(tmp_path) -> None:
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
+        (tmp_path / name).write_text(f"the model's {name}")
+    assert side_files(tmp_path, tmp_path)["chat_template.jinja"] == tmp_path / "chat_template.jinja"
+    beside = side_files(tmp_path, tmp_path, "{{ messages }}")
+    assert beside["chat_template.jinja"] == b"{{ messages }}"
+    assert beside["tokenizer.json"] == tmp_path / "tokenizer.json"

@@ -152,4 +152,4 @@ def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:
     """Files beside the tensors of a version."""
     if settings.adapter is not None:
         return {ADAPTER_CONFIG: settings.adapter.to_bytes(str(settings.paths.start_model))}
-    return {**side_files(settings.paths.start_model, settings.paths.tokenizer)}
+    return side_files(settings.paths.start_model, settings.paths.tokenizer, settings.spec.model.chat_template)

@@ -52,8 +52,8 @@ class LedgerDesk(Desk):
         self._group = self._sender()
         self._exporter: Exporter | None = None
         if (exports := self.paths.exports_of(settings.spec)) is not None:
-            start = (self.paths.start_model, self.paths.tokenizer) if settings.adapter is not None else None
-            self._exporter = Exporter(exports, self.paths.weights, start)
+            start = (self.paths.start_model, self.paths.tokenizer, settings.spec.model.chat_template)
+            self._exporter = Exporter(exports, self.paths.weights, start if settings.adapter is not None else None)
         wanted = settings.spec.observability.traces
         asked = (wanted.endpoint, wanted.sample_rate) if wanted is not None else (None, None)
         self._traces = open_traces(settings.uid, "trainer", settings.name, *asked)
@@ -141,7 +141,8 @@ class LedgerDesk(Desk):
         version = paths.weights / PolicyId(self._feed.consumer.version, self.fence).directory
         with self.waits.waiting("model", "the final model to be copied out of its version"):
             if self._settings.adapter is not None:
-                merge(paths.start_model, paths.tokenizer, version, paths.model)
+                template = self._settings.spec.model.chat_template
+                merge(paths.start_model, paths.tokenizer, version, paths.model, template)
             else:
                 copy_model(version, paths.model)
         self._feed.finished()

@@ -29,9 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exports of the versions under `weights`. `merged_into` is an adapter's base model and its tokenizer."""
+    """Exports of versions under `weights`. `merged_into`: an adapter's base model, tokenizer and the job's template."""
 
-    def __init__(self, exports: Exports, weights: Path, merged_into: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self, exports: Exports, weights: Path, merged_into: tuple[Path, Path, str | None] | None = None
+    ) -> None:
         self._exports = exports
         self._weights = weights
         self._merged_into = merged_into
@@ -58,7 +60,8 @@ class Exporter:
         if self._merged_into is None:
             link_version(version, target)
         else:
-            merge(*self._merged_into, version, target)
+            base, tokenizer, template = self._merged_into
+            merge(base, tokenizer, version, target, template)
 
 
 def _whole(version: Path) -> bool:
@@ -69,7 +72,7 @@ def _whole(version: Path) -> bool:
         return False
 
 
-def merge(base: Path, tokenizer: Path, adapter: Path, target: Path) -> None:
+def merge(base: Path, tokenizer: Path, adapter: Path, target: Path, template: str | None = None) -> None:
     """Write the merged model to `target`, whole or not at all, with the adapter itself in `target`/adapter."""
     scale = AdapterConfig.from_dir(adapter).scale
     matrices = load_file(adapter / f"{ADAPTER_STEM}.safetensors")
@@ -89,8 +92,8 @@ def merge(base: Path, tokenizer: Path, adapter: Path, target: Path) -> None:
         shutil.copymode(file, partial / file.name)  # it is written for its owner alone
     if matrices:
         raise DataError(f"{base} has no weight for {min(matrices)}", fix="keep the start model as it was")
-    for name, source in side_files(base, tokenizer).items():
-        shutil.copyfile(source, partial / name)
+    for name, source in side_files(base, tokenizer, template).items():
+        (partial / name).write_bytes(source if isinstance(source, bytes) else source.read_bytes())
     if (base / INDEX_NAME).is_file():
         shutil.copyfile(base / INDEX_NAME, partial / INDEX_NAME)
     shutil.rmtree(target, ignore_errors=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from areal_trainer.engine.model import score_architecture
 
 _MODEL_FILES = ("config.json", "generation_config.json")
+_TEMPLATE = "chat_template.jinja"
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -22,15 +23,21 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    "chat_template.jinja",
+    _TEMPLATE,
 )
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
-def side_files(model: Path, tokenizer: Path) -> dict[str, Path]:
-    """Files beside the weights: the model's configuration and the tokenizer's files."""
+def side_files(model: Path, tokenizer: Path, template: str | None = None) -> dict[str, bytes | Path]:
+    """Files beside the weights: the model's configuration and the tokenizer's files.
+
+    `template`: the job's chat template, which stands in the tokenizer's place: whoever serves the model renders by it.
+    """
     wanted = [(model, _MODEL_FILES), (tokenizer, _TOKENIZER_FILES)]
-    return {name: home / name for home, names in wanted for name in names if (home / name).is_file()}
+    found: dict[str, bytes | Path] = {
+        name: home / name for home, names in wanted for name in names if (home / name).is_file()
+    }
+    return found if template is None else {**found, _TEMPLATE: template.encode()}
 
 
 def score_config(config: Mapping[str, Any], ends: Collection[int]) -> bytes:

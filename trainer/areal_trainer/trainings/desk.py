@@ -128,7 +128,7 @@ class RowsDesk(Desk):
         if adapter_of(self._settings.spec) is None:
             whole(version, target)
         else:
-            merge(paths.start_model, paths.tokenizer, version, target)
+            merge(paths.start_model, paths.tokenizer, version, target, self._settings.spec.model.chat_template)
 
     @contextlib.contextmanager
     def _written(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> Iterator[Path]:
@@ -136,7 +136,7 @@ class RowsDesk(Desk):
         paths = self.paths
         self.still_mine()
         self.doing("export")
-        beside: dict[str, bytes | Path] = {**side_files(paths.start_model, paths.tokenizer)}
+        beside = side_files(paths.start_model, paths.tokenizer, self._settings.spec.model.chat_template)
         if self._settings.spec.reward_model is not None:
             tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model, job=self._settings.spec.model)
             beside = {**beside, "config.json": score_config(config_json(paths.start_model), tokenizer.eos_ids)}
