@@ -53,7 +53,7 @@ def test_from_a_run_to_a_token(browser: Browser, address: str, recorded: Recorde
     expect(page.locator(".lanes svg")).to_have_count(4)
     expect(page.get_by_role("cell", name="waits: generation")).to_be_visible()
     page.goto(f"{origin[0]}diff?a=digits&b=digits")
-    expect(page.locator("figure canvas")).to_have_count(9)
+    expect(page.locator("figure canvas")).to_have_count(8)
     expect(page.get_by_text("The jobs are equal.")).to_be_visible()
     assert wrong == []
     context.close()
