@@ -30,7 +30,11 @@ log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _STOP_S = 5.0
-_ENVIRONMENT = {"LD_BIND_NOW": "1"}  # what is found at the start needn't be found in each fork
+_ENVIRONMENT = {
+    "LD_BIND_NOW": "1",  # what is found at the start needn't be found in each fork
+    "OPENBLAS_NUM_THREADS": "1",  # a process of several threads enters no user namespace, and forks without them
+    "OMP_NUM_THREADS": "1",
+}
 _SERVICES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
