@@ -90,7 +90,7 @@ def generation() -> dashboard.Dashboard:
         .with_panel(
             graph(
                 "What agents' calls can't have",
-                "Fields a second that had no effect, by name, and conversations that a new sequence had to be begun for.",
+                "Fields a second that had no effect, by name, and conversations that began another sequence.",
                 "short",
                 (f"sum by (field) (rate(areal_gateway_ignored_total{{{JOB}}}{_RATE}))", "ignored {{field}}"),
                 (f"sum by (why) (rate(areal_gateway_forks_total{{{JOB}}}{_RATE}))", "fork {{why}}"),
