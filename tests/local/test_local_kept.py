@@ -90,6 +90,16 @@ def test_a_run_that_a_process_holds_is_running_and_keeps_everything(tmp_path):
         os.close(descriptor)
 
 
+def test_two_who_list_see_no_run_in_each_other(tmp_path):
+    run = make(tmp_path / "digits")
+    descriptor = os.open(run, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        assert look(run).status == "Complete"
+    finally:
+        os.close(descriptor)
+
+
 def test_the_command_shows_first_and_removes_what_it_showed(tmp_path):
     done, stopped = make(tmp_path / "done"), make(tmp_path / "stopped", "Stopped")
     assert "say --yes" in invoke("clean", tmp_path)  # nobody to ask

@@ -103,6 +103,27 @@ def test_an_interval_is_student_s(scores):
     assert row.half == pytest.approx((high - low) / 2, rel=0.01, abs=1e-9)
 
 
+def test_a_variant_that_failed_in_an_early_round_is_the_study_s_exit_code(job):
+    runs = Scored(lambda job: job.spec.optimizer.learning_rate)
+
+    def failing(request, console):
+        code = runs(request, console)
+        return int(ExitCode.DATA) if "learningRate-1e-05" in str(request.run_dir) else code
+
+    plan = grid(["optimizer.learningRate=1e-05,2e-05"], 1, halving=True)
+    request = StagingRequest(job, ("algorithm.maxSteps=8",), job.parent / "study")
+    assert run_study(request, plan, Console(file=StringIO()), failing) == ExitCode.DATA
+
+
+def test_a_training_on_fixed_rows_is_refused_in_words(job, tmp_path):
+    sft = Path(__file__).parents[2] / "examples/sft.yaml"
+    plan = grid(["optimizer.learningRate=1e-5,2e-5"], 1)
+    with pytest.raises(ConfigError, match="a training of SFT"):
+        run_study(
+            StagingRequest(sft, (f"model.path={job.parent}/model",), tmp_path / "s"), plan, Console(file=StringIO())
+        )
+
+
 def test_what_is_no_study_is_refused(job):
     with pytest.raises(ConfigError, match="names no numbers"):
         etas_of("0,many")

@@ -7,6 +7,7 @@ unless somebody asks. Nothing is taken from a run that a process holds.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -102,20 +103,26 @@ def _spare(layout: RunLayout) -> list[Path]:
 
 
 def _roots(place: Path, deepest: int) -> Iterator[Path]:
+    if not place.is_dir() or not os.access(place, os.R_OK | os.X_OK):  # another user's run is no business of this one
+        return
     if (place / "resolved.json").is_file():
         yield place
-    elif deepest and place.is_dir():
+    elif deepest:
         for below in sorted(place.iterdir()):
             if below.is_dir() and not below.is_symlink():
                 yield from _roots(below, deepest - 1)
 
 
 def _held(root: Path) -> bool:
+    """Whether a process holds the run; looked at by a shared lock, so that two who list see no run in each other."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with claimed(root):
-            return False
-    except ConfigError:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _size(root: Path) -> int:

@@ -98,9 +98,14 @@ def run_study(
     console: Console,
     run: Callable[[StagingRequest, Console], int] = run_job,
 ) -> int:
-    """Run what isn't complete, and write `study.md`, `study.json` and `study.svg`; returns the sweep's exit code."""
+    """Run what isn't complete, and write `study.md`, `.json` and `.svg`; returns the first exit code that isn't 0."""
     request = replace(request, overrides=(*request.overrides, *plan.overrides))
     job = load(replace(request, overrides=(*request.overrides, *plan.variants[0].overrides)))
+    if not job.spec.is_rl:
+        raise ConfigError(
+            f"a study is of RL jobs, and this is a training of {job.spec.training}",
+            fix="run its variants by `areal run JOB.yaml --sweep FIELD=A,B,C --seeds N`",
+        )
     directory = (request.run_dir or Path("runs") / f"{job.metadata.name}-study").absolute()
     request = replace(request, run_dir=directory)
     steps = job.spec.algorithm.max_steps
@@ -109,9 +114,10 @@ def run_study(
     code = int(ExitCode.DONE)
     for until, keep in _rounds(steps, len(kept), plan.halving):
         asked = replace(request, overrides=(*request.overrides, f"algorithm.maxSteps={until}"))
-        code = run_sweep(asked, plan.seeded(kept), console, run)
-        if code == ExitCode.DRAINED:
-            return code
+        ended = run_sweep(asked, plan.seeded(kept), console, run)
+        if ended == ExitCode.DRAINED:
+            return ended
+        code = code or ended  # a variant that failed in an early round
         ranked = rows(directory, plan, kept)
         kept = [one for row in ranked[:keep] for one in kept if one.name == row.name]
         request = replace(request, resume=True, fresh=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import signal
@@ -34,8 +33,6 @@ from areal_judge.sandbox.values import Tier
 from areal_judge.server.grpc_service import SERVICE_NAME, SandboxService
 from areal_judge.server.handlers import SandboxHandlers
 from areal_judge.server.http import create_app
-
-log = logging.getLogger(__name__)
 
 _DRAIN_S = 5
 _NAME = "reward-service"  # in place of a job's

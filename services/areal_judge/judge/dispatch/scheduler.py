@@ -7,7 +7,6 @@ loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from areal_judge.judge.dispatch.class_queue import ClassQueue, QueueEntry
 from areal_judge.judge.dispatch.values import Priority, RefusedError
 from areal_judge.judge.values import Status
 
-log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
