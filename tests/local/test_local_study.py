@@ -117,11 +117,12 @@ def test_a_variant_that_failed_in_an_early_round_is_the_study_s_exit_code(job):
 
 def test_a_training_on_fixed_rows_is_refused_in_words(job, tmp_path):
     sft = Path(__file__).parents[2] / "examples/sft.yaml"
+    rows = tmp_path / "rows.jsonl"  # the example's own rows are made by its script, which no test may count on
+    rows.write_text(json.dumps({"prompt": "2 + 3 =", "answer": "5"}) + "\n")
+    own = (f"model.path={job.parent}/model", f"dataset.train.jsonl={rows}", f"dataset.evaluation.jsonl={rows}")
     plan = grid(["optimizer.learningRate=1e-5,2e-5"], 1)
     with pytest.raises(ConfigError, match="a training of SFT"):
-        run_study(
-            StagingRequest(sft, (f"model.path={job.parent}/model",), tmp_path / "s"), plan, Console(file=StringIO())
-        )
+        run_study(StagingRequest(sft, own, tmp_path / "s"), plan, Console(file=StringIO()))
 
 
 def test_what_is_no_study_is_refused(job):
