@@ -220,8 +220,8 @@ BEFORE: dict[str, float] = {
     "fields without a hand-written word": 27,
 }
 LIMITS: dict[str, float] = {
-    "product lines": 110000,
-    "product files": 780,
+    "product lines": 116000,
+    "product files": 830,
     "rooms in the core": 26,
     "arrows between them": 110,
     "pairs of rooms that import each other": 0,
