@@ -14,7 +14,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.reporting import Reporter
+from areal_trainer.reporting import Reporter, StepLog
 
 
 def row_of(
@@ -104,6 +104,21 @@ def test_rewards_and_staleness_are_counted_by_sample(tmp_path: Path) -> None:
 def test_a_sample_that_its_deadline_cut_off_is_in_no_mean_of_rewards(tmp_path: Path) -> None:
     row = row_of(tmp_path, [1.0, 0.0, 1.0], trained=3, samples=(0, 1, 2), counted=(True, False, True))
     assert (row["reward_mean"], row["reward_std"], row["samples"]) == (1.0, 0.0, 3)
+
+
+def test_tensorboard_shows_a_step_that_was_trained_again_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for first, end in ((0, 5), (3, 6)):  # a trainer that died after step 4, and the next from its checkpoint of step 3
+        log = StepLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", RoleMetrics("trainer", "digits"))
+        for step in range(first, end):
+            log.write({"step": step, "loss": float(first)})
+            log.chart("figures", step, {"right": float(step)})
+        log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("trainer/loss")] == list(enumerate([0, 0, 0, 3, 3, 3]))
+    assert [(one.step, one.value) for one in events.Scalars("figures/right")] == [(step, step) for step in range(6)]
 
 
 def test_a_checkpoints_time_and_size_are_shown(tmp_path: Path) -> None:

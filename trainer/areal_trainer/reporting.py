@@ -34,7 +34,8 @@ class StepLog:
 
     def __init__(self, path: Path, tensorboard: Path | None, metrics: RoleMetrics) -> None:
         self._path = path
-        self._events = _event_writer(tensorboard) if tensorboard is not None else None
+        self._tensorboard = tensorboard
+        self._events: Any = None
         self._metrics = metrics
 
     def write(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +47,10 @@ class StepLog:
 
     def chart(self, group: str, step: int, values: Mapping[str, Any]) -> None:
         """Draw numbers under a group's name."""
-        if self._events is None:
+        if self._tensorboard is None:
             return
+        if self._events is None:
+            self._events = _event_writer(self._tensorboard, step)
         for name, value in values.items():
             if isinstance(value, int | float) and name not in ("step", "fence", "at"):
                 self._events.add_scalar(f"{group}/{name}", value, step)
@@ -260,7 +263,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _event_writer(directory: Path) -> Any:
+def _event_writer(directory: Path, step: int) -> Any:
+    """Writer from `step` on: TensorBoard forgets what a trainer that died drew of this step and later ones."""
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(directory), flush_secs=5)
+    return SummaryWriter(str(directory), flush_secs=5, purge_step=step)
