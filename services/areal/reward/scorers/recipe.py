@@ -19,6 +19,7 @@ from areal.workflow.episode import FIGURE_NAMES, is_figure_name
 from areal.workflow.recipe import REWARD_ARGUMENTS, load_recipe
 
 _TRACEBACK_CHARS = 8000
+_SCORE = "score"  # of verl's dicts: the reward itself
 
 
 def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
@@ -58,13 +59,24 @@ def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) ->
             trace = "".join(traceback.format_exception(error.with_traceback(_beyond_here(error))))
             message = f"the recipe's reward raised {type(error).__name__}: {error}"
             return ["fault", message, "correct the reward function in the recipe", trace[-_TRACEBACK_CHARS:]]
-        return _parts(value, counted) if isinstance(value, Mapping) else _checked(value)
+        if not isinstance(value, Mapping):
+            return _checked(value)
+        return _scored(value) if counted is None and _SCORE in value else _parts(value, counted)
 
     return judge
 
 
 def _beyond_here(error: BaseException) -> Any:
     return error.__traceback__.tb_next if error.__traceback__ is not None else None
+
+
+def _scored(told: Mapping[Any, Any]) -> list[Any]:
+    """verl's form: the reward is `score`; what else is a number is recorded, a text beside it is not."""
+    kind, *value = _checked(told[_SCORE])
+    if kind == "fault":
+        return ["fault", f"part {_SCORE!r}: {value[0]}", *value[1:]]
+    others = {name: _checked(part) for name, part in told.items() if is_figure_name(name)}
+    return ["parts", value[0], {name: number for name, (said, number, *_) in others.items() if said == "score"}]
 
 
 def _parts(parts: Mapping[Any, Any], counted: Mapping[str, float] | None) -> list[Any]:
