@@ -14,7 +14,7 @@ from areal.cli.main import app
 from areal.errors import ConfigError, ExitCode
 from areal.local.staging import StagingRequest
 from areal.local.study import StudyPlan, StudyRow, etas_of, grid, run_study, staleness
-from areal.plan import write_run
+from areal.plan import ResolvedJob, write_run
 from areal.spec import load_job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,8 @@ class Scored:
         write_run(resolve(job, run_dir=place, base_dir=request.base_dir, resume=request.resume), recipe=None)
         score = self.worth(job)
         row = {"version": steps, "mean": score, "rows": 9, "at": 1.0}
-        (place / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
+        with (place / "evaluations.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
         (place / "summary.json").write_text(json.dumps(run_summary(status="Complete", steps=steps, wallSeconds=60.0)))
         return int(ExitCode.DONE)
 
@@ -65,7 +66,9 @@ def test_the_ablation_runs_every_eta_both_ways_with_every_seed_and_ranks_them(jo
     assert len(runs.asked) == 12
     rows = json.loads((job.parent / "study/study.json").read_text())
     assert {row["name"] for row in rows[:2]} == {"eta-0_naive", "eta-0_decoupled"}
-    assert rows[-1]["name"].startswith("eta-1000_")
+    assert rows[-1]["name"].startswith("eta-unbounded_")
+    unbounded = ResolvedJob.load(job.parent / "study/eta-unbounded_naive_seed-0").job.spec
+    assert unbounded.algorithm.max_staleness == unbounded.algorithm.max_steps == 8
     assert rows[0]["scores"] == pytest.approx([0.9, 0.901])
     picture = (job.parent / "study/study.svg").read_text()
     assert "decoupled, 95 % low" in picture
@@ -86,6 +89,33 @@ def test_halving_stops_the_worse_half_early_and_the_best_goes_on_to_all_steps(jo
     assert f"{2 * 4 + 2 * 2 + 4} steps in all" in said
     rows = json.loads((job.parent / "study/study.json").read_text())
     assert [row["name"] for row in rows] == [f"learningRate-{rate}" for rate in reversed(rates)]
+
+
+def test_a_resumed_halving_study_asks_no_round_again_and_drops_whom_it_dropped(job):
+    def worth(job):
+        """The best of the first round is the worst after it, and falls while it is trained on."""
+        rate, steps = job.spec.optimizer.learning_rate * 1e5, job.spec.algorithm.max_steps
+        return rate if steps == 2 else -rate
+
+    plan = grid(["optimizer.learningRate=1e-05,2e-05,3e-05,4e-05"], 1, halving=True)
+
+    class Broken(Scored):
+        def __call__(self, request, console):
+            code = super().__call__(request, console)
+            if len(self.asked) < 5:
+                return code
+            killed = request.run_dir / "metrics.jsonl"
+            killed.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(3)))
+            (request.run_dir / "summary.json").unlink()  # the first of round two dies at step 3 of 4
+            raise KeyboardInterrupt
+
+    first = Broken(worth)
+    with pytest.raises(KeyboardInterrupt):
+        study(job, plan, first)
+    again = Scored(worth)
+    study(job, plan, again, resume=True)
+    assert {steps for _, steps in again.asked} == {4, 8}, "round one is over"
+    assert {name for name, _ in again.asked} == {"learningRate-3e-05_seed-0", "learningRate-4e-05_seed-0"}
 
 
 def test_a_draw_is_of_the_grid_and_the_same_each_time():

@@ -29,6 +29,8 @@ ETAS = (0, 1, 2, 4, 8, 16)
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's t, two-sided, by degrees of freedom from 1
 _ALLOWED = "research.allowStale=true"
 _NAIVE, _DECOUPLED = "naive", "decoupled"
+_UNBOUNDED, _STEPS = "unbounded", "{maxSteps}"
+_LARGEST = 1000  # η that a job may have
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class StudyPlan:
     @property
     def runs(self) -> int:
         return len(self.variants) * self.seeds
+
+    def of_length(self, steps: int) -> StudyPlan:
+        """With the steps of a run in the place of their name."""
+        known = str(min(steps, _LARGEST))
+        told = (tuple(text.replace(_STEPS, known) for text in one.overrides) for one in self.variants)
+        made = (Variant(one.name, overrides) for one, overrides in zip(self.variants, told, strict=True))
+        return replace(self, variants=tuple(made))
 
     def seeded(self, chosen: Iterable[Variant] | None = None) -> list[Variant]:
         """Each variant with each seed."""
@@ -75,10 +84,14 @@ class StudyRow:
 
 
 def staleness(seeds: int, etas: Sequence[int] = ETAS) -> StudyPlan:
-    """The paper's ablation: η and unbounded, each with the decoupled correction and without (arXiv 2505.24298 §7.4)."""
+    """The paper's ablation: η and unbounded, each with the decoupled correction and without (arXiv 2505.24298 §7.4).
+
+    Unbounded is the number of the run's steps: no token can be older.
+    """
+    bounds = [*((str(eta), str(eta)) for eta in etas), (_UNBOUNDED, _STEPS)]
     chosen = [
-        Variant(f"eta-{eta}_{kind}", (f"algorithm.maxStaleness={eta}", f"algorithm.advanced.decoupled={value}"))
-        for eta in (*etas, 1000)
+        Variant(f"eta-{name}_{kind}", (f"algorithm.maxStaleness={eta}", f"algorithm.advanced.decoupled={value}"))
+        for name, eta in bounds
         for kind, value in ((_NAIVE, "false"), (_DECOUPLED, "true"))
     ]
     return StudyPlan(tuple(chosen), seeds, (_ALLOWED,))
@@ -109,6 +122,7 @@ def run_study(
     directory = (request.run_dir or Path("runs") / f"{job.metadata.name}-study").absolute()
     request = replace(request, run_dir=directory)
     steps = job.spec.algorithm.max_steps
+    plan = plan.of_length(steps)
     console.print(_cost(plan, steps, Path("runs") / job.metadata.name), highlight=False, markup=False)
     kept = list(plan.variants)
     code = int(ExitCode.DONE)
@@ -118,7 +132,7 @@ def run_study(
         if ended == ExitCode.DRAINED:
             return ended
         code = code or ended  # a variant that failed in an early round
-        ranked = rows(directory, plan, kept)
+        ranked = rows(directory, plan, kept, until)
         kept = [one for row in ranked[:keep] for one in kept if one.name == row.name]
         request = replace(request, resume=True, fresh=False)
     found = rows(directory, plan, plan.variants)
@@ -128,12 +142,16 @@ def run_study(
     return code
 
 
-def rows(directory: Path, plan: StudyPlan, chosen: Iterable[Variant]) -> list[StudyRow]:
-    """What came of each variant, the best mean first; a variant without a score is last."""
+def rows(directory: Path, plan: StudyPlan, chosen: Iterable[Variant], until: int | None = None) -> list[StudyRow]:
+    """What came of each variant, the best mean first; a variant without a score is last.
+
+    `until`: by the scores of that step, so that a study that is resumed drops those that it dropped before.
+    """
     found = []
     for one in chosen:
         ended = [read_run(directory / seeded.name) for seeded in plan.seeded([one])]
-        scores = tuple(run.held_out[-1].mean for run in ended if run.held_out)
+        held = [[each.mean for each in run.held_out if until is None or each.version <= until] for run in ended]
+        scores = tuple(each[-1] for each in held if each)
         seconds = [run.seconds for run in ended if run.seconds]
         found.append(StudyRow(one.name, scores, fmean(seconds) if seconds else 0.0))
     return sorted(found, key=lambda row: (not row.scores, -row.mean if row.scores else 0.0))
@@ -204,13 +222,16 @@ def _picture(found: Sequence[StudyRow], title: str) -> str:
         for sign, edge in ((-1, "low"), (1, "high")):
             band = [(place, row.mean + sign * row.half) for place, row in here if row.half is not None]
             lines.append(Series(f"{kind}, 95 % {edge}", band, faint=True))
-    names = ", ".join("∞" if eta == 1000 else str(eta) for eta in etas)
+    names = ", ".join("∞" if math.isinf(eta) else str(eta) for eta in etas)
     return line_picture([line for line in lines if line.points], f"η: {names}", title)
 
 
-def _eta_of(name: str) -> tuple[int, str] | None:
+def _eta_of(name: str) -> tuple[float, str] | None:
+    """η and the correction of one of the ablation's variants."""
     eta, _, kind = name.removeprefix("eta-").partition("_")
-    return (int(eta), kind) if name.startswith("eta-") and kind in (_NAIVE, _DECOUPLED) and eta.isdigit() else None
+    if not name.startswith("eta-") or kind not in (_NAIVE, _DECOUPLED):
+        return None
+    return (math.inf if eta == _UNBOUNDED else int(eta), kind) if eta.isdigit() or eta == _UNBOUNDED else None
 
 
 def etas_of(text: str) -> tuple[int, ...]:

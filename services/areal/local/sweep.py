@@ -153,8 +153,10 @@ def _same_run(one: Variant, job: RLJob, place: Path) -> None:
 
 
 def _complete(place: Path, job: RLJob) -> bool:
-    """Whether it came to its end; one whose job had fewer steps than it has now goes on."""
+    """Whether it came to its end, or has trained more steps than are asked for now; one with fewer goes on."""
     found = summary.read(place / "summary.json")
+    if job.spec.is_rl and read_run(place).steps > _steps(job):
+        return True  # of a study by halving: an earlier round of it is over
     if found is None or found["status"] != "Complete":
         return False
     return not job.spec.is_rl or _steps(ResolvedJob.load(place).job) >= _steps(job)
