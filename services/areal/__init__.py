@@ -7,9 +7,10 @@ __version__ = "0.1.0"
 _LAZY = {
     "Run": ("areal_view.library", "Run"),
     "run": ("areal_view.library", "run"),
-    "RunFiles": ("areal_view.run_files", "RunFiles"),
-    "Table": ("areal_view.run_files", "Table"),
-    "open": ("areal_view.run_files", "open_run"),
+    "ClusterRun": ("areal_operator.job_handle", "ClusterRun"),
+    "submit": ("areal_operator.job_handle", "submit"),
+    "Table": ("areal_view.library", "Table"),
+    "open": ("areal_view.library", "open_run"),
 }
 """Name → its module and its name there; loaded at first use, since every role imports this package."""
 

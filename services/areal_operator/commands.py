@@ -53,13 +53,13 @@ def submit(
     from areal_operator.submit.submit import submit as submit_objects
 
     made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
-    verifier = _check(made, job.path, base_dir)
+    verifier = checked_verifier(made, job.path, base_dir)
     console = Console(stderr=True)
     if dry_run:
         from areal.spec.runtime import RuntimeSpec
 
         request = SubmitRequest(made, base_dir, namespace or made.metadata.namespace or "default", verifier)
-        sys.stdout.write(objects(request, RuntimeSpec(), _quiet).text())
+        sys.stdout.write(objects(request, RuntimeSpec(), no_progress).text())
         return
     from areal_operator.submit.cluster import connect
 
@@ -77,7 +77,7 @@ def submit(
     raise typer.Exit(int(code))
 
 
-def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
+def checked_verifier(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
     from areal.admit.verdict import admit
 
@@ -112,7 +112,8 @@ def _bars(console: Console) -> Any:
 
 
 @contextmanager
-def _quiet(what: str, size: int) -> Iterator[Callable[[int], None]]:
+def no_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Progress of a piece of work, shown to nobody."""
     yield lambda count: None
 
 

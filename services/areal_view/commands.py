@@ -146,7 +146,7 @@ def export(
     --to, send every figure of a run to W&B, MLflow or Trackio.
     """
     from areal_view.index.forms import written
-    from areal_view.run_files import open_run
+    from areal_view.library import open_run
 
     if to is not None:
         if (form, out, outcome, low, high, limit) != ("jsonl", None, None, None, None, 100_000):
@@ -174,7 +174,7 @@ def export(
 
 
 def _track(run: Path, to: Where, project: str | None, *, follow: bool) -> None:
-    from areal_view.run_files import open_run
+    from areal_view.library import open_run
     from areal_view.tracking.export import PROJECT, export
 
     sent, place = export(open_run(run).directory, to, project or PROJECT, follow=follow)

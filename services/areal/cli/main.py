@@ -5,10 +5,12 @@ Importing this module imports typer and nothing of ours but the errors and the t
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,8 @@ HELP = """Asynchronous reinforcement learning for language models: one job file,
 A first run:  areal run examples/quickstart.yaml
 """
 
+ERROR_FILE = "AREAL_ERROR_FILE"
+"""Variable with the path of a file that gets the error as JSON, for whoever starts a command from a program."""
 _USAGE = 2  # of typer's parser, for a command line that it can't read
 
 
@@ -111,6 +115,9 @@ def _ours(error: Exception) -> ArealError | None:
 
 
 def _refused(error: ArealError) -> int:
+    if file := os.environ.get(ERROR_FILE):
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"kind": error.kind, "message": error.message, "fix": error.fix}))
     with suppress(OSError):  # a closed terminal
         _styled(f"{error.kind} error: ", fg="red", bold=True)
         typer.echo(error.message, err=True)

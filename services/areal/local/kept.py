@@ -61,7 +61,7 @@ def look(root: Path) -> KeptRun:
     newest = max(one.stat().st_mtime for one in (layout.metrics, layout.summary, layout.resolved) if one.exists())
     return KeptRun(
         root,
-        "Running" if _held(root) else str(told["status"]),
+        "Running" if is_held(root) else str(told["status"]),
         int(told.get("steps", 0)),
         (told.get("heldOut") or {}).get("last"),
         _size(root),
@@ -113,9 +113,12 @@ def _roots(place: Path, deepest: int) -> Iterator[Path]:
                 yield from _roots(below, deepest - 1)
 
 
-def _held(root: Path) -> bool:
+def is_held(root: Path) -> bool:
     """Whether a process holds the run; looked at by a shared lock, so that two who list see no run in each other."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

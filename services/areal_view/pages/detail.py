@@ -185,7 +185,7 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
         return None
     facts = _trained_of(index, trained)
     newest = _newest(index, rows, facts)
-    texts = {key: _prompt_and_answer(made) for key, (_, made) in newest.items()}
+    texts = {key: prompt_and_answer(made) for key, (_, made) in newest.items()}
     answers = [answer for _, answer in texts.values() if answer]
     same = _common(answers) if len(answers) > 1 else b""
     found = []
@@ -388,7 +388,7 @@ def _newest(
     return found
 
 
-def _prompt_and_answer(made: record.SampleRecord) -> tuple[bytes, bytes]:
+def prompt_and_answer(made: record.SampleRecord) -> tuple[bytes, bytes]:
     """The first sequence, cut where sampling began."""
     if not made.sample.sequences:
         return b"", b""

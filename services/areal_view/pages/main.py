@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from areal.distribution import missing_package
@@ -19,7 +19,11 @@ from areal.plan.cluster_names import CLUSTER_CA_KEY, CLUSTER_DIR, HTTP_PORT
 from areal_view.pages.runs import Runs
 
 
-def serve(places: Sequence[Path], port: int) -> None:
+def _say(address: str) -> None:
+    print(address, flush=True)
+
+
+def serve(places: Sequence[Path], port: int, say: Callable[[str], object] = _say) -> None:
     """Serve the runs in `places`. Raises ConfigError when the port is taken or the extra `view` is not installed."""
     try:
         import uvicorn
@@ -33,7 +37,7 @@ def serve(places: Sequence[Path], port: int) -> None:
     port, key = listener.getsockname()[1], secrets.token_urlsafe(24)
     one = runs.all()
     path = f"/r/{one[0].name}" if len(one) == 1 else "/"
-    print(f"http://127.0.0.1:{port}{path}?key={key}", flush=True)
+    say(f"http://127.0.0.1:{port}{path}?key={key}")
     config = uvicorn.Config(
         make_app(runs, key=key, port=port), log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
