@@ -51,11 +51,25 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
         raise ConfigError(f"{given} are no KEY=VALUE", fix="Write NNODES=1 or data.train_batch_size=512.")
     over = {name: _value(value) for name, value in pairs}
     if file.suffix in (".yaml", ".yml", ".json"):
-        return _of_values(file, parse_document(text, file).values, framework, over)
+        return _of_values(file, _tree(text, file), framework, over)
     if file.suffix == ".py":
         return _of_python(file, text, framework, over)
     variables = {name: value for name, value in pairs if "." not in name}
     return _of_commands(file, read_commands(text, variables), framework, over)
+
+
+def _tree(text: str, file: Path) -> dict[str, Any]:
+    """Values of a YAML file, with `n` and `y` as the names that they are to its own reader; a cluster's has truths."""
+    tree: dict[str, Any] = _spelled(parse_document(text, file).values)
+    return tree
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_spelled(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {{"false": "n", "true": "y"}.get(name, name): _spelled(inner) for name, inner in value.items()}
 
 
 def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: Mapping[str, Any]) -> Foreign:
@@ -117,7 +131,7 @@ def _of_words(file: Path, framework: str, task: str, words: list[str], over: dic
     values = {name: value for name, value in values.items() if name not in named}
     if config is None:
         return Foreign(file, framework, values, task)
-    tree = parse_document(config.read_text(), config).values
+    tree = _tree(config.read_text(), config)
     if framework == "verl":
         tree = {name: value for name, value in tree.items() if name not in ("defaults", "hydra")}
     for name, value in keys.items() if framework in ("areal", "verl") else ():
@@ -215,5 +229,6 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
 def _unknown(file: Path) -> ConfigError:
     return ConfigError(
         f"{file} is no configuration or launch script of {', '.join(FRAMEWORKS)} that is known",
-        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script.",
+        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script. Of prime-rl, "
+        "NeMo-RL and SkyRL docs/migration.md has the fields.",
     )

@@ -30,6 +30,11 @@ DECIDE = "# decide:"
 
 _PLAIN_TAGS = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _DESCRIPTORS = (Path("/dev/fd"), Path("/proc/self/fd"))
+_SCRIPTS = (".sh", ".py", ".toml")
+_CONVERT = (
+    "Name the job's YAML file; `areal convert` makes one of AReaL's, verl's, TRL's and OpenRLHF's files, and "
+    "docs/migration.md has the fields of prime-rl, NeMo-RL and SkyRL."
+)
 _SHOWN = 80  # characters of a wrong value
 
 
@@ -56,6 +61,8 @@ def read_document(path: Path) -> Document:
     try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory, not a job file", fix="Name the job's YAML file.")
+        if path.suffix in _SCRIPTS and path.is_file():
+            raise ConfigError(f"{path} is a script or configuration of something else, no job file", fix=_CONVERT)
         with _regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
