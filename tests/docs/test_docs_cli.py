@@ -19,3 +19,9 @@ def test_each_command_has_its_arguments_and_examples() -> None:
     assert "| `--namespace, -n TEXT` |" in text
     assert "areal why runs/digits --slow" in text
     assert "| `--as jsonl\\|parquet\\|atif` |" in render()
+
+
+def test_options_that_another_parser_reads_are_told():
+    assert "| `--dtype float32\\|bfloat16` |" in render().split("## areal serve\n")[1].split("\n## ")[0]
+    assert "| `--seed VALUE` | of the weights |" in render().split("## areal init-model\n")[1].split("\n## ")[0]
+    assert "--help`" not in render().replace("the same with `--help`", "")

@@ -6,16 +6,19 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
+from textwrap import indent
+from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import numpy as np
 import pytest
+from areal.clients.boxes import Box
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.own import own_graph, stand_in
 from areal.spec import load_job
 from areal.spec.model_families import COMPARED, EMBEDDED
+from areal.workflow.base import AgentSession, Engine
 from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import Recipe, load_recipe
 from areal.workflow.tokenizer import Tokenizer
@@ -125,3 +128,59 @@ def test_files_that_a_repository_is_judged_by_are_there_and_requirements_are_men
     named = [f"requirements/{path.name}" for path in (DOCS.parent / "requirements").glob("*.txt")]
     assert named
     assert [name for name in named if name not in pages] == []
+
+
+async def test_the_agent_on_the_page_earns_half_with_its_second_answer(tmp_path, monkeypatch):
+    said: list[list[dict[str, Any]]] = []
+
+    async def create(model, messages):
+        said.append(list(messages))
+        message = SimpleNamespace(content=["21", "12"][len(said) - 1])
+        return SimpleNamespace(choices=[SimpleNamespace(message=message)])
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    monkeypatch.setattr("openai.AsyncOpenAI", lambda base_url, api_key: client)
+    agent = shown("agents.md", "class SortAgent", tmp_path).SortAgent()
+    row = {"prompt": "21=", "answer": "12"}
+    assert await agent.run(row, base_url="http://gateway/v1", api_key="k", http_client=None) == 0.5
+    assert [len(messages) for messages in said] == [1, 3]
+
+
+async def test_the_workflow_with_a_session_on_the_page_makes_its_episode(tmp_path):
+    async def ask(row, base_url, api_key):
+        return row["answer"] if (base_url, api_key) == ("http://gateway/v1", "k") else ""
+
+    module = shown("agents.md", "class Judged", tmp_path)
+    module.ask_my_agent = ask
+    engine = create_autospec(Engine, instance=True)
+    session = engine.session.return_value.__aenter__.return_value = create_autospec(AgentSession, instance=True)
+    session.base_url, session.api_key = "http://gateway/v1", "k"
+    await module.Judged().arun_episode(engine, {"answer": "12"})
+    session.episode.assert_awaited_once_with(reward=1.0)
+
+
+async def test_the_calls_of_a_box_on_the_page_are_those_that_it_takes():
+    (source,) = [text for text in BLOCKS.findall((DOCS / "boxes.md").read_text()) if text.startswith("async with")]
+    engine = create_autospec(Engine, instance=True)
+    box = engine.box.return_value.__aenter__.return_value = create_autospec(Box, instance=True)
+    names: dict[str, Any] = {}
+    exec("async def use(engine, source):\n" + indent(source, "    ") + "    return data\n", names)
+    assert await names["use"](engine, b"print(1)") is box.read.return_value
+    assert (box.bash.await_count, box.python.await_count, box.write.await_count) == (2, 2, 1)
+
+
+def test_the_hooks_on_the_page_are_taken_and_name_their_figures(tmp_path):
+    torch = pytest.importorskip("torch")
+    module = shown("figures.md", "def compute_advantages", tmp_path)
+    batch = SimpleNamespace(rewards=np.array([0.0, 1.0]), behaviour=torch.tensor([-1.0, -2.0]), figures={})
+    assert list(module.compute_advantages(batch)) == [-0.5, 0.5]
+    outputs = SimpleNamespace(logprobs=torch.tensor([-1.5, -2.5]), loss=torch.tensor([0.1, 0.2]))
+    assert module.compute_loss(batch, outputs) is outputs.loss
+    assert {name: float(value) for name, value in batch.figures.items()} == {"best": 1.0, "gap": 0.5}
+
+
+def shown(page: str, begins: str, folder: Path) -> ModuleType:
+    """The recipe of a page's block, which holds a line that begins so."""
+    (source,) = [text for text in BLOCKS.findall((DOCS / page).read_text()) if f"\n{begins}" in f"\n{text}"]
+    (folder / "recipe.py").write_text(source)
+    return load_recipe(folder / "recipe.py").module

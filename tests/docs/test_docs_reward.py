@@ -150,7 +150,7 @@ def test_the_commands_that_are_shown_exist_with_their_options(command):
 @pytest.mark.component
 def test_what_is_shown_for_a_laptop_runs_word_for_word(tmp_path):
     shown = PAGE.partition("<!-- laptop -->")[2].partition("<!-- /laptop -->")[0]
-    blocks = [block for _, block in re.findall(r"(?m)^(`{3,})\n(.*?)^\1$", shown, re.S)]
+    blocks = [block for _, block in re.findall(r"(?m)^(`{3,})bash\n(.*?)^\1$", shown, re.S)]
     assert len(blocks) == 4
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     script = "set -e\n" + "\n".join(blocks)

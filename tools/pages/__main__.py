@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.pages import algorithms, command_line, conditions, dataflow, job_file
+from tools.pages import algorithms, command_line, conditions, dataflow, job_file, python_api
 
 DOCS = Path("docs")
 
@@ -16,6 +16,7 @@ def pages() -> dict[str, str]:
         "conditions.md": conditions.render(),
         "algorithms.md": algorithms.render(),
         "cli.md": command_line.render(),
+        "python.md": python_api.render(),
         **dataflow.files(),
     }
 

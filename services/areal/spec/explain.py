@@ -128,7 +128,7 @@ def _checkpoints(job: RLJob) -> str:
     said = f"every {_every(wanted, 'step')}, the last {job.spec.checkpoint.keep} kept"
     if forced < wanted:
         return f"{said}; with samples of full length the budget forces one every {_every(forced, 'step')}"
-    return f"{said}; the budget would force one only after {_every(forced, 'step')}"
+    return f"{said}; samples of full length would fill replay.budgetBytes after {_every(forced, 'step')}"
 
 
 def _learning_rate(job: RLJob) -> str:
