@@ -124,7 +124,7 @@ def paths(steps: int, share: float) -> Iterator[tuple[str, str]]:
         yield "page", f"/samples/{group}.{n % SIZE}"
         yield "page", f"/samples/{group}.{n % SIZE}/tokens/0"
         yield "page", ("", "/facts", "/newest", "/evals", "/config", "/search", "/fleet")[n % 7]
-        yield "page", ("/curves/reward", "/curves/speed", "/search?outcome=complete&low=0.5&high=1")[n % 3]
+        yield "page", ("/curves?name=reward", "/curves?name=speed", "/search?outcome=complete&low=0.5&high=1")[n % 3]
 
 
 def serve(root: Path, cache: Path) -> tuple[subprocess.Popen[str], str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from statistics import fmean, stdev
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -24,9 +24,9 @@ from areal.local.run import run_job
 from areal.local.staging import StagingRequest, load
 from areal.local.sweep import Variant, run_sweep, variants
 from areal.local.view import duration
+from areal.values.interval import student_half
 
 ETAS = (0, 1, 2, 4, 8, 16)
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # Student's t, two-sided, by degrees of freedom from 1
 _ALLOWED = "research.allowStale=true"
 _NAIVE, _DECOUPLED = "naive", "decoupled"
 _UNBOUNDED, _STEPS = "unbounded", "{maxSteps}"
@@ -77,10 +77,7 @@ class StudyRow:
     @property
     def half(self) -> float | None:
         """Half the 95 % interval of the mean, by Student's t."""
-        n = len(self.scores)
-        if n < 2:
-            return None
-        return _T95[min(n - 1, len(_T95)) - 1] * stdev(self.scores) / math.sqrt(n)
+        return student_half(self.scores)
 
 
 def staleness(seeds: int, etas: Sequence[int] = ETAS) -> StudyPlan:

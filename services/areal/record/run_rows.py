@@ -72,6 +72,32 @@ def sampled_figures_of(entry: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in entry.items() if name.startswith(_SAMPLED)}
 
 
+def step_figures(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers of a line of metrics.jsonl, named as in TensorBoard: trainer/loss, seconds/wait, figures/format."""
+    return dict(_figures("trainer", entry, _NO_FIGURES))
+
+
+def evaluation_figures(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers of a line of evaluations.jsonl, those of a set under its name: evaluation/mean, evaluation/hard/mean."""
+    sets = entry.get("sets")
+    figures = dict(_figures("evaluation", entry, (*_NO_FIGURES, "sets")))
+    for name, inner in sets.items() if isinstance(sets, Mapping) else ():
+        if isinstance(inner, Mapping):
+            figures |= _figures(f"evaluation/{name}", inner, ())
+    return figures
+
+
+def _figures(group: str, entry: Mapping[str, Any], without: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Numbers by name; those of an inner object under its own name."""
+    for name, value in entry.items():
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            yield from _figures(name, value, ())
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{group}/{name}", value
+
+
 def best_of(held_out: Sequence[HeldOut]) -> HeldOut:
     """The best of some evaluations; of equals the first."""
     if held_out[0].is_loss:
@@ -81,6 +107,7 @@ def best_of(held_out: Sequence[HeldOut]) -> HeldOut:
 
 _WAITING = ("wait",)
 _SAMPLED = ("avg@", "pass@")
+_NO_FIGURES = ("step", "version", "fence", "at")
 
 
 class JsonLines:

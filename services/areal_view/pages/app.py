@@ -6,6 +6,8 @@ Owns rendering and the stream of changes. Reads on threads; writes nothing.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -24,8 +26,9 @@ from starlette.types import ASGIApp
 from areal_view.index import export
 from areal_view.index.forms import FORMS, written
 from areal_view.index.record_index import SampleRow
-from areal_view.pages import detail, overview
+from areal_view.pages import comparison, detail, overview
 from areal_view.pages.access import PageAccess
+from areal_view.pages.curves import BANDS, CurveOptions, chosen_charts, curve, usual_charts
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.runs import Runs, ShownRun
 from areal_view.pages.slow import time_page
@@ -47,7 +50,7 @@ class ViewHandlers:
     def routes(self) -> list[Route | Mount]:
         """All of them."""
         pages: list[tuple[str, str, Page]] = [
-            ("", "run.html", lambda run, _: overview.page_of(run)),
+            ("", "run.html", _overview),
             ("/steps/{step:int}", "step.html", _step),
             ("/groups/{group:int}", "group.html", _group),
             ("/samples/{group:int}.{index:int}", "sample.html", _sample),
@@ -59,34 +62,53 @@ class ViewHandlers:
             ("/config", "config.html", lambda run, _: run.resolved()),
         ]
         return [
-            Route("/", self._overview),
+            Route("/", self._list),
             Route("/favicon.ico", lambda _: Response(status_code=204)),
-            Route("/diff", self._diff),
-            Route("/diff/{name}", self._diff_curve),
+            Route("/compare", self._compare),
+            Route("/compare/curves", self._compare_curve),
             Route("/r/{run}/events", self._events),
             *(
                 Route(f"/r/{{run}}/{part}", self._page(f"{part}.html", lambda run, _: overview.page_of(run)))
                 for part in ("facts", "newest")
             ),
-            Route("/r/{run}/curves/{name}", self._json(_curve)),
+            Route("/r/{run}/curves", self._json(_curve)),
             Route("/r/{run}/samples.{form:str}", self._export),
             Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
             *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
-    def _overview(self, request: Request) -> Response:
-        return self._answer(request, "runs.html", [overview.line_of(run) for run in self._runs.all()])
+    def _list(self, request: Request) -> Response:
+        text, state = request.query_params.get("name", "").lower(), request.query_params.get("state", "")
+        runs = [run for run in self._runs.all() if text in run.name.lower()]
+        lines = [overview.line_of(run) for run in runs]
+        return self._answer(request, "runs.html", [line for line in lines if state in ("", line.state)])
 
-    def _diff(self, request: Request) -> Response:
-        return self._answer(request, "diff.html", overview.diff_page(*self._two(request)))
+    def _compare(self, request: Request) -> Response:
+        wanted, text, options = _wanted(request)
+        runs, apart = self._compared(request)
+        page = comparison.comparison_page(runs, apart=apart, wanted=wanted, text=text, options=options)
+        return self._answer(request, "compare.html", page)
 
-    def _diff_curve(self, request: Request) -> Response:
-        return _as_json(_there(overview.both_curves(*self._two(request), request.path_params["name"])))
+    def _compare_curve(self, request: Request) -> Response:
+        runs, apart = self._compared(request)
+        name = request.query_params.get("name", "")
+        return _as_json(_there(comparison.comparison_curve(runs, name, _curve_options(request), apart=apart)))
 
-    def _two(self, request: Request) -> tuple[ShownRun, ShownRun]:
-        a, b = (_there(self._runs.find(request.query_params.get(name, ""))) for name in ("a", "b"))
-        return a, b
+    def _compared(self, request: Request) -> tuple[list[ShownRun], bool]:
+        """The runs that are named, those of a study with it; whether runs of one job stay apart."""
+        query = request.query_params
+        known = {run.name: run for run in self._runs.all()}
+        named = [_there(known.get(name)) for name in query.getlist("run")]
+        of_study = [run for run in known.values() if run.study and run.study in query.getlist("study")]
+        named += sorted(
+            of_study,
+            key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", run.name)],
+        )
+        runs = list({run.name: run for run in named}.values())
+        if not runs:
+            raise HTTPException(404, "no run is named: choose some in the list of runs")
+        return runs, query.get("seeds") == "apart"
 
     def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
@@ -129,6 +151,8 @@ class ViewHandlers:
             run=run.name if run else "",
             path=request.url.path,
             query=dict(request.query_params),
+            pairs=request.query_params.multi_items(),
+            supervised=run is not None and run.is_supervised,
             behind=run.behind if run else 0,
             others=[one.name for one in self._runs.all() if run and one is not run][:_OTHERS],
         )
@@ -199,8 +223,27 @@ def _evaluated(run: ShownRun, request: Request) -> Any:
     return detail.evaluated_page(run.index, rows[-1].place) if rows else None
 
 
+def _overview(run: ShownRun, request: Request) -> Any:
+    wanted, text, options = _wanted(request)
+    return overview.page_of(run, chosen_charts([run], usual_charts(run), wanted, text, options))
+
+
 def _curve(run: ShownRun, request: Request) -> Any:
-    return overview.curve(run, request.path_params["name"])
+    return curve(run, request.query_params.get("name", ""), _curve_options(request))
+
+
+def _wanted(request: Request) -> tuple[list[str], str, CurveOptions]:
+    """The charts that an address names, the words that names must have, and how curves are drawn."""
+    return request.query_params.getlist("chart"), request.query_params.get("figure", ""), _curve_options(request)
+
+
+def _curve_options(request: Request) -> CurveOptions:
+    smooth, first, last = (_number(request, name) for name in ("smooth", "from", "to"))
+    if not 0.0 <= (smooth or 0.0) < 1.0:
+        raise HTTPException(400, "smooth is no number from 0 to below 1")
+    band = next((one for one in BANDS if one == request.query_params.get("band")), BANDS[0])
+    low, high = (None if step is None else round(max(-1.0, min(step, 2.0**53))) for step in (first, last))
+    return CurveOptions(smooth or 0.0, bool(request.query_params.get("log")), low, high, band)
 
 
 def _int(request: Request, name: str) -> int:
@@ -213,9 +256,12 @@ def _int(request: Request, name: str) -> int:
 def _number(request: Request, name: str) -> float | None:
     text = request.query_params.get(name)
     try:
-        return float(text) if text else None
+        value = float(text) if text else None
     except ValueError as error:
         raise HTTPException(400, f"{name} is no number") from error
+    if value is not None and math.isnan(value):
+        raise HTTPException(400, f"{name} is no number")
+    return value
 
 
 def _there(value: Any) -> Any:

@@ -11,6 +11,8 @@ from areal.spec.status import ConditionEntry, FailureEntry, IdleStatus, JobStatu
 from areal_operator.kube.resources import Json
 from pydantic import ValidationError
 
+from areal_view.pages.rendering import age
+
 _UNSEEN = "Pending"
 
 
@@ -97,7 +99,7 @@ def _facts(status: JobStatus, line: JobLine) -> list[tuple[str, str]]:
         ]
         found += [(name, f"{value:g}") for name, value in figures if value is not None]
         if progress.estimated_remaining_seconds is not None:
-            found.append(("left", _span(progress.estimated_remaining_seconds)))
+            found.append(("left", age(progress.estimated_remaining_seconds)))
     if status.checkpoint is not None:
         found.append(("checkpoint", f"of step {status.checkpoint.step}"))
     if status.audit is not None:
@@ -115,14 +117,6 @@ def _status(found: Json) -> JobStatus:
 
 def _since(time: str, now: datetime) -> str:
     try:
-        return _span((now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds())
+        return age((now - datetime.fromisoformat(time).astimezone(UTC)).total_seconds())
     except ValueError:
         return ""
-
-
-def _span(seconds: float) -> str:
-    """As kubectl writes an age: `45s`, `12m`, `7h`, `3d`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)}{unit}"
-    return f"{max(0, int(seconds))}s"

@@ -1,55 +1,47 @@
-"""Pages about whole runs: the list of runs, one run, its curves, its evaluations, two runs compared.
-
-A comparison has the fields in which the jobs differ, their figures, one curve over the other. Pure: records in, values
-out.
-"""
+"""Pages about whole runs: the list of runs, one run, its evaluations. Pure: records in, values out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import orjson
 from areal.observe.live import Live
 from areal.record.episode_ends import infra_share, read_ends
-from areal.record.run_rows import sampled_figures_of
+from areal.record.run_rows import evaluation_figures
 
 from areal_view.index.record_index import RecordIndex
+from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts
 from areal_view.pages.runs import ShownRun
 from areal_view.why.causes import Diagnosis, why
 
-CURVES = (
-    ("reward", "reward", (("reward", "reward_mean"),)),
-    ("staleness", "staleness, versions", (("mean", "staleness_mean"), ("max", "staleness_max"))),
-    ("mismatch", "|log π trainer − log π engine|", (("mean", "logprob_mismatch"), ("with age", "behaviour_gap"))),
-    ("speed", "trained tokens a second", (("tokens/s", "tokens_per_s"),)),
-    ("entropy", "entropy, nats", (("entropy", "entropy"),)),
-    ("gradient", "gradient norm", (("norm", "grad_norm"),)),
-    ("loss", "loss", (("loss", "loss"),)),
-    ("length", "tokens of a sequence, prompt included", (("mean", "tokens/sequences"),)),
-    (
-        "seconds",
-        "seconds of a step, by phase",
-        (
-            ("waiting for samples", "seconds.wait"),
-            ("taking the batch", "seconds.take"),
-            ("log-probabilities before the update", "seconds.prox"),
-            ("update", "seconds.train"),
-            ("publishing", "seconds.publish"),
-            ("checkpoint", "seconds.checkpoint"),
-        ),
-    ),
+StepColumn = tuple[str, str, int | None]
+"""Title, figure and decimals of a column of the newest steps; without decimals as short as it can be."""
+
+_RL_COLUMNS: Sequence[StepColumn] = (
+    ("reward", "trainer/reward_mean", 3),
+    ("staleness", "trainer/staleness_mean", 2),
+    ("loss", "trainer/loss", 4),
+    ("gradient", "trainer/grad_norm", 3),
+    ("groups", "trainer/groups", 0),
+    ("teach nothing", "trainer/zero_variance_groups", 0),
+    ("tokens", "trainer/tokens", 0),
+    ("seconds", "trainer/wall_s", 1),
 )
-"""Name, title with unit, and (label, field of metrics.jsonl) of each chart; `a.b` is within a field, `a/b` a ratio."""
+_SUPERVISED_COLUMNS: Sequence[StepColumn] = (
+    ("loss", "trainer/loss", 4),
+    ("ranked right", "trainer/pair_accuracy", 3),
+    ("margin", "trainer/margin", 3),
+    ("gradient", "trainer/grad_norm", 3),
+    ("learning rate", "trainer/learning_rate", None),
+    ("rows", "trainer/rows", 0),
+    ("trained tokens", "trainer/trained_tokens", 0),
+    ("seconds", "trainer/wall_s", 1),
+)
 
-OWN = "figures."
-"""Begins the name of a chart of a figure that the job's own code names."""
 
-MOST_OWN = 48
-MOST_POINTS = 2_000
+_COUNTED = ("mean", "rows", "failed_rows")
 
 
 @dataclass(frozen=True)
@@ -60,10 +52,15 @@ class RunLine:
     state: str
     step: int
     max_steps: int | None
-    reward: float | None
+    reward: float | None  # mean of the last 5 steps, of a supervised training the loss
     held_out: float | None
+    best: float | None  # held-out: the least loss, else the greatest figure
     staleness: float | None
-    rewards: Sequence[float]  # thinned, for the small picture
+    rewards: Sequence[float]  # thinned, for the small picture; or losses
+    training: str  # RL, SFT, …
+    study: str
+    began: float  # unix seconds
+    seconds: float | None  # of a step, mean of the last 100
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,8 @@ class RunPage:
     live: Live | None
     outcomes: Mapping[str, int]
     steps: Sequence[Mapping[str, Any]]  # the newest rows of metrics
-    charts: Sequence[tuple[str, str]]
+    columns: Sequence[StepColumn]  # of them, those that have a value
+    choice: ChartChoice
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,16 @@ class EvaluationLine:
     recorded: int  # answers that are kept
     figures: Mapping[str, float]  # of sampled answers: avg@n, pass@k
     sets: Mapping[str, Mapping[str, float]]
+    intervals: Mapping[str, tuple[float, float]]  # of the means, at 95 %, by set; of all rows under the empty name
+
+
+@dataclass(frozen=True)
+class EvaluationsPage:
+    """All evaluations of a run."""
+
+    metric: str  # `mean` of scores, or `loss`, …
+    lines: Sequence[EvaluationLine]
+    choice: ChartChoice
 
 
 def state_of(run: ShownRun) -> str:
@@ -113,97 +121,125 @@ def state_of(run: ShownRun) -> str:
 def line_of(run: ShownRun) -> RunLine:
     """A run in one line."""
     rows, held_out = run.rows(), run.held_out()
-    last = rows[-1] if rows else {}
-    rewards = [float(row["reward_mean"]) for row in rows if row.get("reward_mean") is not None]
+    rewards = _scores(run, rows)
+    seconds = [row["wall_s"] for row in rows[-100:] if isinstance(row.get("wall_s"), float | int)]
     return RunLine(
         run.name,
         state_of(run),
         _trained(rows),
-        _spec(run, "algorithm", "maxSteps"),
+        _max_steps(run),
         _mean(rewards[-5:]),
         float(held_out[-1]["mean"]) if held_out else None,
-        last.get("staleness_mean"),
+        _best(held_out),
+        rows[-1].get("staleness_mean") if rows else None,
         thinned(rewards, 60),
+        run.training,
+        run.study,
+        run.began,
+        _mean(seconds),
     )
 
 
-def page_of(run: ShownRun) -> RunPage:
+def page_of(run: ShownRun, choice: ChartChoice | None = None) -> RunPage:
     """Everything on a run's page but its curves."""
-    rows, held_out, live = run.rows(), run.held_out(), run.live()
+    rows, live = run.rows(), run.live()
+    newest = list(reversed(rows[-12:]))
+    columns = _SUPERVISED_COLUMNS if run.is_supervised else _RL_COLUMNS
+    return RunPage(
+        run.name,
+        state_of(run),
+        _trained(rows),
+        _max_steps(run),
+        spec_of(run, "algorithm", "maxStaleness"),
+        _supervised_facts(run, rows) if run.is_supervised else _rl_facts(run, rows),
+        why(live) if live is not None else None,
+        live,
+        run.index.outcomes(),
+        newest,
+        [one for one in columns if any(figure_of(row, one[1]) is not None for row in newest)],
+        choice or chosen_charts([run], usual_charts(run)),
+    )
+
+
+def _rl_facts(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     last = rows[-1] if rows else {}
-    rewards = [float(row["reward_mean"]) for row in rows if row.get("reward_mean") is not None]
-    facts = [
-        ("reward, last 5 steps", number(_mean(rewards[-5:]))),
-        ("held-out", " → ".join(number(row["mean"]) for row in (held_out[:1] + held_out[-1:])) if held_out else "–"),
+    return [
+        ("reward, last 5 steps", number(_mean(_scores(run, rows)[-5:]))),
+        ("held-out", _first_and_last(run.held_out())),
         ("staleness, mean", number(last.get("staleness_mean"))),
         ("tokens a second", number(last.get("tokens_per_s"), 0)),
         ("share of waiting", _share_of_waiting(rows[-10:])),
         ("teach nothing", _same(last)),
         ("infrastructure faults", _infra(run)),
     ]
-    return RunPage(
-        run.name,
-        state_of(run),
-        _trained(rows),
-        _spec(run, "algorithm", "maxSteps"),
-        _spec(run, "algorithm", "maxStaleness"),
-        facts,
-        why(live) if live is not None else None,
-        live,
-        run.index.outcomes(),
-        list(reversed(rows[-12:])),
-        charts_of(run),
-    )
 
 
-def charts_of(*runs: ShownRun) -> list[tuple[str, str]]:
-    """Name and title of the charts that these runs have figures for: the usual ones, then those of their own code."""
-    rows = [row for run in runs for row in _looked_at(run.rows())]
-    usual = [(name, title) for name, title, fields in CURVES if not rows or _measured(rows, fields)]
-    own = sorted({name for row in rows for name in row.get("figures") or ()})[:MOST_OWN]
-    return [*usual, *((OWN + name, name) for name in own)]
+def _supervised_facts(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    last, held_out = rows[-1] if rows else {}, run.held_out()
+    found = [("training", run.training), ("loss, last 5 steps", number(_mean(_scores(run, rows)[-5:])))]
+    if held_out:
+        found.append(
+            (f"held-out {str(held_out[-1].get('metric', 'mean')).replace('_', ' ')}", _first_and_last(held_out))
+        )
+    if last.get("pair_accuracy") is not None:
+        found.append(("pairs ranked right", number(last["pair_accuracy"])))
+    sums = [("rows trained", "rows"), ("tokens trained", "trained_tokens")]
+    found += [(title, number(sum(row.get(name) or 0 for row in rows), 0)) for title, name in sums]
+    passes = [("passes over the rows", number(last["epoch"] + 1, 0))] if last.get("epoch") is not None else []
+    return [*found, *passes, ("tokens a second", number(last.get("tokens_per_s"), 0))]
 
 
-def curve(run: ShownRun, name: str) -> dict[str, Any] | None:
-    """One chart's columns: steps and a column for each of its lines; None for a name that is no chart's."""
-    found = next((fields for known, _, fields in CURVES if known == name), None)
-    if name.startswith(OWN):
-        found = ((name.removeprefix(OWN), name),)
-    if found is None:
-        return None
-    rows = run.rows()
-    stride = max(1, math.ceil(len(rows) / MOST_POINTS))
-    kept = [row for place, row in enumerate(rows) if place % stride == 0 or place == len(rows) - 1]
-    lines: list[dict[str, Any]] = [
-        {"label": label, "values": [_value(row, field) for row in kept]} for label, field in found
-    ]
-    steps = [int(row["step"]) for row in kept]
-    if name == ("loss" if rows and "training" in rows[-1] else "reward"):
-        by_version = {int(row["version"]): float(row["mean"]) for row in run.held_out()}
-        at = sorted({*steps, *by_version})
-        place = {step: number for number, step in enumerate(steps)}
-        lines = [{**line, "values": [line["values"][place[s]] if s in place else None for s in at]} for line in lines]
-        lines.append({"label": "held-out", "values": [by_version.get(step) for step in at], "points": True})
-        steps = at
-    return {"steps": steps, "lines": lines}
+def _scores(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Rewards by step; of a training on fixed rows its losses."""
+    name = "loss" if run.is_supervised else "reward_mean"
+    return [row[name] for row in rows if isinstance(row.get(name), float | int)]
 
 
-def evaluations_of(run: ShownRun, index: RecordIndex) -> list[EvaluationLine]:
+def _best(held_out: Sequence[Mapping[str, Any]]) -> float | None:
+    choose = min if held_out and held_out[-1].get("metric") == "loss" else max
+    return choose((float(row["mean"]) for row in held_out), default=None)
+
+
+def _first_and_last(held_out: Sequence[Mapping[str, Any]]) -> str:
+    return " → ".join(number(row["mean"]) for row in (held_out[0], held_out[-1])) if held_out else "–"
+
+
+def _max_steps(run: ShownRun) -> int | None:
+    told = spec_of(run, "training" if run.is_supervised else "algorithm", "maxSteps")
+    live = run.live() if told is None else None  # epochs are counted where the rows are
+    return int(told) if told is not None else (live.max_steps or None) if live is not None else None
+
+
+def evaluations_of(run: ShownRun, index: RecordIndex) -> EvaluationsPage:
     """By version, the newest first."""
     kept = {name: rows for name, rows, _ in index.evaluations()}
-    return [
-        EvaluationLine(
-            int(row["version"]),
-            str(row.get("name", "")),
-            float(row["mean"]),
-            int(row.get("rows", 0)),
-            int(row.get("failed_rows", 0)),
-            kept.get(str(row.get("name", "")), 0),
-            sampled_figures_of(row),
-            row.get("sets") or {},
-        )
-        for row in reversed(run.held_out())
-    ]
+    lines = [_evaluation(row, kept) for row in reversed(run.held_out())]
+    metric = str(run.held_out()[-1].get("metric", "mean")) if lines else "mean"
+    names = {name for one in lines for name in (*one.figures, *(f"{each}/mean" for each in one.sets))}
+    charts = [("evaluation/mean", f"held-out {metric.replace('_', ' ')}")] if lines else []
+    charts += [(f"evaluation/{name}", name.removesuffix("/mean")) for name in sorted(names - {metric})]
+    return EvaluationsPage(metric, lines, chosen_charts([run], charts))
+
+
+def _evaluation(row: Mapping[str, Any], kept: Mapping[str, int]) -> EvaluationLine:
+    name, mean, rows = str(row.get("name", "")), float(row["mean"]), int(row.get("rows", 0))
+    sets: Mapping[str, Mapping[str, float]] = row.get("sets") or {}
+    told = {key.removeprefix("evaluation/"): value for key, value in evaluation_figures(row).items()}
+    figures = {key: value for key, value in told.items() if "/" not in key and key not in _COUNTED}
+    means = {"": (mean, rows), **{key: (one.get("mean"), one.get("rows")) for key, one in sets.items()}}
+    found = {key: score_interval(value, count, row.get("metric")) for key, (value, count) in means.items()}
+    intervals = {key: one for key, one in found.items() if one is not None}
+    return EvaluationLine(
+        int(row["version"]),
+        name,
+        mean,
+        rows,
+        int(row.get("failed_rows", 0)),
+        kept.get(name, 0),
+        figures,
+        sets,
+        intervals,
+    )
 
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
@@ -214,29 +250,13 @@ def thinned(values: Sequence[float], most: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
 
 
-def number(value: Any, digits: int = 3) -> str:
+def number(value: Any, digits: int | None = 3) -> str:
     """A figure for people; a dash where there is none."""
-    if value is None:
+    if not isinstance(value, float | int):
         return "–"
+    if digits is None:
+        return f"{float(value):.3g}"
     return f"{float(value):,.{digits}f}"
-
-
-def _value(row: Mapping[str, Any], field: str) -> Any:
-    if "/" in field:
-        above, below = (row.get(name) for name in field.split("/"))
-        return above / below if above is not None and below else None
-    outer, _, inner = field.partition(".")
-    value = row.get(outer)
-    return (value or {}).get(inner) if inner else value
-
-
-def _looked_at(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The rows that say which figures there are: the first and the newest."""
-    return (*rows[:1], *rows[-100:])
-
-
-def _measured(rows: Sequence[Mapping[str, Any]], fields: Sequence[tuple[str, str]]) -> bool:
-    return any(_value(row, field) is not None for row in rows for _, field in fields)
 
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -247,7 +267,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _spec(run: ShownRun, *path: str) -> Any:
+def spec_of(run: ShownRun, *path: str) -> Any:
     found: Any = run.resolved().get("job", {}).get("spec", {})
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -269,52 +289,3 @@ def _infra(run: ShownRun) -> str:
 def _same(row: Mapping[str, Any]) -> str:
     groups = row.get("groups")
     return f"{row.get('zero_variance_groups') or 0} of {groups} groups" if groups else "–"
-
-
-UNSET = "–"
-
-
-@dataclass(frozen=True)
-class DiffPage:
-    """Two runs beside each other."""
-
-    a: RunLine
-    b: RunLine
-    fields: Sequence[tuple[str, str, str]]  # dotted path, its value in each as JSON
-    same: int  # fields that are equal
-    charts: Sequence[tuple[str, str]]  # name and title
-
-
-def diff_page(a: ShownRun, b: ShownRun) -> DiffPage:
-    """Differences of two runs."""
-    mine, other = dict(leaves(_spec(a))), dict(leaves(_spec(b)))
-    names = sorted({*mine, *other})
-    rows = [(name, _shown(mine, name), _shown(other, name)) for name in names]
-    fields = [row for row in rows if row[1] != row[2]]
-    return DiffPage(line_of(a), line_of(b), fields, len(rows) - len(fields), charts_of(a, b))
-
-
-def both_curves(a: ShownRun, b: ShownRun, name: str) -> dict[str, Any] | None:
-    """A chart with the first line of each run; None for a name that is no chart's."""
-    mine, other = curve(a, name), curve(b, name)
-    if mine is None or other is None:
-        return None
-    steps = sorted({*mine["steps"], *other["steps"]})
-    lines = []
-    for run, told in ((a, mine), (b, other)):
-        by_step = dict(zip(told["steps"], told["lines"][0]["values"], strict=True))
-        lines.append({"label": run.name, "values": [by_step.get(step) for step in steps]})
-    return {"steps": steps, "lines": lines}
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of nested mappings by its dotted path."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, value
-
-
-def _shown(fields: Mapping[str, Any], name: str) -> str:
-    return orjson.dumps(fields[name]).decode() if fields.get(name) is not None else UNSET

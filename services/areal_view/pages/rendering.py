@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jinja2
 
 from areal_view.pages import overview
+from areal_view.pages.curves import figure_of
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -22,9 +24,20 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["number"] = overview.number
+    made.filters["figure"] = figure_of
+    made.filters["age"] = age
+    made.filters["day"] = lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
     made.globals["spark"] = spark
     made.globals["linked"] = True
     return made
+
+
+def age(seconds: float) -> str:
+    """As kubectl writes an age: `45s`, `12m`, `7h`, `3d`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(0, int(seconds))}s"
 
 
 def spark(values: list[float], width: int = 120, height: int = 24) -> str:

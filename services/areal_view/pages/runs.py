@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import xxhash
 from areal.errors import ConfigError
 from areal.observe.live import Live, read_live
 from areal.plan.layout import RunLayout
-from areal.record.run_rows import JsonLines
+from areal.record.run_rows import JsonLines, step_figures
 
 from areal_view.index.record_index import RecordIndex
 
@@ -26,13 +26,16 @@ from areal_view.index.record_index import RecordIndex
 class ShownRun:
     """One run. Safe from any thread."""
 
-    def __init__(self, name: str, root: Path, cache: Path) -> None:
+    def __init__(self, name: str, root: Path, cache: Path, study: str = "") -> None:
         self.name = name
+        self.study = study  # name of the directory of runs that are variants of one job; empty outside of one
         self.layout = RunLayout(root)
         self._lock = threading.Lock()
         self._metrics = JsonLines(self.layout.metrics)
         self._evaluations = JsonLines(self.layout.evaluations)
         self._rows: dict[int, Mapping[str, Any]] = {}
+        self._names: set[str] = set()
+        self._shapes: set[tuple[str, ...]] = set()  # fields that rows had: a new one may have a new figure
         self._held_out: dict[int, Mapping[str, Any]] = {}
         file = cache / f"{xxhash.xxh3_64_hexdigest(str(root).encode())}.sqlite"
         self._index_file = file
@@ -55,19 +58,56 @@ class ShownRun:
     def rows(self) -> list[Mapping[str, Any]]:
         """Rows of metrics by step; of a step trained again the newest."""
         with self._lock:
-            self._rows.update((int(row["step"]), row) for row in self._metrics.new() if "step" in row)
+            for row in self._metrics.new():
+                if _counts(row.get("step")):
+                    self._rows[row["step"]] = row
+                    self._name(row)
             return [self._rows[step] for step in sorted(self._rows)]
+
+    @property
+    def figure_names(self) -> Set[str]:
+        """Names of all figures that its steps recorded, as in TensorBoard; own ones also while they are not finite."""
+        self.rows()
+        with self._lock:
+            return frozenset(self._names)
+
+    def _name(self, row: Mapping[str, Any]) -> None:
+        own = row.get("figures")
+        own = own if isinstance(own, Mapping) else {}
+        shape = (*(name for name, value in row.items() if value is not None), "", *own)
+        if shape not in self._shapes:
+            self._shapes.add(shape)
+            self._names.update(step_figures(row))
+            self._names.update(f"figures/{name}" for name in own)
 
     def held_out(self) -> list[Mapping[str, Any]]:
         """Evaluations by version."""
         with self._lock:
-            found = (row for row in self._evaluations.new() if "version" in row and row.get("mean") is not None)
-            self._held_out.update((int(row["version"]), row) for row in found)
+            found = (
+                row for row in self._evaluations.new() if _counts(row.get("version")) and _is_number(row.get("mean"))
+            )
+            self._held_out.update((row["version"], row) for row in found)
             return [self._held_out[version] for version in sorted(self._held_out)]
 
     def resolved(self) -> dict[str, Any]:
         """The resolved job; empty when it can't be read."""
         return _json(self.layout.resolved)
+
+    @property
+    def training(self) -> str:
+        """`RL`, or the name of its training on fixed rows."""
+        told = self.resolved().get("job", {}).get("spec", {}).get("training")
+        return str(told.get("name") if isinstance(told, dict) else told or "RL")
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether it trains on fixed rows: its figures are losses, rows and tokens."""
+        return self.training != "RL"
+
+    @property
+    def began(self) -> float:
+        """When its job was written, unix seconds."""
+        return _stat(self.layout.resolved)[0] / 1e9
 
     def summary(self) -> dict[str, Any]:
         """The run's summary; empty before its end."""
@@ -104,11 +144,11 @@ class Runs:
         """The newest first."""
         with self._lock:
             taken = {run.name for run in self._known.values()}
-            for root in self._roots():
+            for root, base, study in self._roots():
                 if root not in self._known:
-                    name = next(n for n in _names(self._name or root.name) if n not in taken)
+                    name = next(n for n in _names(self._name or base) if n not in taken)
                     taken.add(name)
-                    self._known[root] = ShownRun(name, root, self._cache)
+                    self._known[root] = ShownRun(name, root, self._cache, study)
             gone = [root for root in self._known if not (root / "resolved.json").is_file()]
             for root in gone:
                 self._known.pop(root).close()
@@ -123,14 +163,21 @@ class Runs:
         for run in self._known.values():
             run.close()
 
-    def _roots(self) -> Iterable[Path]:
+    def _roots(self) -> Iterable[tuple[Path, str, str]]:
+        """Directory, name and study of each run: also of those one level deeper, which a study or a sweep made."""
         for place in self._places:
-            if (place / "resolved.json").is_file():
-                yield place
-            elif place.is_dir():
-                yield from sorted(path.parent for path in place.glob("*/resolved.json"))
-            else:
+            if not place.is_dir():
                 raise ConfigError(f"there is no directory {place}", fix="name a run, or the directory of runs")
+            if (place / "resolved.json").is_file():
+                yield place, place.name, ""
+                continue
+            here = place.name if (place / "comparison.json").is_file() else ""
+            for path in sorted(path for path in place.iterdir() if path.is_dir()):
+                if (path / "resolved.json").is_file():
+                    yield path, path.name, here
+                    continue
+                for found in sorted(path.glob("*/resolved.json")):
+                    yield found.parent, f"{path.name}:{found.parent.name}", path.name
 
 
 def _names(base: str) -> Iterable[str]:
@@ -149,6 +196,15 @@ def _cache() -> Path:
     except OSError:
         return Path(tempfile.mkdtemp(prefix="areal-index-"))
     return place if os.access(place, os.W_OK) else Path(tempfile.mkdtemp(prefix="areal-index-"))
+
+
+def _counts(value: Any) -> bool:
+    """Whether a damaged or strange file may go on with it as a step or a version."""
+    return isinstance(value, int) and 0 <= value < 2**53
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from markupsafe import Markup
 from areal_view.index.record_index import RecordIndex
 from areal_view.index.shown import visible
 from areal_view.pages import overview
+from areal_view.pages.curves import curve
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.runs import ShownRun
 from areal_view.pages.slow import time_page
@@ -111,7 +112,7 @@ def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
         run.resolved().get("job", {}).get("metadata", {}).get("name") or run.name
     )  # in a pod all directories are alike
     shown = replace(overview.page_of(run), name=name, state=summary["status"], live=None, why=None)
-    figures = [(name, title, Markup(_inline(overview.curve(run, name)))) for name, title in shown.charts]
+    figures = [(name, title, Markup(_inline(curve(run, name)))) for name, title in shown.choice.charts]
     rows = run.rows()
     answers = (
         _read("answers", lambda: last_answers(run.index, int(rows[-1]["step"])), list[ShownSample]()) if rows else []
@@ -127,6 +128,7 @@ def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
             about=_read("the job", lambda: _about(run), list[tuple[str, str]]()),
             answers=answers,
             evaluations=overview.evaluations_of(run, run.index),
+            supervised=run.is_supervised,
             time=_read("its time", lambda: time_page(run), None),
             summary=[(name, value) for name, value in _flat(summary) if value or not name.startswith("restarts.")],
             fields=[(n, v) for n, v in _flat(run.resolved().get("job", {}).get("spec", {})) if v not in (None, {}, [])],

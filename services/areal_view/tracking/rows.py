@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.record.run_rows import JsonLines
+from areal.record.run_rows import JsonLines, evaluation_figures, step_figures
 
 STEP, VERSION = "trainer/step", "evaluation/version"
-_NOT_TRAINER = ("step", "fence", "at")
-_NOT_EVALUATION = ("version", "at")
 
 
 @dataclass(frozen=True)
@@ -43,19 +41,14 @@ class FigureRows:
 
 def trained(line: Mapping[str, Any]) -> FigureRow | None:
     """A line of metrics.jsonl; None for one that is no step."""
-    return _row(STEP, line.get("step"), line, dict(_figures("trainer", line, _NOT_TRAINER)))
+    return _row(STEP, line.get("step"), line, step_figures(line))
 
 
 def evaluated(line: Mapping[str, Any]) -> FigureRow | None:
     """A line of evaluations.jsonl; None for one that measured nothing."""
     if line.get("mean") is None:
         return None
-    sets = line.get("sets")
-    figures = dict(_figures("evaluation", line, (*_NOT_EVALUATION, "sets")))
-    for name, inner in sets.items() if isinstance(sets, Mapping) else ():
-        if isinstance(inner, Mapping):
-            figures |= _figures(f"evaluation/{name}", inner, ())
-    return _row(VERSION, line.get("version"), line, figures)
+    return _row(VERSION, line.get("version"), line, evaluation_figures(line))
 
 
 def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str, float]) -> FigureRow | None:
@@ -63,14 +56,3 @@ def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str,
     if not isinstance(at_axis, int):
         return None
     return FigureRow(axis, at_axis, float(time_s) if isinstance(time_s, int | float) else 0.0, figures)
-
-
-def _figures(prefix: str, line: Mapping[str, Any], without: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Numbers by name; those of an inner object under its own name: seconds/wait."""
-    for name, value in line.items():
-        if name in without:
-            continue
-        if isinstance(value, Mapping):
-            yield from _figures(name, value, ())
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}/{name}", value

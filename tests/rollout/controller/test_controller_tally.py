@@ -20,9 +20,9 @@ from areal.rollout.controller.streak import (
     BadRows,
     Streak,
     headline,
-    wilson_lower,
 )
 from areal.rollout.controller.tally import Tally
+from areal.values.interval import wilson
 from controller_bench import SETTINGS, weights
 
 # ---- ranks and position
@@ -236,7 +236,7 @@ def test_the_share_of_bad_rows_is_of_the_newest_groups_and_of_enough_of_them() -
     ("found", "count", "bound"), [(21, 53, 0.276), (4, 8, 0.215), (8, 8, 0.676), (0, 9, 0.0), (1, 512, 0.000345)]
 )
 def test_a_share_of_few_is_trusted_as_far_as_wilson_does(found: int, count: int, bound: float) -> None:
-    assert wilson_lower(found, count) == pytest.approx(bound, abs=5e-4, rel=1e-2)
+    assert wilson(found / count, count)[0] == pytest.approx(bound, abs=5e-4, rel=1e-2)
     rows = BadRows()
     for number in range(count):
         if number < found:

@@ -25,7 +25,7 @@ def stranger(page: TestClient) -> TestClient:
 
 
 def test_without_the_key_nothing_is_shown(stranger: TestClient):
-    for path in ("/", "/r/digits", "/r/digits/curves/reward", "/static/page.css", "/?key=another"):
+    for path in ("/", "/r/digits", "/r/digits/curves?name=reward", "/static/page.css", "/?key=another"):
         assert stranger.get(path).status_code == 403
     stranger.cookies.set("areal_view_4321", "another")
     assert stranger.get("/").status_code == 403

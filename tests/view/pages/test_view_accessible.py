@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 import pytest
@@ -13,9 +14,12 @@ pytestmark = pytest.mark.component
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 WAIT_MS = 60_000  # a busy machine
+BEYOND = """[...document.querySelectorAll('main *, header *')].filter((one) => one.getBoundingClientRect().right > 391
+  && !one.closest('.wide')).map((one) => one.outerHTML.slice(0, 90)).slice(0, 5)"""
 PAGES = (
     "/", "/r/digits", "/r/digits/steps/3", "/r/digits/groups/10", "/r/digits/samples/10.1", "/r/digits/search",
-    "/r/digits/evals", "/r/digits/fleet", "/r/digits/config", "/diff?a=digits&b=digits",
+    "/r/digits/evals", "/r/digits/fleet", "/r/digits/config", "/compare?run=digits&smooth=0.5&log=1",
+    "/?name=none",
 )  # fmt: skip
 
 
@@ -48,6 +52,52 @@ def test_axe_finds_no_fault_on_the_pages_of_jobs(browser: Browser, scheme: str):
         found[name] = [(one["id"], one["nodes"][0]["html"]) for one in told["violations"]]
         assert told["passes"]
     assert found == {name: [] for name in found}
+    tab.close()
+
+
+def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, address: str):
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    tab.set_default_timeout(WAIT_MS)
+    tab.goto(address)
+    expect(tab.locator("figure canvas").first).to_be_visible(timeout=WAIT_MS)
+    origin = address.partition("?")[0].split("/r/")[0].rstrip("/")
+    too_wide = {}
+    for path in PAGES:
+        tab.goto(origin + path, wait_until="networkidle")
+        tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        wide = tab.evaluate("document.documentElement.scrollWidth")
+        if wide > 390:
+            too_wide[path] = (wide, tab.evaluate(BEYOND))
+    assert too_wide == {}
+    tab.goto("about:blank")  # away from the page's policy, which knows no inline style
+    for text in job_pages().values():
+        tab.set_content(text)
+        tab.add_style_tag(path=STATIC / "page.css")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+def test_the_arrow_keys_read_a_chart_and_enter_opens_its_step(browser: Browser, address: str):
+    tab = browser.new_page(reduced_motion="reduce")
+    tab.set_default_timeout(WAIT_MS)
+    tab.goto(address)
+    chart = tab.get_by_role("slider", name="reward by step")
+    chart.focus()
+    expect(chart).to_have_attribute("aria-valuetext", "step 3: reward 0.3")
+    for key, told in (
+        ("ArrowLeft", "step 2: reward 0.2, held-out 0.5"),
+        ("Home", "step 0: reward 0"),
+        ("PageUp", "step 1"),
+    ):
+        tab.keyboard.press(key)
+        expect(chart).to_have_attribute("aria-valuetext", re.compile(f"^{told}"), timeout=WAIT_MS)
+    expect(tab.locator("figure").first.locator(".lines")).to_contain_text("reward 0.1")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/steps/1")
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.textContent") == "skip to the content"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "main"
     tab.close()
 
 

@@ -54,7 +54,7 @@ def test_evaluations_show_sampled_answers_and_each_set(page: TestClient):
     shown = page.get("/r/digits/evals").text
     for words in ("avg@4", "pass@4", "0.250", "0.750", "&lt;hard&gt;", "0.125"):
         assert words in shown
-    (told,) = page.get("/r/digits/evals?format=json").json()
+    (told,) = page.get("/r/digits/evals?format=json").json()["lines"]
     assert told["figures"] == {"avg@4": 0.25, "pass@4": 0.75}
     assert page.get("/r/digits/evals/2.f1-ab/0.1").status_code == 404
 
@@ -150,14 +150,14 @@ def test_a_run_whose_process_was_killed_says_so_and_keeps_its_pages(page: TestCl
         told = page.get("/r/digits").text
         assert "cut off at step 4 of 9" in told
         assert "--resume" in told
-    for path in ("steps/1", "groups/4", "samples/4.0", "curves/reward", "facts"):
+    for path in ("steps/1", "groups/4", "samples/4.0", "curves?name=reward", "facts"):
         assert page.get(f"/r/digits/{path}").status_code == 200
 
 
 def test_what_is_not_there_is_not_found(page: TestClient):
     for path in (
         "/r/none", "/r/none/fleet", "/r/digits/steps/99", "/r/digits/groups/999", "/r/digits/samples/0.99",
-        "/r/digits/curves/none", "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py",
+        "/r/digits/curves?name=none", "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py",
         "/r/digits/search?outcome=none",
     ):  # fmt: skip
         assert page.get(path).status_code == 404, path
@@ -196,7 +196,7 @@ def test_samples_are_exported_in_other_forms(page: TestClient, recorded: Recorde
 
 
 def test_curves_hold_the_rows_of_the_metrics(page: TestClient):
-    told = page.get("/r/digits/curves/reward").json()
+    told = page.get("/r/digits/curves?name=reward").json()
     assert told["steps"] == [0, 1, 2, 3]
     assert told["lines"][0]["values"] == [0.0, 0.1, 0.2, 0.3]
     assert told["lines"][1]["values"] == [None, None, 0.5, None]
@@ -206,8 +206,8 @@ def test_a_figure_of_the_job_s_own_code_has_a_chart_and_samples_show_theirs(page
     row = {**json.loads((recorded.root / "metrics.jsonl").read_text().splitlines()[-1]), "step": 4}
     with (recorded.root / "metrics.jsonl").open("a") as out:
         out.write(json.dumps({**row, "figures": {"format.short": 0.5}}) + "\n")
-    assert "/r/digits/curves/figures.format.short" in page.get("/r/digits").text
-    told = page.get("/r/digits/curves/figures.format.short").json()
+    assert "/r/digits/curves?name=figures/format.short" in page.get("/r/digits").text
+    told = page.get("/r/digits/curves?name=figures/format.short").json()
     assert told["lines"] == [{"label": "format.short", "values": [None] * 4 + [0.5]}]
     made = made_sample(77, 0)
     made.sample.verdict.figures["format.short"] = 0.25
@@ -273,25 +273,26 @@ def other(recorded: RecordedRun) -> Path:
 
 
 def test_two_runs_are_compared_by_field_and_curve(page: TestClient, other: Path):
-    link = re.search(r'href="(/diff[^"]+)"', page.get("/r/digits/config").text)
+    link = re.search(r'href="(/compare[^"]+)"', page.get("/r/digits/config").text)
     assert link is not None
     path = unescape(link[1])
     told = page.get(f"{path}&format=json").json()
     assert told["fields"] == [
-        ["algorithm.maxStaleness", "2", "4"],
-        ["model.path", '"models/<b>digits</b>"', "–"],
-        ["model.uri", "–", '"<script>alert(1)</script>"'],
+        ["algorithm.maxStaleness", ["2", "4"]],
+        ["model.path", ['"models/<b>digits</b>"', "–"]],
+        ["model.uri", ["–", '"<script>alert(1)</script>"']],
     ]
-    assert (told["same"], told["a"]["name"], told["b"]["name"]) == (2, "digits", other.name)
+    assert (told["same"], [group["label"] for group in told["groups"]]) == (2, ["digits", other.name])
+    assert ["step", ["4", "1"]] in told["figures"]
     text = page.get(path).text
     assert "maxStaleness" in text
     assert "<script>alert" not in text
     assert "<i>other" not in text
-    curve = page.get(path.replace("/diff?", "/diff/reward?")).json()
+    curve = page.get(path.replace("/compare?", "/compare/curves?name=reward&")).json()
     assert [line["label"] for line in curve["lines"]] == ["digits", other.name]
     assert curve["lines"][1]["values"][:2] == [0.0, None]
-    assert page.get("/diff?a=digits&b=none").status_code == 404
-    assert page.get("/diff?a=digits").status_code == 404
+    assert page.get("/compare?run=digits&run=none").status_code == 404
+    assert page.get("/compare").status_code == 404
 
 
 async def test_followers_hear_of_what_changed(recorded: RecordedRun, tmp_path: Path):

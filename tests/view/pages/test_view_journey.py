@@ -52,8 +52,8 @@ def test_from_a_run_to_a_token(browser: Browser, address: str, recorded: Recorde
     page.get_by_role("link", name="fleet", exact=True).click()
     expect(page.locator(".lanes svg")).to_have_count(4)
     expect(page.get_by_role("cell", name="waits: generation")).to_be_visible()
-    page.goto(f"{origin[0]}diff?a=digits&b=digits")
-    expect(page.locator("figure canvas")).to_have_count(8)
+    page.goto(f"{origin[0]}compare?run=digits")
+    expect(page.locator("figure canvas")).to_have_count(9)
     expect(page.get_by_text("The jobs are equal.")).to_be_visible()
     assert wrong == []
     context.close()

@@ -45,7 +45,7 @@ def test_who_may_not_read_the_job_stays_out(page: TestClient, token: str, status
     assert 'role="alert"' in answer.text
     assert not page.cookies
     assert page.get("/r/digits", headers=HTML).headers["location"] == "/login"
-    assert page.get("/r/digits/curves/reward").status_code == 401
+    assert page.get("/r/digits/curves?name=reward").status_code == 401
 
 
 def test_who_may_read_the_job_gets_in_for_an_hour(page: TestClient, clock: list[float]) -> None:

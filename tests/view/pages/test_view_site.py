@@ -79,7 +79,7 @@ def test_the_heading_is_the_job_s_name_and_not_that_of_its_directory(recorded: R
 def test_recorded_text_can_end_no_script(recorded: RecordedRun):
     metrics = recorded.root / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    lines[-1]["entropy"] = "</script><!--<script>alert(1)</script>"
+    lines[-1]["figures"] = {"</script><!--<script>alert(1)</script>": 1.0}
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main = main_of(site.page(recorded.root, {"status": "<script>alert(2)</script>"}))
     assert "\\u003c/script>\\u003c!--" in main

@@ -10,13 +10,13 @@ recipe's code so that it can be no chance, the run is asked to stop rather than 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, deque
 
 from areal.ledger.values import TombstoneReason
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
+from areal.values.interval import wilson
 
 FAILED_TO_PAUSE = 16  # a few bad rows beside each other are no pattern
 FAILED_TO_STALL = 64
@@ -112,7 +112,6 @@ def headline(detail: str) -> str:
 WINDOW = 512  # newest groups that are looked at, of a small job; of a large one its newest batches
 BATCHES = 4  # so many of them
 LEAST = 8  # ended groups before a share means anything: two bad rows at a run's start stop nothing
-_Z = 1.959964  # of the normal distribution, for a bound at 95 %
 
 
 class BadRows:
@@ -136,7 +135,7 @@ class BadRows:
     def excess(self, limit: float) -> str:
         """Sentence on the bad rows, when surely more than the share `limit` fails; empty when not."""
         count = len(self._failed)
-        if count < LEAST or not self._bad or wilson_lower(self._bad, count) <= limit:
+        if count < LEAST or not self._bad or wilson(self._bad / count, count)[0] <= limit:
             return ""
         return (
             f"{self._bad} of the newest {count} groups ({self._bad / count:.0%}) failed by their rows or by the recipe,"
@@ -148,10 +147,3 @@ class BadRows:
             self._bad -= self._failed[0]
         self._failed.append(failed)
         self._bad += failed
-
-
-def wilson_lower(found: int, count: int) -> float:
-    """The smallest share that goes with `found` of `count`, at 95 % (E. B. Wilson, 1927); never above found/count."""
-    share, spread = found / count, _Z * _Z / count
-    middle = share + spread / 2.0
-    return (middle - math.sqrt(spread * (share * (1.0 - share) + spread / 4.0))) / (1.0 + spread)
