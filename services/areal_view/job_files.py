@@ -70,7 +70,7 @@ class JobFiles:
         elif parts.workflow is not None:
             fields["rollout.workflow"] = str(vars(parts.workflow).get("name") or parts.workflow.__name__)
         if isinstance(parts.hooks, str | os.PathLike):
-            fields["trainer.hooks"] = os.path.abspath(parts.hooks)
+            fields["trainer.hooks"] = _near(Path(parts.hooks).absolute())
         for name, field in (("recipe.py", "recipe.file"), ("hooks.py", "trainer.hooks")):
             if name in texts:
                 self._refuse_second(field, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import re
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from areal.errors import ConfigError
+from areal.workflow.recipe import load_recipe
 from areal_view.source import recipe_text
 
 BONUS = 0.25
@@ -164,3 +166,28 @@ def test_a_function_without_source_is_refused(tmp_path):
 
 def test_what_an_installed_package_has_is_imported():
     assert "from json import loads as reward" in recipe_text({"reward": __import__("json").loads})
+
+
+CELLS = [
+    "import re\nfrom areal.workflow import RolloutWorkflow\nLIMIT = 3\nNUMBER = re.compile('[0-9]+')",
+    "def helper(text):\n    return len(NUMBER.findall(text)) > LIMIT",
+    "class Asking(RolloutWorkflow):\n    name = 'asking'\n    async def arun_episode(self, engine, row):\n"
+    "        return helper(row['prompt'])",
+    "from areal_view.source import recipe_text\nprint(recipe_text({'Asking': Asking, 'helper': helper}))",
+]
+
+
+@pytest.mark.component
+def test_functions_and_classes_of_a_notebook_s_cells_travel(tmp_path):
+    """A notebook's cells are no file, and its classes' module has none."""
+    notebook = tmp_path / "cells.ipynb"
+    cells = [{"cell_type": "code", "metadata": {}, "source": [cell]} for cell in CELLS]
+    notebook.write_text(json.dumps({"cells": cells}))
+    program = Path(__file__).parents[1] / "support" / "notebook.py"
+    done = subprocess.run([sys.executable, program, notebook], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "recipe.py"
+    file.write_text(done.stdout.partition("PRINTED")[0])
+    recipe = load_recipe(file)
+    assert list(recipe.workflows) == ["asking"]
+    assert vars(recipe.module)["helper"]("1 2 3 4")
