@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tools/doc_blocks.py — counts the code blocks of the documentation by language and by how each is proved.
 
-Parser of code blocks: README.md, docs/ and the headers of examples/. A block is run by the tests, or the line before it
-is a comment that says why not or which other test does it:
+Parser of code blocks: README.md, docs/ and the headers of examples/. Commands are read against the parser,
+other blocks are run; or the line before one is a comment that says why not or which other test runs it:
 
     <!-- not run: cluster -->                        a reason of REASONS, and words behind a comma if need be
     <!-- run by: docs/test_docs_recipes.py::test_x -->
@@ -183,7 +183,15 @@ def count(blocks: list[DocBlock]) -> dict[str, dict[str, int]]:
     """How many blocks of each language are run here, run by another test, not run by reason, or hold output."""
     found: dict[str, Counter[str]] = {}
     for block in blocks:
-        how = f"not run: {block.not_run}" if block.not_run else "run by another test" if block.run_by else "run here"
+        how = (
+            f"not run: {block.not_run}"
+            if block.not_run
+            else "run by another test"
+            if block.run_by
+            else "read"
+            if block.language == "bash"
+            else "run here"
+        )
         found.setdefault(block.language, Counter())["output" if block.language == "text" else how] += 1
     return {language: dict(counts) for language, counts in sorted(found.items())}
 

@@ -1,4 +1,4 @@
-"""Code blocks of pages and examples: each is run or says why not; what can be told of it without running is true."""
+"""Code blocks of pages and examples: commands are read, jobs judged, recipes called, and the rest says why not."""
 
 from __future__ import annotations
 

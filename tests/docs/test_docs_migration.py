@@ -78,7 +78,7 @@ python3 -m verl.trainer.main_ppo \\
     actor_rollout_ref.rollout.name=sglang \\
     actor_rollout_ref.rollout.n=5 \\
     algorithm.use_kl_in_reward=False \\
-    trainer.experiment_name='sums' \\
+    trainer.experiment_name='eight' \\
     trainer.n_gpus_per_node=8 \\
     trainer.nnodes=${NNODES:-4} \\
     trainer.total_epochs=15 $@
@@ -144,7 +144,7 @@ def test_the_commands_of_the_page_convert_files_of_these_layouts(home):
     made = {path.parent.name: undecided(path).spec for path in home.glob("*/job.yaml")}
     assert made["sums-grpo-first"].algorithm.batch_size == 256
     assert made["sums-grpo-first"].algorithm.max_steps == 2 * (7473 // 256)
-    verl = made["sums"]
+    verl = made["eight"]
     assert (verl.algorithm.group_size, verl.algorithm.mini_batches, verl.algorithm.max_staleness) == (5, 2, 0)
     assert verl.algorithm.max_steps == 15 * (7473 // 4)
     assert verl.reward.answer_field == "reward_model.ground_truth"
