@@ -102,8 +102,9 @@ chart:  ## Regenerate the chart's schema, pages of values, dashboards, table of 
 crd:  ## Regenerate the custom resource definitions from the job file's models
 	$(PY) -m areal.spec.crd
 
-docs: setup  ## Regenerate the generated pages of docs/, and the site from all of them into site/
+docs: setup  ## Regenerate the generated pages and pictures of docs/, and the site from all of them into site/
 	$(PY) -m tools.pages
+	$(PY) -m tools.pictures
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
 	@echo 'open site/index.html'
 

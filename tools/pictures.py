@@ -27,8 +27,6 @@ SHOTS = (
     ("view-compare", "/compare?study=digits-study&chart=evaluation/mean&chart=reward&smooth=0.6", "light", 1280, 900),
     ("view-evals", "/r/digits/evals", "light", 1280, 700),
     ("view-sample", "/r/digits/samples/10.1", "light", 1280, 760),
-    ("view-fleet", "/r/digits/fleet", "light", 1280, 900),
-    ("view-phone", "/r/digits", "light", 390, 800),
 )
 """Name of the picture, page, colours, width and height."""
 
@@ -63,9 +61,12 @@ def write_run(root: Path, rate: float, seed: int, eta: int) -> None:
 
 def write_runs(place: Path) -> None:
     """A recorded run, and a study of two variants with three seeds each."""
-    from support.recorded_run import RecordedRun
+    from support.recorded_run import RecordedRun, made_sample, sample_frame
 
     recorded = RecordedRun(place / "digits")
+    shown = made_sample(10, 1, version=3, letters="6*7 is six times seven, and that makes 42")
+    recorded.samples[10, 1] = shown
+    recorded.append("trajectories", "worker-0-1-000000", sample_frame(shown))
     for step in range(STEPS):
         recorded.train(step)
     write_run(recorded.root, 0.04, 0, 2)
@@ -87,6 +88,8 @@ def take(address: str, target: Path, chromium: str) -> None:
             tab = browser.new_page(color_scheme=colours, viewport={"width": width, "height": height})  # type: ignore[arg-type]
             tab.goto(address)
             tab.goto(origin + path, wait_until="networkidle")
+            for button in tab.get_by_role("button", name="go to the worst token").all():
+                button.click()
             tab.screenshot(path=target / f"{name}.png")
             tab.close()
         browser.close()
