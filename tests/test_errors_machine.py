@@ -29,7 +29,7 @@ def behind(error: Exception, cause: Exception) -> Exception:
         (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
         (OSError(errno.ENETUNREACH, "Network is unreachable"), "network can't be reached"),
         (OSError(errno.EROFS, "Read-only file system", "/proc/none/there"), "can't be written: /proc/none/there ("),
-        (OSError(errno.ENOSPC, "No space left on device"), "bytes free)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
         (MemoryError(), "no memory is left"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), "the disk is full"),
         (

@@ -108,6 +108,7 @@ _MACHINE = {
     errno.ENETUNREACH: ("the network can't be reached", "connect this machine, then go on with --resume"),
     errno.EHOSTUNREACH: ("the host can't be reached", "look at the address and the network between"),
 }
+_ROOM = 1 << 30  # bytes; a place with so many is not the full one
 _IN_A_TEXT = re.compile(r"\(os error (\d+)\)|\bcode: (\d+), kind: |\[Errno (\d+)\]")
 """How libraries in Rust and C++ write an errno into a message that is no OSError."""
 
@@ -156,6 +157,8 @@ def _where(error: BaseException, number: int) -> str:
     elif number in (errno.ENOSPC, errno.EDQUOT):
         usual = (Path.cwd(), Path(os.environ.get("TMPDIR", "/tmp")), Path("/dev/shm"))
         place = min((one for one in usual if one.exists()), key=_free)
+        if _free(place) > _ROOM:
+            return ""
     else:
         return f": {error}" if str(error) else ""
     there = next(one for one in (place, *place.parents) if one.exists())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_broken_job_is_refused_for_what_is_wrong(name, tmp_path, monkeypatch, 
     make_tiny_job(tmp_path)
     write_job(tmp_path, **EXACT)
     spoil(tmp_path)
-    assert checked(tmp_path) == ExitCode.CONFIG
+    assert checked(tmp_path) in (ExitCode.CONFIG, ExitCode.DATA)
     said = capsys.readouterr()
     assert word in " ".join((said.out + said.err).split())
     assert "fix:" in said.out + said.err
@@ -72,7 +73,7 @@ def test_a_loss_that_is_none_is_found_on_a_made_up_batch(tmp_path, monkeypatch, 
     make_tiny_job(tmp_path)
     with (tmp_path / "recipe.py").open("a") as recipe:
         recipe.write("\n\ndef compute_loss(batch, outputs):\n    return 'low'\n")
-    assert checked(tmp_path) == ExitCode.CONFIG
+    assert checked(tmp_path) == ExitCode.DATA
     assert "compute_loss" in capsys.readouterr().out
 
 
@@ -88,3 +89,145 @@ def test_a_reward_that_needs_a_service_is_not_looked_at(tmp_path, monkeypatch, c
         (tmp_path / "recipe.py").write_text(head + body + "\n")
         assert checked(tmp_path, "--json") == ExitCode.DONE
         assert words in json.dumps(json.loads(capsys.readouterr().out)["notLookedAt"])
+
+
+ROLLOUT = {"maxSampleTokens": 16, "sampling": {"maxNewTokens": 4}}
+WORKFLOW = """
+from areal.workflow import Episode, GenerationRequest, RolloutWorkflow, Sequence
+
+
+class Mine(RolloutWorkflow):
+    async def arun_episode(self, engine, row):
+        prompt = engine.prompt(row)
+        result = await engine.agenerate(GenerationRequest(prompt.ids))
+        return Episode([Sequence.of(prompt.ids, result, REWARD)])
+"""
+AGENT = """
+import json, os, sys, urllib.request
+
+row = json.load(sys.stdin)
+asked = {"model": "m", "messages": [{"role": "user", "content": row["prompt"]}]}
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(asked).encode(),
+    {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+)
+answer = json.load(urllib.request.urlopen(request))
+print(float(answer["choices"][0]["message"]["content"].startswith(row["answer"])))
+"""
+
+
+def told(folder: Path, capsys) -> tuple[int, str]:
+    code = checked(folder, "--json")
+    return code, capsys.readouterr().out
+
+
+def test_a_reward_is_shown_for_right_wrong_and_empty_answers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    head = "def reward(prompt, completions, prompt_ids, completion_ids, *, answer, **row):\n    return "
+    (tmp_path / "recipe.py").write_text(f"{head}float(completions == answer)\n")
+    code, said = told(tmp_path, capsys)
+    shown = "of 4 rows: right answers 1, 1, 1, 1; wrong answers 0, 0, 0, 0; empty answers 0, 0, 0, 0"
+    assert (code, ["reward", shown] in json.loads(said)["readAs"]) == (ExitCode.DONE, True)
+    (tmp_path / "recipe.py").write_text(f"{head}1.0 if completions[0] else 0.0\n")
+    code, said = told(tmp_path, capsys)
+    assert code == ExitCode.DATA
+    assert "recipe.py:2: the recipe's reward raised IndexError: string index out of range" in said
+    assert "train.jsonl:1, answer ''" in said
+
+
+def test_a_workflow_plays_scripted_episodes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    write_job(tmp_path, rollout={**ROLLOUT, "workflow": "Mine"})
+    (tmp_path / "recipe.py").write_text(WORKFLOW.replace("REWARD", "1.0"))
+    code, said = told(tmp_path, capsys)
+    assert (code, "right answers 1; wrong answers 1; empty answers 1" in said) == (ExitCode.DONE, True), said
+    (tmp_path / "recipe.py").write_text(WORKFLOW.replace("REWARD", 'float(row["solution"])'))
+    code, said = told(tmp_path, capsys)
+    assert code == ExitCode.DATA
+    assert "recipe.py:9: KeyError: 'solution' (for " in said
+
+
+def test_a_workflow_that_fails_for_some_answers_is_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    write_job(tmp_path, rollout={**ROLLOUT, "workflow": "Mine"})
+    (tmp_path / "recipe.py").write_text(WORKFLOW.replace("REWARD", "1.0 / (len(result.output_ids) - 1)"))
+    code, said = told(tmp_path, capsys)
+    assert code == ExitCode.DONE, said
+    assert "ZeroDivisionError" in next(
+        one["message"] for one in json.loads(said)["findings"] if one["rule"] != "warmup"
+    )
+
+
+def test_an_agents_command_is_started_once_with_a_session(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    (tmp_path / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    write_job(
+        tmp_path, recipe=None, rollout={**ROLLOUT, "workflow": "agent", "agent": {"command": [sys.executable, "a.py"]}}
+    )
+    (tmp_path / "a.py").write_text(AGENT)
+    code, said = told(tmp_path, capsys)
+    assert (code, "right answers 1; wrong answers 0" in said) == (ExitCode.DONE, True), said
+    (tmp_path / "a.py").write_text("import sys\n\nsys.exit('no key in the drawer')\n")
+    code, said = told(tmp_path, capsys)
+    assert (code, "no key in the drawer" in said) == (ExitCode.DATA, True)
+
+
+def test_gpus_that_are_not_there_are_refused_as_a_run_refuses_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    make_tiny_job(tmp_path)
+    write_job(tmp_path, **EXACT, trainer={"gpus": 8, "gpuMemory": "79Gi"})
+    code, said = told(tmp_path, capsys)
+    assert (code, "the job asks for 8 GPUs on this machine (trainer-0 8), and it shows 0" in said) == (64, True), said
+
+
+def test_a_model_that_another_run_makes_is_named_with_its_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    (tmp_path / "scores.yaml").write_text("metadata: {name: scores}\n")
+    write_job(tmp_path, **{**EXACT, "reward": {"verifier": "model", "model": {"path": "runs/scores/model"}}})
+    code, said = told(tmp_path, capsys)
+    assert (code, "The run scores makes it: `areal run scores.yaml`; or correct reward.model.path." in said) == (
+        64,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "word"),
+    [
+        ("algorithm", "lr", "spec.optimizer.learningRate"),
+        ("algorithm", "epochs", "spec.algorithm.maxSteps"),
+        ("dataset", "csv", "huggingFace: {path: FILE}"),
+    ],
+)
+def test_a_foreign_name_is_answered_with_ours(block, name, word, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    text = (tmp_path / "job.yaml").read_text()
+    where = "    train:\n" if block == "dataset" else f"  {block}:\n"
+    deep = " " * (6 if block == "dataset" else 4)
+    (tmp_path / "job.yaml").write_text(text.replace(where, f"{where}{deep}{name}: 3\n", 1))
+    code, said = told(tmp_path, capsys)
+    assert (code, word in said) == (ExitCode.CONFIG, True), said
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        ("def reward(completions, **kwargs):", "TRL's takes and returns lists"),
+        ("def reward(data_source, solution_str, ground_truth, extra_info=None):", "of verl's: `return theirs("),
+        ("def compute_score(data_source, solution_str, ground_truth, extra_info=None):", "verl's name for a reward"),
+    ],
+)
+def test_a_reward_of_another_framework_is_refused_with_what_to_write(head, word, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    (tmp_path / "recipe.py").write_text(f"{head}\n    return 1.0\n")
+    code, said = told(tmp_path, capsys)
+    assert (code in (ExitCode.CONFIG, ExitCode.DATA), word in said) == (True, True), said

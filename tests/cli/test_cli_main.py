@@ -58,13 +58,61 @@ print(guarded(lambda: app([{command!r}, {str(tmp_path / "bomb.yaml")!r}])), *sys
     assert not {"numpy", "tokenizers", "grpc", "torch", "redis", "rich"} & set(loaded)
 
 
-def test_a_job_file_is_read_once(tmp_path):
+@pytest.mark.parametrize(("name", "shown"), [("/dev/stdin", b"/dev/stdin"), ("-", b"<stdin>")])
+def test_a_job_file_is_read_once(name, shown, tmp_path):
     make_tiny_job(tmp_path)
     given = subprocess.run(
-        [sys.executable, "-m", "areal.cli.main", "check", "/dev/stdin", f"model.path={tmp_path}/gone"],
+        [sys.executable, "-m", "areal.cli.main", "check", name, f"model.path={tmp_path}/gone"],
         input=(tmp_path / "job.yaml").read_bytes(), cwd=tmp_path, capture_output=True,
     )  # fmt: skip
-    assert (b"\n/dev/stdin is refused\n" in given.stdout, given.stderr) == (True, b"")
+    assert (b"\n%b is refused\n" % shown in given.stdout, given.stderr) == (True, b"")
+    assert b"recipe.py" not in given.stdout, "its paths are those of a file in the current directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (["check", "nowhere.yaml", "--json"], 64, "config"),
+        (["status", "nowhere", "--json"], 64, "config"),
+        (["check", "--json", "--nothing"], 64, "config"),
+        (["run", "--json"], 64, "config"),
+    ],
+)
+def test_an_error_under_json_is_one_object(arguments, code, kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert guarded(lambda: app(arguments)) == code
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert (told["ok"], told["code"], told["kind"], shown.err) == (False, code, kind, "")
+    assert told["message"]
+    assert told["fix"]
+
+
+def test_the_places_of_wrong_fields_are_in_the_object(tmp_path, capsys):
+    (tmp_path / "job.yaml").write_text("apiVersion: areal.dev/v1alpha1\nkind: RLJob\nmetadata: {name: a}\nspecs: {}\n")
+    assert guarded(lambda: app(["check", str(tmp_path / "job.yaml"), "--json"])) == 64
+    places = json.loads(capsys.readouterr().out)["places"]
+    assert {(one["field"], one["where"].rpartition(":")[2]) for one in places} >= {("specs", "4")}
+
+
+@pytest.mark.component
+def test_a_full_standard_output_is_said_plainly(tmp_path):
+    done = subprocess.run(
+        f"{sys.executable} -m areal.cli.main runs --json > /dev/full", shell=True, cwd=tmp_path, capture_output=True
+    )
+    assert (done.returncode, done.stderr.splitlines()[0]) == (75, b"infra error: the disk is full")
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_run_directories(shell, tmp_path):
+    (tmp_path / "runs" / "digits").mkdir(parents=True)
+    (tmp_path / "runs" / "digits" / "resolved.json").touch()
+    for typed, meant in {"areal stu": "study", "areal status ru": "runs/digits"}.items():
+        asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_TYPER_COMPLETE_ARGS": typed}
+        env = {**os.environ, **asked, "_AREAL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        done = subprocess.run([Path(sys.executable).parent / "areal"], env=env, cwd=tmp_path, capture_output=True)
+        assert meant.encode() in done.stdout
 
 
 def test_memory_is_planned_by_the_very_file_that_is_named(tmp_path):

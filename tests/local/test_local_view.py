@@ -201,7 +201,7 @@ def test_durations_are_for_people(seconds, text):
 
 async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
     now, told = [0.0], Mock()
-    stall = saying(stalled="64 groups were rejected", stalled_by=Kind.DATA)
+    stall = saying(stalled="64 groups were refused", stalled_by=Kind.INFRA)
 
     class Source:
         picture = VIEW
@@ -217,4 +217,12 @@ async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
     told.assert_not_called()
     now[0] = 120.0
     await display._look()
-    told.assert_called_once_with("stalled for 60 s: 64 groups were rejected", Kind.DATA)
+    told.assert_called_once_with("stalled for 60 s: 64 groups were refused", Kind.INFRA)
+    told.reset_mock()
+    now[0], source.picture = 200.0, VIEW
+    await display._look()
+    source.picture = saying(stalled="8 of 8 rows fail", stalled_by=Kind.DATA)
+    for at in (201.0, 206.0):
+        now[0] = at
+        await display._look()
+    told.assert_called_once_with("stalled for 5 s: 8 of 8 rows fail", Kind.DATA)

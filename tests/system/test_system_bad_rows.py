@@ -30,6 +30,15 @@ RAISES = """
 def reward(prompt, completions, prompt_ids, completion_ids, **row):
     return float(completions == row["solution"])
 """
+RAISES_LATER = """
+import sys
+
+BEFORE = sys.modules["__main__"].__spec__.name == "areal.admit.recipe_probe"
+
+
+def reward(prompt, completions, prompt_ids, completion_ids, **row):
+    return 1.0 if BEFORE else float(completions == row["solution"])
+"""
 
 
 def write_job(folder: Path, recipe: str, workflow: str) -> str:
@@ -46,7 +55,11 @@ def write_job(folder: Path, recipe: str, workflow: str) -> str:
 
 def test_rows_without_room_cost_their_groups_and_a_reward_that_raises_ends_its_run_in_words(start_job, tmp_path):
     small = ("algorithm.batchSize=8", "algorithm.groupSize=4", "algorithm.maxSteps=8", "evaluation.intervalSteps=8")
-    raising = start_job(*small, job=write_job(tmp_path / "raises", RAISES, "rlvr"))
+    refused = start_job(*small, job=write_job(tmp_path / "refused", RAISES, "rlvr"))
+    assert refused.finish(timeout_s=240) == ExitCode.DATA
+    assert "recipe.py:3: the recipe's reward raised KeyError: 'solution' (for " in refused.output
+    assert "train.jsonl:1" in refused.output
+    raising = start_job(*small, job=write_job(tmp_path / "raises", RAISES_LATER, "rlvr"))
     raising.wait_for("the stall", lambda: "STALLED" in raising.output, timeout_s=240)
     run = start_job(*small, job=write_job(tmp_path / "long", LEAVES_NO_ROOM, "long"))
     assert run.finish(timeout_s=240) == 0, run.output[-4000:]
@@ -58,8 +71,10 @@ def test_rows_without_room_cost_their_groups_and_a_reward_that_raises_ends_its_r
 
     assert raising.finish(timeout_s=240) == ExitCode.DATA, raising.output[-4000:]
     said = raising.output.rpartition("data error:")[2]
-    assert "groups in a row were rejected: the recipe's reward raised KeyError: 'solution' (recipe.py:3)" in said
+    assert said.startswith(" stalled for 5 s: ")
+    assert "train.jsonl:" in said
+    assert ": the recipe's reward raised KeyError: 'solution' (recipe.py:8)" in said
     assert "correct the dataset, model or recipe" in said
     summary = raising.summary()
     assert (summary["status"], summary["steps"]) == ("Failed", 0)
-    assert "KeyError: 'solution' (recipe.py:3)" in summary["reason"]
+    assert "KeyError: 'solution' (recipe.py:8)" in summary["reason"]

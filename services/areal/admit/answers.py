@@ -39,7 +39,6 @@ from areal.spec import Finding, RLJob, Severity
 
 CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds
 _FIRST_ROWS = 2_000  # for a quick look: most mistakes are in all rows
-_QUICK_BUDGET_S = 20.0
 FULL_BUDGET_S = 300.0  # some 80,000 different answers on two cores
 _AT_ONCE = 256  # answers between two looks at the clock, and at most read after the first bad one
 _MEMORY_BYTES = 1 << 30
@@ -306,8 +305,8 @@ def _first_golds(job: RLJob, suite_rows: SuiteRows) -> GoldReading:
     """The expected answers of the first rows. Raises DataError for a bad one unless the job drops them."""
     field, rows = job.spec.reward.answer_field, ((place, row) for place, row, _ in suite_rows)
     if job.spec.dataset.bad_rows == "drop":
-        return read_golds(rows, field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS)
-    return GoldReading(check_golds(rows, field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS), {})
+        return read_golds(rows, field, limit=_FIRST_ROWS)
+    return GoldReading(check_golds(rows, field, limit=_FIRST_ROWS), {})
 
 
 def _dropped(job: RLJob, field: str, found: GoldReading) -> Finding:

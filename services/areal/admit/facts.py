@@ -25,7 +25,7 @@ from areal.admit.models import (
 )
 from areal.admit.recipe_names import defines, has_hooks
 from areal.admit.recipe_probe import SLOW_S, RecipeParts, can_try_hooks, probe_recipe
-from areal.admit.rows import RowMeasure, required_columns, reward_items
+from areal.admit.rows import ASKED_ROWS, RowMeasure, episode_item, required_columns, reward_items
 from areal.admit.sources import Sources
 from areal.data.peek import ROWS, DatasetPeek, peek
 from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, source_from_spec
@@ -68,7 +68,7 @@ def read(job: RLJob, sources: Sources, *, here: bool = True, model_config: Path 
 
 def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
     """What the job's files and its rules say against it."""
-    rules = {"spec.recipe.file": "recipe-import"}
+    rules = {"spec.recipe.file": "recipe-import", "spec.rollout.agent": "agent"}
     findings = []
     for place, error in known.faults:
         rule = rules.get(place, "dataset" if ".dataset." in place else "model")
@@ -78,15 +78,22 @@ def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
         )
     findings += check(job, known.facts, base_dir=base_dir)
     for place, message, fix in known.warnings:
-        rule = "slow-import" if place in rules else "model"
+        rule = rules.get(place, "model")
         findings.append(Finding(rule, Severity.WARNING, place, message, fix, job.where(place)))
     return findings
 
 
-def recipe_parts(recipe: Path, job: RLJob, items: Sequence[Mapping[str, Any]] = ()) -> RecipeParts:
-    """What a recipe defines, found in a process of its own, with its graph for this job; asks its reward of `items`."""
-    refuse_pipes(recipe)
-    return probe_recipe(recipe, spec=job.spec, items=items)
+def recipe_parts(
+    recipe: Path | None,
+    job: RLJob,
+    items: Sequence[Mapping[str, Any]] = (),
+    episode: Mapping[str, Any] | None = None,
+) -> RecipeParts:
+    """What a recipe defines, found in a process of its own, with its graph for this job; asks its reward of `items`,
+    and its workflow or agent to play `episode`."""
+    if recipe is not None:
+        refuse_pipes(recipe)
+    return probe_recipe(recipe, spec=job.spec, items=items, episode=episode)
 
 
 @dataclass
@@ -104,7 +111,7 @@ class _FactReader:
     def done(self, here: bool, model_config: Path | None) -> FileFacts:
         job = self.job
         self._model()
-        parts = self._recipe()
+        parts = self._recipe(here)
         for place, source in self.sources.dataset.named.items():
             if len(source.given) == 1:
                 with self._at(place):
@@ -146,33 +153,55 @@ class _FactReader:
         except ArealError as error:
             self.faults.append((place, error))
 
-    def _recipe(self) -> RecipeParts | None:
-        if self.sources.recipe is None:
+    def _recipe(self, here: bool) -> RecipeParts | None:
+        agent = self.job.spec.rollout.agent
+        command = here and agent is not None and agent.command is not None
+        if self.sources.recipe is None and not command:
             return None
-        with self._at("spec.recipe.file"):
-            parts = recipe_parts(self.sources.recipe, self.job, self._items())
+        place = "spec.rollout.agent" if self.sources.recipe is None else "spec.recipe.file"
+        with self._at(place):
+            parts = recipe_parts(self.sources.recipe, self.job, *self._called_with(here))
+            self._told_of_calls(place, parts)
+            if self.sources.recipe is None:
+                return None
             self.facts = replace(
                 self.facts,
                 recipe_defines_reward=parts.reward,
                 recipe_workflows=parts.workflows,
                 recipe_agents=parts.agents,
             )
-            if parts.unseen:
-                self.unseen.append(f"recipe: {parts.unseen}")
+            if not parts.reward and self.job.spec.is_rl and defines(self.sources.recipe, "compute_score"):
+                message = "the recipe's `compute_score` is verl's name for a reward, and nothing here calls it"
+                fix = "Add `def reward(prompt, completions, prompt_ids, completion_ids, **row)` that calls it."
+                self.warnings.append((place, message, fix))
             if parts.seconds > SLOW_S:
                 message = f"importing the recipe takes {parts.seconds:.0f} s of processor time in every worker"
                 self.warnings.append(("spec.recipe.file", message, "Do slow work inside functions, not at import."))
             return parts
         return None
 
-    def _items(self) -> list[dict[str, Any]]:
-        """What the recipe's reward is asked of: rows of the first source that can be read here."""
+    def _told_of_calls(self, place: str, parts: RecipeParts) -> None:
+        """What the job's own code gave when it was called."""
+        if parts.given:
+            self.read_as.append(("reward", f"of {ASKED_ROWS} rows: " + "; ".join(parts.given)))
+        if (played := parts.episode).given:
+            self.read_as.append(("episode", f"with scripted answers it gives {'; '.join(played.given)}"))
+        if played.warning:
+            fix = "A model gives such answers, too: catch it, or return None."
+            self.warnings.append((place, played.warning, fix))
+        self.unseen += [f"recipe: {why}" for why in (parts.unseen, played.unseen) if why]
+
+    def _called_with(self, here: bool) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        """What the recipe's reward is asked of, and what an episode is played with: rows of the first source here."""
         for place, source in self.sources.dataset.named.items():
             if place.startswith("spec.dataset.train") and (source.jsonl or source.hugging_face) is not None:
                 named = source_from_spec(source, base_dir=Path("/"), recipe=None, split="train")
-                with suppress(ArealError, OSError):
-                    return reward_items(self.job, named, self.tokenizer)
-        return []
+                with suppress(ArealError, OSError):  # the look at the rows says what is wrong with them
+                    items = reward_items(self.job, named, self.tokenizer)
+                    folders = self.sources.tokenizer, self.sources.model
+                    plays = here and not self.faults and not _refused(self.job)
+                    return items, episode_item(self.job, named, *folders) if plays else None
+        return [], None
 
     def _model(self) -> None:
         job, model, tokenizer = self.job, self.sources.model, self.sources.tokenizer
@@ -313,6 +342,7 @@ class _FactReader:
         if model is self.model and any(place == "spec.model.path" for place, _ in self.faults):
             return
         with self._at("spec.model.path"):
+            refuse_untrainable(model.config, str(model.path))  # first: another engine doesn't mend it
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
                 try:
                     ModelConfig.of(model.config, model.path)
@@ -321,7 +351,6 @@ class _FactReader:
                         f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
                         fix="save the model again",
                     ) from None
-            refuse_untrainable(model.config, str(model.path))
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))
             self._weights("model", model)
@@ -371,6 +400,11 @@ class _FactReader:
             self.unseen.append(f"rollout.agent.command: whether workers' image has {program}")
         if python is not None:
             self.unseen.append(f"rollout: whether workers' image has {python}")
+
+
+def _refused(job: RLJob) -> bool:
+    """Whether rules refuse a job whatever its files hold."""
+    return any(finding.severity is Severity.ERROR for finding in check(job))
 
 
 def _common(columns: frozenset[str], before: frozenset[str] | None, number: str) -> frozenset[str] | None:

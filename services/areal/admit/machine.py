@@ -18,7 +18,9 @@ from areal.admit.memory.volume import HostFacts
 from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.observe.pod_limits import pod_memory_bytes
-from areal.plan import ResolvedJob, RoleHost
+from areal.plan import RoleHost
+from areal.plan.cluster_names import Role
+from areal.plan.resolved import Verifier
 from areal.plan.roles import role_instances
 from areal.plan.table import deal
 from areal.spec import Finding, RLJob, Severity
@@ -41,17 +43,19 @@ def host_facts(run_dir: Path) -> HostFacts:
     return HostFacts(pod_memory_bytes(), disk, shutil.disk_usage(disk).free, tuple(nvidia.Machine().devices()))
 
 
-def preflight(resolved: ResolvedJob) -> None:
-    """Raise the first thing that this machine lacks for `resolved`."""
+def preflight(job: RLJob, verifier: Verifier | None) -> None:
+    """Raise the first thing that this machine lacks for a run of `job`, whose answers `verifier` scores."""
     if sys.platform != "linux":
         raise ConfigError(
             f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
         )
-    here = RoleHost.here(needs_redis=resolved.endpoints.redis is not None)
-    if resolved.endpoints.redis is not None:
+    instances = role_instances(job, verifier)
+    needs_redis = any(instance.role is Role.REDIS for instance in instances)
+    here = RoleHost.here(needs_redis=needs_redis)
+    if needs_redis:
         check_redis(here.redis_server)
-    deal(resolved.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
-    check_packages(resolved)
+    deal(job.spec, instances, here.gpus)
+    check_packages(job, verifier)
 
 
 def check_redis(binary: str) -> None:
@@ -69,14 +73,14 @@ def check_redis(binary: str) -> None:
         )
 
 
-def check_packages(resolved: ResolvedJob) -> None:
+def check_packages(job: RLJob, verifier: Verifier | None) -> None:
     """Refuse when a package that a role imports is not installed."""
-    is_rl = resolved.spec.is_rl
+    is_rl = job.spec.is_rl
     needed = {name: extra for name, extra in _PACKAGES.items() if is_rl or extra == "trainer"}
-    engine = resolved.spec.generation.engine
+    engine = job.spec.generation.engine
     if is_rl and isinstance(engine, SglangEngine) and engine.python is None:
         needed["sglang"] = "sglang (a package of its own)"
-    if resolved.verifier == "math":
+    if verifier == "math":
         needed["math_verify"] = "reward"
     missing = {name: extra for name, extra in needed.items() if importlib.util.find_spec(name) is None}
     if missing:

@@ -2,8 +2,8 @@
 
 `python -m areal.admit.recipe_probe RECIPE SECONDS` prints one JSON line last, whatever the recipe itself prints. Its
 input is JSON: the job's `spec`, with which a recipe's `graph(ctx)` is made, matched and tried, and `items`, real rows
-with a right and a wrong answer, of which `reward` is asked. Only a graph loads what understands jobs: the process is in
-every check's time.
+with a right, a wrong and an empty answer, of which `reward` is asked, and `episode`, which the job's own workflow or
+agent plays. Only that and a graph load what understands jobs: the process is in every check's time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,20 @@ if TYPE_CHECKING:
 _CPU_LIMIT_S = 60  # a recipe that needs more would time workers out, too; waiting for a busy machine doesn't count
 _LIMIT_S = 600.0  # for one that sleeps, or waits for a network
 SLOW_S = 10.0
-_REWARD_S = 5.0  # for all items together; one that waits for a service is not looked at
+_LOOK_S = 0.25
+_COMPUTES_S = 10.0  # of processor time for one answer, or for some episodes
+_WAITS_S = 10.0  # for an answer whose reward waits for a service
+_EPISODES_WAIT_S = 60.0  # for an agent's command, too, which may have to wait for a processor
 _CLIENTS = ("aiohttp", "anthropic", "grpc", "httpcore", "httpx", "openai", "requests", "socket", "urllib", "urllib3")
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What came of the episodes: what to say of them, what is suspicious, and why they could not be played."""
+
+    given: Sequence[str] = ()
+    warning: str = ""
+    unseen: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,28 +58,34 @@ class RecipeParts:
     needs: frozenset[str] = frozenset()  # columns that `reward` can't do without
     seconds: float = 0.0  # of processor time to import it
     graph: Graph | None = None  # of the step, with stages of its own
+    given: tuple[str, ...] = ()  # by `reward` for right, wrong and empty answers
     unseen: str = ""  # why `reward` could not be asked
+    episode: DryRun = DryRun()
 
 
 def probe_recipe(
-    recipe: Path,
+    recipe: Path | None,
     cpu_limit_s: int = _CPU_LIMIT_S,
     *,
     spec: JobSpec | None = None,
     items: Sequence[Mapping[str, Any]] = (),
+    episode: Mapping[str, Any] | None = None,
 ) -> RecipeParts:
     """Import `recipe` elsewhere, in at most `cpu_limit_s` of processor time; raises what is wrong with it.
 
     With the job's `spec` also what is wrong with its `graph(ctx)`; with `items`, as a reward service is given them,
-    what is wrong with its `reward`.
+    what is wrong with its `reward`; with `episode`, a row and the directories of `tokenizer` and `model`, what is wrong
+    with its workflow or agent, which may be a command without a recipe.
     """
     told = json.dumps(
         {
             "spec": None if spec is None else spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
             "items": list(items),
-        }
+            "episode": episode,
+        },
+        default=str,
     )
-    answer = _answer_of("areal.admit.recipe_probe", recipe, [str(recipe), str(cpu_limit_s)], told, cpu_limit_s)
+    answer = _answer_of("areal.admit.recipe_probe", recipe, [str(recipe or ""), str(cpu_limit_s)], told, cpu_limit_s)
     return RecipeParts(
         answer["reward"],
         frozenset(answer["workflows"]),
@@ -74,7 +93,9 @@ def probe_recipe(
         frozenset(answer["needs"]),
         float(answer["seconds"]),
         _graph_of(answer["graph"]),
+        tuple(answer["given"]),
         answer["unseen"],
+        DryRun(**answer["episode"]),
     )
 
 
@@ -134,61 +155,112 @@ def main() -> None:
     began = time.process_time()
     told = json.loads(sys.stdin.read() or "{}")
     try:
-        recipe = load_recipe(Path(sys.argv[1]))
+        recipe = load_recipe(Path(sys.argv[1])) if sys.argv[1] else None
         seconds = time.process_time() - began
+        given, unseen = _asked(recipe, told)
         answer = {
             "kind": "",
-            "reward": recipe.reward is not None,
-            "workflows": sorted(recipe.workflows),
-            "agents": sorted(agents_of(recipe.module)),
-            "needs": sorted(needed_columns(recipe.reward)),
+            "reward": recipe is not None and recipe.reward is not None,
+            "workflows": sorted(recipe.workflows if recipe else ()),
+            "agents": sorted(agents_of(recipe.module) if recipe else ()),
+            "needs": sorted(needed_columns(recipe.reward if recipe else None)),
             "seconds": seconds,
             "graph": _graph(recipe, told.get("spec")),
-            "unseen": _asked(recipe, told),
+            "episode": asdict(_played(recipe, told)),
+            "given": given,
+            "unseen": unseen,
         }
     except ArealError as error:
         answer = {"kind": error.kind.value, "message": error.message, "fix": error.fix}
     print(f"\n{json.dumps(answer)}", flush=True)
 
 
-def _asked(recipe: Recipe, told: Mapping[str, Any]) -> str:
-    """Ask `reward` of the items. Raises DataError with the line where it fails or answers no finite number; answers
-    why it could not be asked here, or nothing."""
-    items = told.get("items")
-    if recipe.reward is None or not items:
-        return ""
-    from areal.reward.scorers.recipe import judge_of
+def _asked(recipe: Recipe | None, told: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Ask `reward` of the items: what it gave for which answers, and why it could not be asked here, or nothing.
 
-    def late(signum: int, frame: object) -> None:
-        raise TimeoutError
+    Raises DataError with the line where it fails or answers no finite number.
+    """
+    items = told.get("items")
+    if recipe is None or recipe.reward is None or not items:
+        return [], ""
+    from areal.reward.scorers.recipe import judge_of, line_of_fault
 
     judge = judge_of(recipe.reward, ((told.get("spec") or {}).get("reward") or {}).get("weights"))
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, _REWARD_S)
-    try:
-        for item in items:
-            if needed_columns(recipe.reward) - item["row"].keys():
-                continue  # the look at the rows says so
-            place = item.pop("place")
+    given: dict[str, list[float]] = {}
+    for item in items:
+        if needed_columns(recipe.reward) - item["row"].keys():
+            continue  # the look at the rows says so
+        place, kind = item.pop("place"), item.pop("kind")
+        with _bounded(_WAITS_S):
             said = judge(item)
-            if said[0] != "fault":
-                continue
-            _, message, fix, trace = said
-            if why := _away(trace):
-                return f"the recipe's reward: {why}"
-            lines = re.findall(rf'File "{re.escape(str(recipe.path))}", line (\d+)', trace)
-            where = f"{recipe.path}:{lines[-1]}: " if lines else f"{recipe.path}: "
-            raise DataError(f"{where}{message} (for {place}, answer {item['completion']!r:.60})", fix=fix)
+        if said[0] != "fault":
+            given.setdefault(kind, []).append(said[1])
+            continue
+        _, message, fix, trace = said
+        if why := away(trace):
+            return [], f"the recipe's reward: {why}"
+        line = line_of_fault(recipe.reward, trace)
+        raise DataError(f"{recipe.path}:{line}: {message} (for {place}, answer {item['completion']!r:.60})", fix=fix)
+    return [f"{kind} answers {', '.join(f'{score:g}' for score in scores)}" for kind, scores in given.items()], ""
+
+
+def _played(recipe: Recipe | None, told: Mapping[str, Any]) -> DryRun:
+    """Episodes of the job's own workflow or agent. Raises DataError when all fail."""
+    item = told.get("episode")
+    if item is None:
+        return DryRun()
+    from areal.admit.episode_probe import dry_run
+    from areal.reward.scorers.recipe import judge_of
+    from areal.spec.job import JobSpec
+
+    spec = JobSpec.model_validate(told["spec"])
+    weights = spec.reward.weights
+
+    def score(prompt: str, completion: str, row: Mapping[str, Any]) -> float:
+        if recipe is None or recipe.reward is None:
+            return float(completion == item["right"])
+        asked = {"prompt": prompt, "completion": completion, "prompt_ids": [0], "completion_ids": [0]}
+        said = judge_of(recipe.reward, weights)({**asked, "row": dict(row)})
+        if said[0] == "fault":
+            raise DataError(f"{said[1]}\n{said[3]}", fix=said[2])
+        return float(said[1])
+
+    with _bounded(_EPISODES_WAIT_S):
+        return dry_run(recipe, spec, item, score)
+
+
+@contextmanager
+def _bounded(waits_s: float) -> Iterator[None]:
+    """TimeoutError in code that computes, or waits, for too long. What a busy machine keeps it waiting for a processor
+    counts as neither, so that its verdict is the same at any load."""
+    began, computed, delayed = time.monotonic(), time.process_time(), _run_delay_s()
+
+    def look(signum: int, frame: object) -> None:
+        computes = time.process_time() - computed
+        if computes > _COMPUTES_S or time.monotonic() - began - computes - (_run_delay_s() - delayed) > waits_s:
+            raise TimeoutError
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    try:
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return ""
 
 
-def _away(trace: str) -> str:
+def _run_delay_s() -> float:
+    """Seconds that this thread was ready to run and had no processor; 0 where the kernel doesn't say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def away(trace: str) -> str:
     """What a reward needs that isn't here, by its traceback; nothing where it fails of itself."""
     kind = trace.strip().splitlines()[-1].split(":")[0] if trace.strip() else ""
     if kind == "TimeoutError":
-        return f"it took longer than {_REWARD_S:g} s, or waits for a service"
+        return "it computes for long, or waits for a service"
     if kind.split(".")[0] in _CLIENTS or kind in ("ConnectionError", "ConnectionRefusedError", "OSError"):
         return "it needs a service that doesn't answer here"
     if kind in ("ModuleNotFoundError", "ImportError"):
@@ -200,9 +272,9 @@ def _away(trace: str) -> str:
     )
 
 
-def _graph(recipe: Recipe, told: object) -> object:
+def _graph(recipe: Recipe | None, told: object) -> object:
     """The graph that a recipe makes for the job of this spec; None without either."""
-    if not told or recipe.graph is None:
+    if not told or recipe is None or recipe.graph is None:
         return None
     from areal.dataflow.own import json_of_graph, own_graph
     from areal.spec.job import JobSpec

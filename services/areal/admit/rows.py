@@ -24,6 +24,7 @@ from areal.errors import ArealError, DataError, by_kind
 from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
+from areal.spec.rollout import ENVIRONMENT
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, other_opening, sequences_of
 from areal.workflow.prompt import prompt_of
@@ -38,7 +39,7 @@ BAD_ROWS = "badrows.jsonl"
 _READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
 _FIRST_ROWS = 64
 _EXAMPLES = 2_000
-_ASKED_ROWS = 4  # of which a recipe's reward is asked
+ASKED_ROWS = 4  # of which a recipe's reward is asked
 _WRONG = "I don't know."
 _SPECIAL = 4  # tokens that a tokenizer may put around a text without a template
 
@@ -58,28 +59,43 @@ def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = (
 
 
 def reward_items(job: RLJob, source: Source, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
-    """Real rows of a job, each with its own expected answer and with a wrong one, as a reward service is given them.
+    """Real rows of a job, each with its expected answer, a wrong and an empty one, as a reward service is given them.
 
     None where no function of the recipe scores such rows, or where the source isn't on this machine.
     """
-    here = isinstance(source, JsonlSource) or (isinstance(source, HuggingFaceSource) and Path(source.path).is_file())
     scored = job.spec.is_rl and job.spec.reward.verifier is None and job.spec.rollout.workflow in _READS_PROMPT
-    if not here or not scored:
+    if not _on_disk(source) or not scored:
         return []
     items = []
-    for place, row, _ in itertools.islice(read_rows(source), _ASKED_ROWS):
+    for place, row, _ in itertools.islice(read_rows(source), ASKED_ROWS):
         if tokenizer is None:
             text, ids = str(prompt_row(row).messages[-1]["content"]), [0]
         else:
             prompt = prompt_of(row, tokenizer, chat_template=job.spec.rollout.chat_template)
             text, ids = prompt.text, prompt.ids.tolist()
         right = answer_text(column_of(row, job.spec.reward.answer_field))
-        for answer in (right, _WRONG):
+        for kind, answer in {"right": right, "wrong": _WRONG, "empty": ""}.items():
             if isinstance(answer, str):
                 said = [0] if tokenizer is None else tokenizer.encode(answer, special=False).tolist()
                 asked = {"prompt": text, "completion": answer, "prompt_ids": ids, "completion_ids": said}
-                items.append({**asked, "row": row, "place": place})
+                items.append({**asked, "row": row, "place": place, "kind": kind})
     return items
+
+
+def episode_item(job: RLJob, source: Source, tokenizer: Path | None, model: Path | None) -> dict[str, Any] | None:
+    """What an episode of a job's own workflow or agent is played with; None where it has none, or files are missing."""
+    spec = job.spec
+    own = spec.is_rl and spec.rollout.workflow not in (*_READS_PROMPT, ENVIRONMENT)
+    first = next(read_rows(source), None) if own and _on_disk(source) else None
+    if first is None or tokenizer is None or model is None:
+        return None
+    place, row, _ = first
+    right = answer_text(column_of(row, spec.reward.answer_field))
+    return {"row": row, "place": place, "right": right, "tokenizer": str(tokenizer), "model": str(model)}
+
+
+def _on_disk(source: Source) -> bool:
+    return isinstance(source, JsonlSource) or (isinstance(source, HuggingFaceSource) and Path(source.path).is_file())
 
 
 def prepare_datasets(resolved: ResolvedJob, recipe: Path | None, say: Say) -> None:

@@ -6,18 +6,20 @@ starts nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal.admit.facts import judged, read
-from areal.admit.machine import host_facts, unused
+from areal.admit.machine import host_facts, preflight, unused
 from areal.admit.memory import memory_of
 from areal.admit.memory.volume import caches_of
 from areal.admit.recipe_names import has_hooks
 from areal.admit.recipe_probe import can_try_hooks, probe_hooks
+from areal.admit.resolve import verifier_of
 from areal.admit.sources import Sources, sources_of
-from areal.errors import ArealError, InfraError
-from areal.spec import Finding, RLJob, Severity, refuse
+from areal.errors import ArealError, DataError, ExitCode, InfraError
+from areal.spec import Finding, RLJob, Severity, for_clusters_only, refuse
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,14 @@ class JobVerdict:
 
     @property
     def refused(self) -> bool:
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
+        return bool(_refusing(self.findings))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Code that `areal check` and a refused run end with."""
+        if self.faults:
+            return self.faults[0].exit_code
+        return ExitCode.CONFIG if self.refused else ExitCode.DONE
 
     def refuse(self, job_file: Path | str) -> None:
         """Raise what `areal check` calls an error: a file's fault as it is, else the job's."""
@@ -63,11 +72,16 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         of_teacher = known.teacher.config if known.teacher else None
         found, memory = memory_of(job, known.planned, of_teacher, parameters=known.facts.model_parameters, host=host)
         findings += found
+    faults = [error for _, error in known.faults]
+    if here and model_config is None and not for_clusters_only(job) and not _refusing(findings):
+        findings += _lacking(job, sources)
+        hooks = [] if _refusing(findings) else hook_findings(job, sources)
+        findings, faults = [*findings, *hooks], [_data_error(finding) for finding in hooks]
     findings.sort(key=lambda finding: finding.severity is not Severity.ERROR)
     unnamed = job.spec.reward.verifier is None
     return JobVerdict(
         tuple(findings),
-        tuple(error for _, error in known.faults),
+        tuple(faults),
         known.unseen,
         tuple(memory),
         known.read_as,
@@ -75,6 +89,15 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         unnamed and not (job.spec.recipe and known.facts.recipe_defines_reward is not False),
         unnamed and bool(known.facts.recipe_defines_reward),
     )
+
+
+def _lacking(job: RLJob, sources: Sources) -> list[Finding]:
+    """What this machine lacks for a run: GPUs, Redis, packages."""
+    try:
+        preflight(job, verifier_of(job, sources.recipe))
+    except ArealError as error:
+        return [Finding("machine", Severity.ERROR, "spec", error.message, error.fix, job.where("spec"))]
+    return []
 
 
 def hook_findings(job: RLJob, sources: Sources) -> list[Finding]:
@@ -89,14 +112,14 @@ def hook_findings(job: RLJob, sources: Sources) -> list[Finding]:
     return []
 
 
-def examined(job: RLJob, verdict: JobVerdict) -> list[Finding]:
-    """What only a check asks: a run asks it of all rows, and of the machine that it starts on.
+def examined(job: RLJob, verdict: JobVerdict) -> JobVerdict:
+    """The verdict with what a run asks behind it: of all rows then, of the first ones here, and of the sandbox.
 
     A job that names a platform means that platform's sandbox, not this machine's.
     """
     if verdict.faults:
-        return []
-    findings = hook_findings(job, verdict.sources)
+        return verdict
+    findings: list[Finding] = []
     if job.spec.runtime_ref is None and (job.spec.reward.verifier == "code" or job.spec.rollout.boxes.max_concurrent):
         from areal.admit.sandbox import sandbox_findings
 
@@ -104,8 +127,19 @@ def examined(job: RLJob, verdict: JobVerdict) -> list[Finding]:
             findings += sandbox_findings(job)
         except InfraError as error:
             findings.append(Finding("code-here", Severity.WARNING, "spec.reward.code", error.message, error.fix))
+    faults: tuple[ArealError, ...] = ()
     if job.spec.reward.verifier in ("code", "math"):
         from areal.admit.answers import row_findings
 
-        findings += row_findings(job, verdict.sources)
-    return findings
+        of_rows = row_findings(job, verdict.sources)
+        refused = verdict.refused or _refusing(findings)
+        findings, faults = [*findings, *of_rows], () if refused else tuple(map(_data_error, _refusing(of_rows)))
+    return replace(verdict, findings=(*verdict.findings, *findings), faults=faults)
+
+
+def _refusing(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+def _data_error(finding: Finding) -> DataError:
+    return DataError(f"{finding.where or finding.field}: {finding.message}", fix=finding.fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,16 +22,32 @@ def _read(job: str) -> Any:
     """The file's document, read once; what is none is refused before the command imports what understands jobs."""
     from areal.yaml_file.document import read_document
 
+    if job == "-":
+        return replace(read_document(Path("/dev/stdin")), path=Path("<stdin>"))  # its paths are those of a file here
     return read_document(Path(job))
 
 
-JobFile = Annotated[Any, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False, parser=_read)]
+def _runs(incomplete: str) -> list[str]:
+    """Run directories in `runs/`, or below what was typed so far."""
+    folder = Path(incomplete).parent if "/" in incomplete else Path("runs")
+    found = (str(place.parent) for place in folder.glob("*/resolved.json"))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+JobFile = Annotated[
+    Any, typer.Argument(metavar="JOB.yaml", help="The job file; - is standard input.", show_default=False, parser=_read)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields to override, for example algorithm.maxSteps=20."),
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")]
-RunOrJob = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or rljob/NAME for a job on a cluster.")]
+RunDir = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.", autocompletion=_runs)
+]
+RunOrJob = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run directory, or rljob/NAME for a job on a cluster.", autocompletion=_runs),
+]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The job's; the context's unless given.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")]
 KubeContext = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig; its current one.")]

@@ -30,13 +30,15 @@ from areal.yaml_file.document import Document
 def check_command(
     document: Document, overrides: Sequence[str], *, as_json: bool, model_config: Path | None = None
 ) -> int:
-    """Print findings and the explanation; the exit code is 64 when something refuses the job."""
+    """Print findings and the explanation; the exit code is that of a run that is refused for them."""
     job, job_file = job_from(document, overrides), document.path
     from areal.admit.verdict import admit, examined
 
-    verdict = admit(job, job_file.absolute().parent, Path("runs").absolute() / job.metadata.name, model_config)
-    findings = [*verdict.findings, *_elsewhere(job), *examined(job, verdict)]
-    refused = any(finding.severity is Severity.ERROR for finding in findings)
+    verdict = examined(
+        job, admit(job, job_file.absolute().parent, Path("runs").absolute() / job.metadata.name, model_config)
+    )
+    findings = [*verdict.findings, *_elsewhere(job)]
+    refused = verdict.refused
     if as_json:
         found = [asdict(finding) for finding in findings]
         print(
@@ -58,7 +60,7 @@ def check_command(
         _show(job, job_file, findings, explained, refused)
         for what in verdict.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
-    return int(ExitCode.CONFIG if refused else ExitCode.DONE)
+    return int(verdict.exit_code)
 
 
 def rewrite_command(document: Document) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from areal.cli.arguments import commands
+from areal.cli.arguments import AsJson, commands
 
 if TYPE_CHECKING:
     from areal.convert.draft import Draft
@@ -40,14 +41,20 @@ def convert(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where job.yaml and recipe.py go; ./NAME unless given.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Rows of the training set, for epochs in steps.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a configuration of AReaL, verl, TRL or OpenRLHF into a job file and a recipe."""
     from areal.convert.convert import convert as converted
-    from areal.convert.convert import write_draft
+    from areal.convert.convert import lists, write_draft
 
     draft = converted(file, framework.value if framework else None, given or (), rows)
     written = write_draft(draft, out or Path(draft.name))
-    _show(draft, written)
+    if as_json:
+        told = {title: [{"keys": keys, "said": said} for keys, said in rows] for title, rows in lists(draft)}
+        files = [str(path) for path in written]
+        print(json.dumps({**told, "decide": list(draft.decisions), "written": files}, indent=2))
+    else:
+        _show(draft, written)
 
 
 def _show(draft: Draft, written: list[Path]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -126,6 +127,7 @@ def prepare(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; into runs/<name>, for its run, unless given.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the indexed, digested snapshots of a job's datasets, and say what is in them."""
     from rich.console import Console
@@ -141,7 +143,8 @@ def prepare(
     sources = sources_of(made, base_dir, strict=True)
     required = required_columns(made, verifier_of(made, sources.recipe))
     root = out or RunLayout(Path("runs") / made.metadata.name).dataset
-    console = Console()
+    console = Console(stderr=as_json)
+    told: dict[str, dict[str, Any]] = {}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("split", "rows", "digest", "columns", "directory"):
         table.add_column(title)
@@ -156,8 +159,13 @@ def prepare(
             tokenizer = sources.tokenizer or root  # what `longPrompts: drop` needs is missing at a run's start as well
             drops = LongPrompts.of(made, split, tokenizer, sources.model)
             snapshot = prepare_split(source, root / split, split, sources.recipe, required, drops, show)
+        said = {"rows": len(snapshot), "leftOut": dict(snapshot.meta.left_out), "columns": snapshot.columns}
+        told[split] = {**said, "digest": snapshot.digest, "directory": str(root / split)}
         columns = ", ".join(f"{name} ({kind})" for name, kind in snapshot.columns.items())
         table.add_row(
             split, rows_in_words(snapshot).removesuffix(" rows"), snapshot.digest[:12], columns, str(root / split)
         )
-    console.print(table)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        console.print(table)

@@ -10,16 +10,17 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
 
 from areal import __version__
 from areal.cli.table import COMMANDS, HIDDEN, LoadedCommands
 from areal.distribution import command, missing_package, refuse_upstream
-from areal.errors import ArealError, ExitCode, of_machine
+from areal.errors import ArealError, BugError, ConfigError, ExitCode, of_machine
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
 
@@ -38,6 +39,23 @@ class _CommandGroup(TyperGroup):
         super().__init__(**attributes)
         self.commands = LoadedCommands(self.commands)  # type: ignore[assignment]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Under --json whatever goes wrong is one JSON object on standard output."""
+        if "--json" not in [*ctx._protected_args, *ctx.args]:
+            return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            raise typer.Exit(_json_error(error)) from error
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Names of commands, without an import of any; else options."""
+        lines = {name: line for name, (_, line) in COMMANDS.items() if name not in HIDDEN}
+        found = [CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)]
+        return found or super().shell_complete(ctx, incomplete)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows = [(name, line) for name, (_, line) in COMMANDS.items() if name not in HIDDEN]
         with formatter.section("Commands"):
@@ -48,7 +66,6 @@ app = typer.Typer(
     cls=_CommandGroup,
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -112,6 +129,19 @@ def _ours(error: Exception) -> ArealError | None:
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("areal"):
         return missing_package(error)
     return of_machine(error)
+
+
+def _json_error(error: Exception) -> int:
+    """Print an error for scripts; returns its exit code."""
+    told = _ours(error) or error
+    if (usage := getattr(told, "format_message", None)) is not None:  # the parser's
+        told = ConfigError(usage(), fix="see the command's --help")
+    elif not isinstance(told, ArealError):
+        told = BugError(f"{type(error).__name__}: {error}", fix="AREAL_TRACEBACK=1 shows where; please report it")
+    places = [asdict(problem) for problem in getattr(told, "problems", ())]
+    shown = {"ok": False, "code": int(told.exit_code), "kind": told.kind.value, "message": told.message}
+    print(json.dumps({**shown, "fix": told.fix, "places": places}, indent=2), flush=True)
+    return int(told.exit_code)
 
 
 def _refused(error: ArealError) -> int:

@@ -59,10 +59,11 @@ def status(
     existing(run)
     try:
         picture = inspect.look(run)
-    except ConfigError as error:
-        if outcome := inspect.ended(run):
-            raise ConfigError(f"{run} does not run; it ended: {outcome}", fix=error.fix) from error
-        raise
+    except ConfigError:
+        if (outcome := inspect.ended(run)) is None:
+            raise
+        print(json.dumps({"running": False, "ended": outcome}) if as_json else f"{run} has ended: {outcome}")
+        return
     if as_json:
         sys.stdout.buffer.write(inspect.as_json(picture) + b"\n")
     else:
@@ -222,6 +223,7 @@ def set_fields(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: KubeContext = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change live fields of a run or of a job on a cluster while it goes on; prints what is in force then."""
     if (name := job_name(run)) is not None:
@@ -230,7 +232,11 @@ def set_fields(
     from areal.local.inspect import HOT, set_hot
     from areal.spec.live import read_changes
 
-    for field, value in set_hot(existing(run), read_changes(changes, HOT)).items():
+    in_force = set_hot(existing(run), read_changes(changes, HOT))
+    if as_json:
+        print(json.dumps(in_force))
+        return
+    for field, value in in_force.items():
         print(f"{field}  {value}")
     print("they hold through restarts and --resume, until the job file is changed", flush=True)
 

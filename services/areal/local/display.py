@@ -1,6 +1,6 @@
 """Shows a run while it goes on: a live picture on a terminal, lines in a pipe. Owns when something is printed.
 
-Also watches for stalls: a run that says for a minute that it can't go on without help is ended, with its own words.
+Also watches for stalls: a run that says for some time that it can't go on without help is ended, with its own words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _EVERY_S = 1.0  # one picture; each costs a few milliseconds of the cores that t
 _LINE_STEPS = 10
 _LINE_S = 5.0
 _QUIET_S = 30.0  # a line at least this often, however little happens
-_STALL_S = 60.0  # patience with a stalled run: a refused version may be replaced by the next one
+_PATIENCE_S = 60.0  # with a stalled run: a refused version may be replaced by the next one
+_PATIENCE_WITH_DATA_S = 5.0  # what rows or the recipe are at fault for, time doesn't mend
 
 
 class LineSchedule:
@@ -98,6 +99,8 @@ class Display:
             self._stalled_since = None
         elif self._stalled_since is None:
             self._stalled_since = now
-        elif now - self._stalled_since >= _STALL_S:
-            self._on_stall(f"stalled for {_STALL_S:g} s: {live.stalled}", live.stalled_by)
+        elif now - self._stalled_since >= (
+            patience := _PATIENCE_WITH_DATA_S if live.stalled_by is Kind.DATA else _PATIENCE_S
+        ):
+            self._on_stall(f"stalled for {patience:g} s: {live.stalled}", live.stalled_by)
         return self.newest

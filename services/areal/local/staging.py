@@ -78,7 +78,7 @@ def stage(
         if aside is not None:
             take(run_dir)
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
-        preflight(resolved)
+        preflight(job, resolved.verifier)
         refuse(sandbox_findings(job), request.job_file)
         prepare_datasets(resolved, resolved.recipe_source, say)
         refuse(check(job, with_snapshots(resolved)), request.job_file)
@@ -115,7 +115,7 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
         if kept.read_bytes() != recipe.read_bytes():
             say(f"{recipe} has changed since this run was started; the run keeps its copy {kept}")
         recipe = None
-    preflight(resolved)
+    preflight(job, resolved.verifier)
     refuse(sandbox_findings(job), request.job_file)
     if not resolved.layout.dataset.exists():  # an existing snapshot is what the run's groups index: it stays
         prepare_datasets(resolved, kept if recipe is None else recipe, say)

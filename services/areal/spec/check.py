@@ -23,7 +23,7 @@ from areal.spec import (
     rules_trainings,
 )
 from areal.spec.job import RLJob
-from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from
+from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from, where_rows_come_from
 from areal.spec.locate import candidates, locate
 from areal.spec.rules import Facts, Finding, Rule, Severity
 
@@ -84,8 +84,10 @@ def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
             continue  # in the image that the runtime names
         tried = " and ".join(str(place) for place in candidates(path, base_dir))
         fix = f"Correct {field.removeprefix('spec.')}."
-        if field == "spec.model.path":
-            fix = where_models_come_from(path)
+        if field in ("spec.model.path", job.spec.teacher_field, "spec.reward.model.path"):
+            fix = where_models_come_from(path, field)
+        elif field.endswith(".jsonl"):
+            fix = where_rows_come_from(path, field)
         message = f"{path!r} is not there: tried {tried}"
         findings.append(Finding("file-missing", Severity.ERROR, field, message, fix, job.where(field)))
     return findings

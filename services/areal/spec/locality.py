@@ -14,6 +14,7 @@ from areal.spec.rules import Finding, Severity
 from areal.spec.sources import on_volume
 
 _FOLDERS = ("models", "model", "checkpoints", "weights", "runs", "data")  # of people's machines; no owners on the hub
+_OF_RUN = re.compile(r"(?:^|/)runs/([^/]+)/(?:model|exports/)")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*")
 
 
@@ -79,11 +80,32 @@ def download(name: str) -> str:
     return f"`hf download {name} --local-dir {place}`, and set model.path: {place}"
 
 
-def where_models_come_from(path: str) -> str:
-    """The fix for a model directory that isn't there."""
+def where_models_come_from(path: str, field: str = "spec.model.path") -> str:
+    """The fix for a model directory that isn't there: of another run, of the hub, a new one."""
+    named = field.removeprefix("spec.")
+    if (of_run := _OF_RUN.search(path)) is not None:
+        return f"The run {of_run[1]} makes it: {_command_of(of_run[1])}; or correct {named}."
+    if field != "spec.model.path":
+        return f"Correct {named}."
     if is_hub_name(path):
         return f"Write `model: {{uri: hf://{path}}}` for a model of the Hugging Face hub, or get it: {download(path)}."
     return f"Correct model.path, or make a small model there: `areal init-model --out {path}`."
+
+
+def where_rows_come_from(path: str, field: str) -> str:
+    """The fix for a file of rows that isn't there: the script of the examples that writes it, where there is one."""
+    named, folder = field.removeprefix("spec."), Path(path).parent
+    script = Path("examples") / f"{folder.name}_data.py"
+    return f"Make it: `python {script} {folder}`; or correct {named}." if script.is_file() else f"Correct {named}."
+
+
+def _command_of(run: str) -> str:
+    """The command that makes a run, by the job files here and among the examples."""
+    name = re.compile(rf"^metadata:\s*(\{{\s*)?name:\s*{re.escape(run)}\b", re.MULTILINE)
+    for file in [*Path().glob("*.yaml"), *Path("examples").glob("*.yaml")]:
+        if name.search(file.read_text(errors="replace")):
+            return f"`areal run {file}`"
+    return f"`areal run` of the job with metadata.name {run}"
 
 
 def for_clusters_only(job: RLJob) -> list[Finding]:

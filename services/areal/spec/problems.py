@@ -25,6 +25,16 @@ _EXPECTED = {
 }  # fmt: skip
 
 
+_FILES = "rows in such a file are `huggingFace: {path: FILE}`"
+_OTHER_NAMES = {  # of other frameworks, by what they are here
+    "csv": _FILES, "parquet": _FILES, "arrow": _FILES, "json": "`jsonl: FILE` has a JSON object a line",
+    "lr": "the learning rate is spec.optimizer.learningRate",
+    "epochs": "RL counts steps: spec.algorithm.maxSteps; a training on fixed rows has spec.training.epochs",
+    "numtrainepochs": "RL counts steps: spec.algorithm.maxSteps; a training on fixed rows has spec.training.epochs",
+    "numgenerations": "samples a prompt are spec.algorithm.groupSize",
+    "eta": "η is spec.algorithm.maxStaleness",
+}  # fmt: skip
+
 _LONGEST = 200  # characters of a value in a message
 _FEW = 8  # names that a message lists
 
@@ -101,6 +111,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 def unknown_field(name: str, block: type[BaseModel]) -> str:
     """The sentence for a field that a block doesn't have: the names that are close, or all where there are few."""
     allowed = list(fields_of(block))
+    if said := _OTHER_NAMES.get(name.lower().replace("_", "")):
+        return f"unknown field; {said}"
     if meant := _close(name, allowed):
         return f"unknown field; did you mean {' or '.join(meant)}?"
     if len(allowed) <= _FEW:

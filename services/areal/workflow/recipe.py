@@ -143,7 +143,12 @@ def _check_reward(reward: Callable[..., Any], file: Path) -> None:
     first = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
     if tuple(first[: len(REWARD_ARGUMENTS)]) != REWARD_ARGUMENTS or not takes_rest:
         shown = f"reward{inspect.signature(reward)}"
-        raise DataError(f"{place}: {shown} has the wrong arguments", fix=f"define `{_REWARD_SHAPE}`")
+        fix = f"define `{_REWARD_SHAPE}`"
+        if "completions" in first[:2] and "prompt_ids" not in first:
+            fix += "; TRL's takes and returns lists: `return theirs(prompts=[prompt], completions=[completions], …)[0]`"
+        if "solution_str" in first:
+            fix += "; of verl's: `return theirs(row['data_source'], completions, row['reward_model']['ground_truth'])`"
+        raise DataError(f"{place}: {shown} has the wrong arguments", fix=fix)
 
 
 def needed_columns(reward: Callable[..., Any] | None) -> frozenset[str]:

@@ -252,7 +252,10 @@ class Tokenizer:
         Messages are given in the shape that the template reads. Raises DataError when it has none or refuses these.
         """
         if self._template_text is None:
-            raise DataError("this tokenizer has no chat template", fix="set rollout.chatTemplate: false")
+            raise DataError(
+                "this tokenizer has no chat template",
+                fix="name one in model.chatTemplate, or give rows a text as their prompt",
+            )
         calls = any(message.get("tool_calls") for message in messages)
         shape = self._call_shape if calls else self._shape
         return self._rendered(shape.shaped(messages), generation_prompt, tools, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import areal
 import pytest
 from areal.errors import Kind
 from areal.ledger.values import TombstoneReason
@@ -117,6 +118,22 @@ def test_the_headline_of_a_detail_is_its_first_line_and_its_innermost_place() ->
     assert headline(TRACEBACK) == "KeyError: 'answer' (recipe.py:12)"
     assert headline("exception: \x1b[2J" + 1000 * "x") == " [2J" + 296 * "x", "what users raise reaches terminals"
     assert headline("2 samples in 60 s") == "2 samples in 60 s"
+
+
+def test_a_headline_names_the_row_and_the_users_line_not_ours() -> None:
+    ours = (
+        f'{TRACEBACK}\n  File "{areal.__file__.removesuffix("__init__.py")}rollout/worker/episode_engine.py", line 250'
+    )
+    assert headline(ours, "train.jsonl:7") == "train.jsonl:7: KeyError: 'answer' (recipe.py:12)"
+    told = "exception: the recipe's reward returned None (recipe.py:3)\n" + ours.partition("\n")[2]
+    assert headline(told) == "the recipe's reward returned None (recipe.py:3)"
+
+
+def test_a_run_that_only_fails_says_of_which_row() -> None:
+    bad = BadRows()
+    for number in range(8):
+        bad.ended(GroupVerdict(TombstoneReason.REJECTED, TRACEBACK), f"train.jsonl:{number}")
+    assert "the newest: train.jsonl:7: KeyError: 'answer' (recipe.py:12)" in bad.excess(0.25)
 
 
 def spoil(bench: Bench, every: int, groups: int) -> None:

@@ -6,9 +6,11 @@ not return.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import numbers
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +39,22 @@ def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
             fix="write `def reward(prompt, completions, prompt_ids, completion_ids, **row)` in it",
         )
 
-    return judge_of(reward, counted)
+    judge, name = judge_of(reward, counted), recipe.path.name
+
+    def placed(payload: dict[str, Any]) -> list[Any]:
+        said: list[Any] = judge(payload)
+        if said[0] == "fault":
+            said[1] += f" ({name}:{line_of_fault(reward, said[3])})"
+        return said
+
+    return placed
+
+
+def line_of_fault(reward: Callable[..., Any], trace: str) -> int:
+    """The line of the recipe that a traceback names last, or where `reward` begins."""
+    code = inspect.unwrap(reward).__code__
+    lines = re.findall(rf'File "{re.escape(code.co_filename)}", line (\d+)', trace)
+    return int(lines[-1]) if lines else code.co_firstlineno
 
 
 def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) -> Callable[[Any], Any]:

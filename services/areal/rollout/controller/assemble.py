@@ -124,7 +124,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         holds, said = asdict(settings)[name], asdict(parts.settings)[name]
         if holds != said:
             log.warning("%s is %s, as set during the run; the job file says %s", name, holds, said)
-    core = Controller(settings, rebuilt, time.monotonic())
+    core = Controller(settings, rebuilt, time.monotonic(), parts.rows.place)
     core.book.tally.ends.update(read_ends(parts.paths.kept))
     ends = EndsKeeper(parts.paths.kept, fence, core.book.tally)
     outlets = Outlets(

@@ -41,10 +41,18 @@ _TRIES_THERE = 3  # in a row at the worker that keeps what the tries drew; then 
 
 
 class Book:
-    """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds."""
+    """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds. `place`
+    tells where a group's row is, for people."""
 
-    def __init__(self, position: TrainCursor, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
+    def __init__(
+        self,
+        position: TrainCursor,
+        tombstones: Mapping[int, str],
+        emit: Callable[[Decision], None],
+        place: Callable[[int], str] = lambda group: "",
+    ) -> None:
         self._position = position
+        self._place = place
         self.ranks = GroupRanks(tombstones)
         self.tally = Tally()
         self.streak = Streak()
@@ -221,8 +229,9 @@ class Book:
             self.ranks_changed = True
             self.tally.tombstoned(now, reason, group)
             verdict = (group and group.verdict) or GroupVerdict(reason)
-            self.streak.ended(now, verdict)
-            self.bad_rows.ended(verdict)
+            where = self._place(index) if verdict.reason == TombstoneReason.REJECTED else ""
+            self.streak.ended(now, verdict, where)
+            self.bad_rows.ended(verdict, where)
         if group is not None:
             group.phase = GroupPhase.CLOSING
         self._emit(CloseGroup(self.epoch, index, reason))

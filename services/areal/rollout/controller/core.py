@@ -8,7 +8,7 @@ talks to Redis, and never gives credit for a tombstone before it was told that t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from areal.errors import ConfigError, Kind
@@ -81,12 +81,18 @@ class Rebuilt:
 
 
 class Controller:
-    """One job's rollout controller. `now` is a monotonic clock in seconds."""
+    """One job's rollout controller. `now` is a monotonic clock in seconds; `place` tells where a group's row is."""
 
-    def __init__(self, settings: ControllerSettings, rebuilt: Rebuilt, now: float) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        rebuilt: Rebuilt,
+        now: float,
+        place: Callable[[int], str] = lambda group: "",
+    ) -> None:
         self._out: list[Decision] = []
         self._position = TrainCursor(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
-        self.book = Book(self._position, rebuilt.tombstones, self._out.append)
+        self.book = Book(self._position, rebuilt.tombstones, self._out.append, place)
         self.crew = Crew()
         self.fleet = ServerFleet(rebuilt.served)
         self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)

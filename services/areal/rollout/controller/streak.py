@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
+from pathlib import Path
 
+import areal
 from areal.ledger.values import TombstoneReason
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
@@ -29,7 +31,9 @@ _ENDINGS = {
     TombstoneReason.POISON: "crashed the trainer",
     TombstoneReason.INFRA: "failed for want of infrastructure",
 }
-_FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NAMED = re.compile(r"\.py:\d+\)$")
+_OURS = str(Path(areal.__file__).parent)
 
 
 class Streak:
@@ -48,12 +52,12 @@ class Streak:
         self._ended.clear()
         self._failed = self._pauses = 0
 
-    def ended(self, now: float, verdict: GroupVerdict) -> None:
-        """A group ended untrained. One beyond the end of the run says nothing."""
+    def ended(self, now: float, verdict: GroupVerdict, place: str = "") -> None:
+        """A group ended untrained; `place` is its row's. One beyond the end of the run says nothing."""
         if verdict.reason == TombstoneReason.ENDED:
             return
         self._ended[verdict.reason] += 1
-        self._newest = headline(verdict.detail)
+        self._newest = headline(verdict.detail, place)
         if verdict.chosen:
             return
         self._failed += 1
@@ -101,11 +105,13 @@ class Streak:
         return f"{ended} groups in a row {how}: {self._newest}"
 
 
-def headline(detail: str) -> str:
-    """The first line of a tombstone's detail, with the place of its traceback's innermost frame."""
+def headline(detail: str, place: str = "") -> str:
+    """The first line of a tombstone's detail, with its row's place and the innermost frame that is the user's."""
     first = detail.partition("\n")[0].removeprefix("exception: ")[:_CHARACTERS]
-    frames = _FRAME.findall(detail)
-    words = f"{first} ({frames[-1][0]}:{frames[-1][1]})" if frames else first
+    frames = [] if _NAMED.search(first) else _FRAME.findall(detail)
+    users = [frame for frame in frames if not frame[0].startswith(_OURS)] or frames
+    words = f"{first} ({Path(users[-1][0]).name}:{users[-1][1]})" if users else first
+    words = f"{place}: {words}" if place else words
     return "".join(letter if letter.isprintable() else " " for letter in words)
 
 
@@ -126,10 +132,10 @@ class BadRows:
         """A group will be trained."""
         self._count(failed=False)
 
-    def ended(self, verdict: GroupVerdict) -> None:
-        """A group ended untrained."""
+    def ended(self, verdict: GroupVerdict, place: str = "") -> None:
+        """A group ended untrained; `place` is its row's."""
         if verdict.reason == TombstoneReason.REJECTED and not verdict.chosen:
-            self._newest = headline(verdict.detail)
+            self._newest = headline(verdict.detail, place)
             self._count(failed=True)
 
     def excess(self, limit: float) -> str:
