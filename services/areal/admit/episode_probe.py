@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import secrets
+import shutil
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode, RejectedError, check_episode
 from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
-from areal.workflow.recipe import Recipe
+from areal.workflow.recipe import Recipe, agents_of
 from areal.workflow.tokenizer import Tokenizer
 
 _MOST_CALLS = 64  # of one episode; a script never makes an agent's search end
@@ -210,9 +211,9 @@ def _workflow(recipe: Recipe | None, spec: JobSpec) -> RolloutWorkflow | None:
         except TypeError:
             return made()
     agent = rollout.agent or AgentBlock()
-    if agent.command is not None:
-        return AgentWorkflow(CommandAgent(agent.command).run)
-    if agent.python is not None or recipe is None:
+    if agent.command is not None:  # a rule names a program that isn't there, and an agent
+        return AgentWorkflow(CommandAgent(agent.command).run) if shutil.which(agent.command[0]) else None
+    if agent.python is not None or recipe is None or agent.run not in agents_of(recipe.module):
         return None
     return AgentWorkflow(agent_of(recipe.module, agent.run or ""))
 
