@@ -52,7 +52,9 @@ def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
 
 def line_of_fault(reward: Callable[..., Any], trace: str) -> int:
     """The line of the recipe that a traceback names last, or where `reward` begins."""
-    code = inspect.unwrap(reward).__code__
+    code = getattr(inspect.unwrap(reward), "__code__", None)
+    if code is None:
+        return 1
     lines = re.findall(rf'File "{re.escape(code.co_filename)}", line (\d+)', trace)
     return int(lines[-1]) if lines else code.co_firstlineno
 
