@@ -2,8 +2,8 @@
 
     areal run examples/agent_sdk.yaml
 
-Needs the quickstart's data and model (`make quickstart` makes both), and `tools/venv agent-clients`, which installs
-openai-agents into .cache/agent-clients. Workers load this file without the package: import it inside.
+Needs the quickstart's data and model, and openai-agents in .cache/agent-clients: the job file's first lines say how.
+Workers load this file without the package: import it inside.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 from areal.cli.main import app
 from areal.errors import ConfigError
-from areal.local.starter import KINDS, begin
+from areal.local.starter import KINDS, begin, copy_examples
 from areal.spec import load_job
 from areal_trainer.init_model import init_model
 from typer.testing import CliRunner
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(*words: str, cwd: Path) -> str:
@@ -60,3 +63,15 @@ def test_nothing_is_written_over_and_a_name_must_do_for_a_job(tmp_path):
     with pytest.raises(ConfigError, match="no name for a job"):
         begin("task", tmp_path / "123")
     assert isinstance(CliRunner().invoke(app, ["new", "toy", str(tmp_path / "x")]).exception, ConfigError)
+
+
+def test_copied_examples_say_nothing_that_only_a_checkout_can_follow(tmp_path):
+    jobs = copy_examples(tmp_path / "mine")
+    assert [job.name for job in jobs] == sorted(job.name for job in EXAMPLES.glob("*.yaml"))
+    for job in jobs:
+        text = job.read_text()
+        assert not re.search(r"^#     (make|tools/)", text, re.M), job
+        for named in re.findall(r"(?<!\S)((?:examples|requirements)/[\w.-]+\.\w+)", text):
+            assert (tmp_path / "mine" / named).is_file(), f"{job}: {named}"
+    with pytest.raises(ConfigError, match="there already"):
+        copy_examples(tmp_path / "mine")

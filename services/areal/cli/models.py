@@ -23,18 +23,28 @@ app = commands()
 
 @app.command(
     "new",
-    epilog="Examples:\n\n  areal new task sums\n\n  areal new environment game --model models/Qwen3-0.6B",
+    epilog="Examples:\n\n  areal new task sums\n\n  areal new environment game --model models/Qwen3-0.6B\n\n  "
+    "areal new examples areal-examples",
 )
 def new_project(
-    kind: Annotated[str, typer.Argument(metavar="task|reward|environment|agent", help="What is to be written.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="task|reward|environment|agent|examples", help="What is to be written.")
+    ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; its last part names the job.")],
     model: Annotated[str | None, typer.Option(help="A model of your own, instead of a small new one.")] = None,
 ) -> None:
-    """Begin a project: recipe, job, a test of the recipe, and a small task that trains as it is on two CPU cores."""
-    from areal.local.starter import KINDS, begin
+    """Begin a project: recipe, job, a test of the recipe, and a small task that trains as it is on two CPU cores.
 
+    `examples` copies every example with its recipe and its data script; they run from DIR.
+    """
+    from areal.local.starter import EXAMPLES, KINDS, begin, copy_examples
+
+    if kind == EXAMPLES:
+        print(*copy_examples(directory), sep="\n")
+        print(f"next: cd {directory}; each job's first lines say what to type")
+        return
     if kind not in KINDS:
-        raise ConfigError(f"there is no project {kind!r}", fix=f"name one of {', '.join(KINDS)}")
+        raise ConfigError(f"there is no project {kind!r}", fix=f"name one of {', '.join(KINDS)}, {EXAMPLES}")
     for file in begin(kind, directory, model):
         print(file)
     print(f"next: cd {directory}, and follow README.md")
