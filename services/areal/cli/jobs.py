@@ -119,6 +119,28 @@ def check(
 
 
 @app.command(
+    "try",
+    epilog="Examples:\n\n  areal try job.yaml\n\n  areal try job.yaml --row 7 --answer '42'\n\n  "
+    "areal try job.yaml model.path=runs/digits/model --json",
+)
+def try_row(
+    job: JobFile,
+    overrides: Overrides = None,
+    row: Annotated[int, typer.Option(min=1, help="Which training row; the first is 1.")] = 1,
+    answer: Annotated[
+        str | None, typer.Option(help="What is answered, at each turn; the job's model answers unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play one row: prompt, answer, reward and its parts, figures, times, or the line of the recipe where it fails."""
+    from areal.cli.trial import try_command
+    from areal.local.console import lossy_console
+
+    found = try_command(job, overrides or (), row=row, answer=answer, as_json=as_json, console=lossy_console())
+    raise typer.Exit(found)
+
+
+@app.command(
     epilog="Example:\n\n  areal prepare job.yaml --out data/prepared",
 )
 def prepare(

@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "new": ("areal.cli.models", "Begin a project of your own that trains as it is."),
     "study": ("areal.cli.jobs", "Run variants with several seeds, and rank them."),
     "check": ("areal.cli.jobs", "Validate a job file and explain it."),
+    "try": ("areal.cli.jobs", "Play one row through a job's workflow and reward."),
     "convert": ("areal.cli.convert", "Turn a configuration of AReaL, verl, TRL or OpenRLHF into a job."),
     "prepare": ("areal.cli.jobs", "Write the snapshots of a job's datasets."),
     "init-model": ("areal.cli.models", "Make a small model with random weights."),

@@ -28,7 +28,7 @@ from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, SessionRules, Sessions
 from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.resolved_algorithm import needs_scores
-from areal.spec.rollout import AgentBlock
+from areal.spec.rollout import AgentBlock, SamplingBlock
 from areal.v1 import common_pb2 as common
 from areal.values.generation import Sampling
 from areal.workflow.agent import AgentWorkflow, agent_of
@@ -137,10 +137,9 @@ async def run(ctx: RoleContext) -> int:
         await server.stop(0.5)
 
 
-def _settings(job: ResolvedJob) -> EpisodeSettings:
-    rollout = job.spec.rollout
-    wanted = rollout.sampling
-    sampling = Sampling(
+def sampling_of(wanted: SamplingBlock) -> Sampling:
+    """How a job's tokens are drawn."""
+    return Sampling(
         temperature=wanted.temperature,
         max_new_tokens=wanted.max_new_tokens,
         top_p=wanted.top_p,
@@ -149,6 +148,11 @@ def _settings(job: ResolvedJob) -> EpisodeSettings:
         stop=tuple(wanted.stop),
         stop_token_ids=tuple(wanted.stop_token_ids),
     )
+
+
+def _settings(job: ResolvedJob) -> EpisodeSettings:
+    rollout = job.spec.rollout
+    sampling = sampling_of(rollout.sampling)
     return EpisodeSettings(
         seed=job.spec.seed,
         sampling=sampling,
@@ -208,7 +212,7 @@ def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe |
         child = ChildInterpreter(target).start()
         return lambda: HostedWorkflow(child, rollout.max_turns)
     if workflow is not AgentWorkflow:
-        return lambda: _make(workflow, rollout.max_turns)
+        return lambda: instance_of(workflow, rollout.max_turns)
     agent = rollout.agent or AgentBlock()
     if agent.command is not None:
         command = CommandAgent(agent.command)
@@ -219,7 +223,7 @@ def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe |
     return lambda: AgentWorkflow(agent_of(recipe.module if recipe else None, agent.run or ""))
 
 
-def _make(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:
+def instance_of(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:
     """An instance of the user's class; its constructor may do without `max_turns`."""
     try:
         if "max_turns" in inspect.signature(workflow).parameters:

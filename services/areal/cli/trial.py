@@ -1,0 +1,269 @@
+"""`areal try`: one row through a job's workflow and reward, answered by a text or by the job's model; no role starts.
+
+The workflow runs in this process, so that a debugger reaches it; the reward in a process of its own, as in a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from areal.admit.sources import Sources, sources_of
+from areal.data.adapters import read_rows
+from areal.data.source import source_from_spec
+from areal.engine.served import served
+from areal.errors import ArealError, ConfigError, DataError, ExitCode, InfraError
+from areal.reward.verifier import Verifier
+from areal.reward.verifiers.custom import CustomVerifier
+from areal.reward.verifiers.exact import ExactVerifier
+from areal.reward.verifiers.math import MathVerifier
+from areal.rollout.worker.main import find_workflow, instance_of, sampling_of
+from areal.spec import RLJob
+from areal.spec.load import job_from
+from areal.spec.rollout import AGENT
+from areal.v1 import reward_pb2 as pb
+from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, TokenSpan, as_ids
+from areal.workflow.base import Prompt
+from areal.workflow.episode import check_episode
+from areal.workflow.prompt import prompt_of
+from areal.workflow.recipe import Recipe, load_recipe
+from areal.workflow.tokenizer import Tokenizer
+from areal.yaml_file.document import Document
+
+_ANSWER_S = 600.0  # a large model on a CPU
+_SHOWN = 2_000  # characters of a prompt or an answer
+
+AnswerSource = Callable[[Ids, Sampling], Awaitable[Sequence[int]]]
+"""The tokens that continue a prompt's."""
+
+
+@dataclass
+class Trial:
+    """What came of one row. Times in seconds; `where` is the user's file and line where it failed."""
+
+    row: str
+    turns: list[dict[str, str]] = field(default_factory=list)  # prompt and answer, as the model has them
+    reward: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    where: str = ""
+    fix: str = ""
+    traceback: str = ""
+
+
+class TrialEngine:
+    """See `areal.workflow.base.Engine`: for one episode, each answer by `reply`; `trial` gets what happens."""
+
+    def __init__(self, job: RLJob, tokenizer: Tokenizer, reply: AnswerSource, verifier: Verifier, trial: Trial) -> None:
+        self.tokenizer = tokenizer
+        self.sampling = sampling_of(job.spec.rollout.sampling)
+        self._rollout = job.spec.rollout
+        self._reply, self._verifier, self._trial = reply, verifier, trial
+
+    def prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """See `Engine.prompt`."""
+        return prompt_of(row, self.tokenizer, chat_template=self._rollout.chat_template)
+
+    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
+        """See `Engine.agenerate`."""
+        began, ids = time.perf_counter(), as_ids(request.input_ids)
+        sampling = request.sampling or self.sampling
+        room = min(sampling.max_new_tokens, self._rollout.max_sample_tokens - len(ids))
+        if room <= 0 and not self._trial.turns:
+            raise DataError(f"a prompt of {len(ids)} tokens leaves no room", fix="raise rollout.maxSampleTokens")
+        made = as_ids(list(await self._reply(ids, sampling))[: max(0, room)])
+        self._trial.turns.append({"prompt": self.tokenizer.decode(ids), "answer": self.tokenizer.decode(made)})
+        self._took("answers", began)
+        spans = (TokenSpan(0, len(made), "0.f1", "trial"),) if len(made) else ()
+        ended = len(made) and int(made[-1]) in self.tokenizer.eos_ids
+        return GenerationResult(made, np.full(len(made), -0.5, "<f4"), spans, "stop" if ended else "length")
+
+    async def score(
+        self,
+        *,
+        prompt: str,
+        completion: str,
+        prompt_ids: Sequence[int] | Ids,
+        completion_ids: Sequence[int] | Ids,
+        row: Mapping[str, Any],
+    ) -> float:
+        """See `Engine.score`. Raises DataError for a reward that fails, after it was written down."""
+        item = pb.ScoreItem(
+            prompt=prompt,
+            completion=completion,
+            prompt_ids=as_ids(prompt_ids).tobytes(),
+            completion_ids=as_ids(completion_ids).tobytes(),
+            row_json=orjson.dumps(dict(row)),
+        )
+        began = time.perf_counter()
+        (result,) = await self._verifier.score([item])
+        self._took("rewards", began)
+        if result.HasField("fault"):
+            self._trial.traceback = result.fault.traceback
+            raise DataError(result.fault.message, fix=result.fault.fix)
+        self._trial.parts = dict(result.verdict.figures)
+        return result.verdict.score if result.HasField("verdict") else result.score
+
+    def session(self) -> NoReturn:
+        """See `Engine.session`."""
+        raise ConfigError("a trial has no gateway for agents", fix="play the job: areal run JOB algorithm.maxSteps=1")
+
+    def box(self, **wanted: Any) -> NoReturn:
+        """See `Engine.box`."""
+        raise ConfigError("a trial has no sandbox", fix="play the job: areal run JOB algorithm.maxSteps=1")
+
+    def _took(self, what: str, began: float) -> None:
+        self._trial.seconds[what] = self._trial.seconds.get(what, 0.0) + time.perf_counter() - began
+
+
+def try_command(
+    document: Document, overrides: Sequence[str], *, row: int, answer: str | None, as_json: bool, console: Console
+) -> int:
+    """Play row `row`, the first is 1, and show what came of it; the exit code is 65 when the user's code fails."""
+    job = job_from(document, overrides)
+    sources = sources_of(job, document.path.absolute().parent)
+    if not job.spec.is_rl or job.spec.rollout.workflow == AGENT:
+        raise ConfigError(
+            "areal try plays rewards and workflows: this job has neither",
+            fix="look at an agent or a training on fixed rows by `areal check`, or a run with maxSteps=1",
+        )
+    with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
+        tokenizer = _tokenizer(job, sources)
+        reply = _model(job, sources, stack) if answer is None else _scripted(tokenizer, answer)
+        trial = asyncio.run(_play(job, sources, tokenizer, reply, row))
+    if as_json:
+        print(json.dumps(asdict(trial), indent=2))
+    else:
+        _show(trial, console)
+    return int(ExitCode.DATA if trial.error else ExitCode.DONE)
+
+
+def _tokenizer(job: RLJob, sources: Sources) -> Tokenizer:
+    if sources.tokenizer is None:
+        raise ConfigError(
+            "the job's tokenizer is not on this machine, and prompts are read with it",
+            fix="name one that is: model.path=DIRECTORY, or model.tokenizer=DIRECTORY",
+        )
+    return Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model, job=job.spec.model)
+
+
+def _scripted(tokenizer: Tokenizer, answer: str) -> AnswerSource:
+    async def reply(ids: Ids, sampling: Sampling) -> list[int]:
+        return [*tokenizer.encode(answer, special=False).tolist(), *sorted(tokenizer.eos_ids)[:1]]
+
+    return reply
+
+
+def _model(job: RLJob, sources: Sources, stack: contextlib.ExitStack) -> AnswerSource:
+    """Answers of the job's model, by the embedded engine in a process of its own."""
+    if sources.model is None:
+        raise ConfigError("the job's model is not on this machine", fix="give an answer: --answer TEXT")
+    address = stack.enter_context(served(str(sources.model)))
+
+    async def reply(ids: Ids, sampling: Sampling) -> list[int]:
+        body = {"model": "any", "prompt": ids.tolist(), "max_tokens": sampling.max_new_tokens, "return_token_ids": True}
+        drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        async with httpx.AsyncClient(base_url=address, timeout=_ANSWER_S) as client:
+            answered = await client.post("/v1/completions", json={**body, **drawn})
+        if answered.status_code != 200:
+            raise InfraError(f"the model does not answer: {answered.text[:300]}")
+        return list(answered.json()["choices"][0]["token_ids"])
+
+    return reply
+
+
+async def _play(job: RLJob, sources: Sources, tokenizer: Tokenizer, reply: AnswerSource, number: int) -> Trial:
+    """One episode of the row. The user's errors are in what is returned; raises what is wrong with the job."""
+    recipe = load_recipe(sources.recipe) if sources.recipe else None
+    place, row = _row(sources, number)
+    trial, verifier = Trial(place), _verifier(job, recipe)
+    workflow = instance_of(
+        find_workflow(job.spec.rollout.workflow, recipe.workflows if recipe else None), job.spec.rollout.max_turns
+    )
+    await verifier.start()
+    try:
+        engine = TrialEngine(job, tokenizer, reply, verifier, trial)
+        episode = await workflow.arun_episode(engine, row)
+        if episode is None:
+            trial.error = "the workflow rejected the row"
+            return trial
+        check_episode(episode, vocab_size=tokenizer.vocab_size)
+        trial.reward, trial.figures = episode.reward, dict(episode.figures)
+    except InfraError:
+        raise
+    except Exception as error:
+        trial.traceback = trial.traceback or "".join(traceback.format_exception(error))
+        trial.error = error.message if isinstance(error, ArealError) else f"{type(error).__name__}: {error}"
+        trial.fix = error.fix if isinstance(error, ArealError) else ""
+        lines = re.findall(rf'File "{re.escape(str(sources.recipe))}", line (\d+)', trial.traceback)
+        trial.where = f"{sources.recipe}:{lines[-1]}" if lines else ""
+    finally:
+        await verifier.stop()
+        await workflow.aclose()
+    return trial
+
+
+def _row(sources: Sources, number: int) -> tuple[str, dict[str, Any]]:
+    """The `number`-th row of the first training source, with its place for people."""
+    source = next(source for field, source in sources.dataset.named.items() if ".train" in field)
+    named = source_from_spec(source, base_dir=Path("/"), recipe=sources.recipe, split="train")
+    for place, row, _ in islice(read_rows(named), number - 1, None):
+        return place, row
+    raise ConfigError(f"the training rows end before row {number}", fix="name an earlier one: --row 1")
+
+
+def _verifier(job: RLJob, recipe: Recipe | None) -> Verifier:
+    """What scores; a workflow that scores itself asks none."""
+    reward = job.spec.reward
+    if reward.verifier == "math":
+        return MathVerifier(reward.answer_field, gold_rounds=reward.gold_rounds)
+    if reward.verifier in ("code", "model"):
+        raise ConfigError(
+            f"areal try has no verifier {reward.verifier!r}, which is a service",
+            fix="programs: `areal reward judge`; a reward model: a run with maxSteps=1",
+        )
+    if reward.verifier is None and recipe is not None and recipe.reward is not None:
+        return CustomVerifier(recipe.path, deadline_s=reward.deadline_seconds, weights=reward.weights)
+    return ExactVerifier(reward.answer_field)
+
+
+def _show(trial: Trial, console: Console) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("row", Text(trial.row))
+    for turn in trial.turns:
+        table.add_row("prompt", Text(repr(turn["prompt"][-_SHOWN:])))
+        table.add_row("answer", Text(repr(turn["answer"][:_SHOWN])))
+    if trial.reward is not None:
+        table.add_row("reward", Text(f"{trial.reward:g}"))
+    for what, named in (("parts", trial.parts), ("figures", trial.figures)):
+        if named:
+            table.add_row(what, Text(", ".join(f"{name} {value:g}" for name, value in named.items())))
+    table.add_row("time", Text(", ".join(f"{what} {took:.3f} s" for what, took in trial.seconds.items())))
+    if trial.error:
+        table.add_row("error", Text(f"{trial.where}: {trial.error}" if trial.where else trial.error, style="red"))
+        if trial.fix:
+            table.add_row("fix", Text(trial.fix))
+    console.print(table)
+    if trial.traceback and trial.error:
+        console.print(Text(trial.traceback.rstrip(), style="dim"), soft_wrap=True)
