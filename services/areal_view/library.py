@@ -224,14 +224,14 @@ class Run:
             limit: at most so many.
         """
         from areal_view.index.export import samples
-        from areal_view.pages.detail import prompt_and_answer
+        from areal_view.index.sample_text import texts_of
 
         found, expected = Table(), self._expected()
         with self.index() as index:
             for row in index.find(outcome=outcome, low=low, high=high, limit=limit):
                 for one in samples(index, [row]):
                     made = index.sample(row.place)
-                    prompt, text = prompt_and_answer(made) if made is not None else (b"", b"")
+                    prompt, text = texts_of(made) if made is not None else (b"", b"")
                     figures = _flat({"figures": one["verdict"]["figures"]})
                     texts = {"prompt": prompt.decode("utf-8", "replace"), "text": text.decode("utf-8", "replace")}
                     found.append({**texts, "answer": expected(row.group), **one, **figures})

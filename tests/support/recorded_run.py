@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,20 @@ def made_sample(group: int, index: int, *, seed: int = 0, version: int = 0, lett
         ],
         made_at=102.0,
     )
+
+
+def with_text(made: record.SampleRecord, question: str, answer: str) -> record.SampleRecord:
+    """The same sample, which says this: its tokens are words, and nothing but its answer is sampled."""
+    pieces = [[piece.encode() for piece in re.findall(r"\s*\S+|\s+$", text)] for text in (question, answer)]
+    start, tokens = len(pieces[0]), [*pieces[0], *pieces[1]]
+    (sequence,) = made.sample.sequences
+    sequence.token_ids = np.arange(len(tokens), dtype="<i4").tobytes()
+    sequence.logprobs = np.full(len(tokens), -0.5, "<f4").tobytes()
+    sequence.loss_mask = np.array([0] * start + [1] * len(pieces[1]), "u1").tobytes()
+    sequence.spans[0].start, sequence.spans[0].end = start, len(tokens)
+    made.texts[0].text = b"".join(tokens)
+    made.texts[0].token_ends = np.cumsum([len(piece) for piece in tokens], dtype="<u4").tobytes()
+    return made
 
 
 def sample_frame(made: record.SampleRecord) -> bytes:

@@ -39,6 +39,7 @@ class SampleRecord(_message.Message):
     MOMENTS_FIELD_NUMBER: _builtins.int
     MADE_AT_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
     xxh3: _builtins.int
     """of the stored sample: equal to the trainer's evidence when this very sample was trained"""
     evaluation_id: _builtins.str
@@ -52,6 +53,8 @@ class SampleRecord(_message.Message):
     """unix seconds"""
     note: _builtins.str
     """what its workflow says of it: of an agent's command, the end of its output"""
+    expected: _builtins.str
+    """the expected answer of its dataset row, cut; empty where the row has none"""
     @_builtins.property
     def sample(self) -> _common_pb2.Sample:
         """as the ledger holds it; of a failure only the key and the worker"""
@@ -78,10 +81,11 @@ class SampleRecord(_message.Message):
         moments: _abc.Iterable[Global___Moment] | None = ...,
         made_at: _builtins.float = ...,
         note: _builtins.str = ...,
+        expected: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "made_at", b"made_at", "moments", b"moments", "newest_version", b"newest_version", "note", b"note", "outcome", b"outcome", "reward", b"reward", "sample", b"sample", "texts", b"texts", "xxh3", b"xxh3"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "expected", b"expected", "fault", b"fault", "made_at", b"made_at", "moments", b"moments", "newest_version", b"newest_version", "note", b"note", "outcome", b"outcome", "reward", b"reward", "sample", b"sample", "texts", b"texts", "xxh3", b"xxh3"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,6 +42,7 @@ def _sample(row: SampleRow, made: record.SampleRecord) -> dict[str, Any]:
         "madeAt": made.made_at,
         "xxh3": f"{made.xxh3:016x}",
         "note": made.note,
+        "expected": made.expected,
         "verdict": {
             "score": verdict.score,
             "status": verdict.status,

@@ -69,7 +69,7 @@ def _schema(pa: Any) -> Any:
     return pa.schema([
         ("group", pa.uint64()), ("index", pa.uint32()), ("attempt", pa.uint32()), ("evaluation", text),
         ("outcome", text), ("reward", figure), ("worker", text), ("madeAt", figure), ("xxh3", text),
-        ("note", text),
+        ("note", text), ("expected", text),
         ("verdict", verdict), ("fault", pa.struct([("message", text), ("traceback", text)])),
         ("sequences", pa.list_(sequence)),
     ])  # fmt: skip

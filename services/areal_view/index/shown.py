@@ -24,11 +24,14 @@ codecs.register_error("areal.hex", _as_hex)
 def visible(text: bytes | str) -> str:
     """The text with everything in it visible; line ends and tabs stay."""
     whole = text.decode("utf-8", "areal.hex") if isinstance(text, bytes) else text
-    return "".join(_letter(letter) for letter in whole.translate(_SYMBOLS))
+    odd = {} if whole.isascii() else {ord(letter): _number(letter) for letter in set(whole) if _hides(letter)}
+    return whole.translate(_SYMBOLS | odd)
 
 
-def _letter(letter: str) -> str:
-    """Format characters, which turn or hide what is around them, by their number."""
-    if letter.isascii() or unicodedata.category(letter) not in ("Cf", "Co", "Cn", "Cs"):
-        return letter
+def _hides(letter: str) -> bool:
+    """Whether it is a format character, which turns or hides what is around it."""
+    return not letter.isascii() and unicodedata.category(letter) in ("Cf", "Co", "Cn", "Cs")
+
+
+def _number(letter: str) -> str:
     return f"\u27e8U+{ord(letter):04X}\u27e9"

@@ -6,10 +6,9 @@ Owns rendering and the stream of changes. Reads on threads; writes nothing.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -25,8 +24,7 @@ from starlette.types import ASGIApp
 
 from areal_view.index import export
 from areal_view.index.forms import FORMS, written
-from areal_view.index.record_index import SampleRow
-from areal_view.pages import comparison, detail, overview
+from areal_view.pages import comparison, detail, overview, reading
 from areal_view.pages.access import PageAccess
 from areal_view.pages.curves import BANDS, CurveOptions, chosen_charts, curve, usual_charts
 from areal_view.pages.rendering import STATIC, environment
@@ -34,6 +32,8 @@ from areal_view.pages.runs import Runs, ShownRun
 from areal_view.pages.slow import time_page
 
 _LOOK_S = 2.0  # between two looks at the files of a run that a page follows
+_NOT_YET = 202  # of what may be in the part of a recording that is not indexed yet
+_LOOK_AGAIN = "2"  # seconds
 _OTHERS = 20  # runs that one can be compared with
 _LARGEST = 2**63 - 1
 
@@ -113,13 +113,22 @@ class ViewHandlers:
     def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
             run = self._run(request)
-            return self._answer(request, template, _there(page(run, request)), run)
+            value = _read(page, run, request)
+            if value is None and (progress := run.progress) is not None and not progress.listed:
+                answer = self._answer(request, "pending.html", progress, run)
+                answer.status_code, answer.headers["refresh"] = _NOT_YET, _LOOK_AGAIN
+                return answer
+            return self._answer(request, template, _there(value), run)
 
         return handler
 
     def _json(self, page: Page) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
-            return _as_json(_there(page(self._run(request), request)))
+            run = self._run(request)
+            value = _read(page, run, request)
+            if value is None and (progress := run.progress) is not None and not progress.listed:
+                return Response(orjson.dumps(progress), _NOT_YET, media_type="application/json")
+            return _as_json(_there(value))
 
         return handler
 
@@ -131,7 +140,7 @@ class ViewHandlers:
         run, form = self._run(request), request.path_params["form"]
         if form not in FORMS:
             raise HTTPException(404)
-        found = _find(run, request, export.MOST)
+        found = _read(_found, run, request)
         headers = {"content-disposition": f'attachment; filename="{quote(run.name)}.{form}"'}
         try:
             chunks = written(form, run.index, found, run.name)
@@ -153,7 +162,7 @@ class ViewHandlers:
             query=dict(request.query_params),
             pairs=request.query_params.multi_items(),
             supervised=run is not None and run.is_supervised,
-            behind=run.behind if run else 0,
+            progress=run.progress if run else None,
             others=[one.name for one in self._runs.all() if run and one is not run][:_OTHERS],
         )
         return HTMLResponse(text)
@@ -182,10 +191,19 @@ async def changes(run: ShownRun, gone: Callable[[], Any], every_s: float = _LOOK
         await asyncio.sleep(every_s)
 
 
+def _read(page: Page, run: ShownRun, request: Request) -> Any:
+    """The values of a page; parameters that make no sense are the visitor's fault."""
+    try:
+        return page(run, request)
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
+
+
 def _step(run: ShownRun, request: Request) -> Any:
-    low, high = _number(request, "low"), _number(request, "high")
+    asked = request.query_params
+    low, high = (reading.number_of(asked, name) for name in ("low", "high"))
     chosen = (low, high) if low is not None and high is not None else None
-    return detail.step_page(run.index, _int(request, "step"), chosen)
+    return detail.step_page(run.index, _int(request, "step"), chosen, max(1, int(asked.get("page") or 1)))
 
 
 def _group(run: ShownRun, request: Request) -> Any:
@@ -201,19 +219,17 @@ def _tokens(run: ShownRun, request: Request) -> Any:
 
 
 def _search(run: ShownRun, request: Request) -> Any:
-    return _find(run, request, 200)
+    return reading.sample_list(run, request.query_params)
 
 
-def _find(run: ShownRun, request: Request, limit: int) -> list[SampleRow]:
-    outcome = request.query_params.get("outcome") or None
+def _found(run: ShownRun, request: Request) -> Any:
     index = run.index
-    if outcome is not None and outcome not in index.outcomes():
-        raise HTTPException(404, f"no episode ended as {outcome}")
-    return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"), limit=limit)
+    return index.listed(reading.query_of(request.query_params, list(index.figures())), export.MOST)
 
 
 def _evaluation(run: ShownRun, request: Request) -> Any:
-    return run.index.evaluated(request.path_params["name"]) or None
+    found = reading.sample_list(run, request.query_params, request.path_params["name"])
+    return found if found.total else None
 
 
 def _evaluated(run: ShownRun, request: Request) -> Any:
@@ -225,7 +241,9 @@ def _evaluated(run: ShownRun, request: Request) -> Any:
 
 def _overview(run: ShownRun, request: Request) -> Any:
     wanted, text, options = _wanted(request)
-    return overview.page_of(run, chosen_charts([run], usual_charts(run), wanted, text, options))
+    parts = reading.trends_of(run)
+    found = overview.page_of(run, chosen_charts([run], usual_charts(run), wanted, text, options))
+    return replace(found, parts=parts, conflicts=reading.conflicts_of(parts))
 
 
 def _curve(run: ShownRun, request: Request) -> Any:
@@ -238,7 +256,10 @@ def _wanted(request: Request) -> tuple[list[str], str, CurveOptions]:
 
 
 def _curve_options(request: Request) -> CurveOptions:
-    smooth, first, last = (_number(request, name) for name in ("smooth", "from", "to"))
+    try:
+        smooth, first, last = (reading.number_of(request.query_params, name) for name in ("smooth", "from", "to"))
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
     if not 0.0 <= (smooth or 0.0) < 1.0:
         raise HTTPException(400, "smooth is no number from 0 to below 1")
     band = next((one for one in BANDS if one == request.query_params.get("band")), BANDS[0])
@@ -250,17 +271,6 @@ def _int(request: Request, name: str) -> int:
     value = int(request.path_params[name])
     if value > _LARGEST:
         raise HTTPException(404)
-    return value
-
-
-def _number(request: Request, name: str) -> float | None:
-    text = request.query_params.get(name)
-    try:
-        value = float(text) if text else None
-    except ValueError as error:
-        raise HTTPException(400, f"{name} is no number") from error
-    if value is not None and math.isnan(value):
-        raise HTTPException(400, f"{name} is no number")
     return value
 
 

@@ -18,9 +18,12 @@ from areal.values.policy import version_of
 from numpy.typing import NDArray
 
 from areal_view.index.record_index import RecordedGroup, RecordIndex, RecordPlace, SampleRow
+from areal_view.index.sample_text import shortened, texts_of
 from areal_view.index.shown import visible
+from areal_view.pages.reading import PAGE, SampleLine, line_of
 
 BINS = 20
+_LETTERS = 4_000  # of a text of a group's page; a sample's page has all
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class StepPage:
     seconds: Sequence[tuple[str, float, float]]  # phase, seconds, share
     groups: Sequence[RecordedGroup]
     bins: Sequence[Bin]
-    samples: Sequence[TrainedSample]  # of the chosen bin; else those that are worth a look
+    samples: Sequence[TrainedSample]  # of the chosen bin, a page of them; else those that are worth a look
+    lines: Sequence[SampleLine | None]  # what they say; None where it is not recorded
+    pages: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class GroupPage:
 
     group: int
     trained: RecordedGroup | None
+    expected: str
     answers: Sequence[GroupSample]
 
 
@@ -124,6 +130,7 @@ class SamplePage:
     sequences: Sequence[SequencePage]
     moments: Sequence[tuple[str, int, float, float]]  # what, turn, began after the first, seconds
     note: str
+    expected: str
     verdict: Sequence[tuple[str, str]]
     fault: Sequence[tuple[str, str]]
     lineage: Sequence[tuple[str, str, int, int]]  # policy, server, tokens, step that made the policy
@@ -140,8 +147,10 @@ def trained_samples(told: record.StepRecord) -> list[TrainedSample]:
     return [TrainedSample(*row) for row in zip(*(column.tolist() for column in columns), strict=False)]
 
 
-def step_page(index: RecordIndex, step: int, chosen: tuple[float, float] | None = None) -> StepPage | None:
-    """A step; `chosen`: only samples with rewards from one to the other, both included."""
+def step_page(
+    index: RecordIndex, step: int, chosen: tuple[float, float] | None = None, number: int = 1
+) -> StepPage | None:
+    """A step; `chosen`: only samples with rewards from one to the other, both included, of them page `number`."""
     told = index.step(step)
     if told is None:
         return None
@@ -152,8 +161,17 @@ def step_page(index: RecordIndex, step: int, chosen: tuple[float, float] | None 
         listed = [sample for sample in samples if chosen[0] <= sample.reward <= chosen[1]]
     else:
         listed = _worth_a_look(samples)
-    bins = histogram([sample.reward for sample in samples])
-    return StepPage(step, told.fence, phases, index.groups(step), bins, listed)
+    bins, pages = histogram([sample.reward for sample in samples]), -(-len(listed) // PAGE)
+    listed = listed[(number - 1) * PAGE : number * PAGE]
+    return StepPage(step, told.fence, phases, index.groups(step), bins, listed, _lines(index, listed), pages)
+
+
+def _lines(index: RecordIndex, samples: Sequence[TrainedSample]) -> list[SampleLine | None]:
+    """What the samples of a step say."""
+    facts = {(sample.group, sample.index): sample for sample in samples}
+    rows = [row for group in dict.fromkeys(sample.group for sample in samples) for row in index.samples(group)]
+    newest = _newest(index, [row for row in rows if (row.group, row.index) in facts], facts)
+    return [line_of(made, row) if row else None for row, made in (newest.get(key, (None, None)) for key in facts)]
 
 
 def _worth_a_look(samples: Sequence[TrainedSample]) -> list[TrainedSample]:
@@ -185,7 +203,7 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
         return None
     facts = _trained_of(index, trained)
     newest = _newest(index, rows, facts)
-    texts = {key: prompt_and_answer(made) for key, (_, made) in newest.items()}
+    texts = {key: texts_of(made) for key, (_, made) in newest.items()}
     answers = [answer for _, answer in texts.values() if answer]
     same = _common(answers) if len(answers) > 1 else b""
     found = []
@@ -193,14 +211,16 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
         prompt, answer = texts[key]
         fact = facts.get(key)
         begins = same if answer.startswith(same) else b""
+        rest = answer[len(begins) :]
         verdict = " · ".join([*(text for _, text in _words(made)), *(f"{n} {value}" for n, value in _figures(made))])
         found.append(
             GroupSample(
-                row, visible(prompt), visible(begins), visible(answer[len(begins) :]), verdict, fact,
+                row, shortened(prompt, _LETTERS), shortened(begins, _LETTERS), shortened(rest, _LETTERS), verdict, fact,
                 fact is not None and fact.xxh3 == made.xxh3, visible(made.fault.message),
             )
         )  # fmt: skip
-    return GroupPage(group, trained, found)
+    expected = next((made.expected for _, made in newest.values() if made.expected), "")
+    return GroupPage(group, trained, visible(expected), found)
 
 
 def sample_page(index: RecordIndex, group: int, number: int) -> SamplePage | None:
@@ -254,6 +274,7 @@ def _page(
         [_sequence(made, place) for place in range(len(made.sample.sequences))],
         [(m.what, m.turn, m.began - began, m.ended - m.began) for m in made.moments],
         visible(made.note),
+        visible(made.expected),
         [*_words(made), *_figures(made)],
         [(name, visible(text)) for name, text in
          (("message", fault.message), ("fix", fault.fix), ("traceback", fault.traceback)) if text],
@@ -386,15 +407,6 @@ def _newest(
         if kept is None or fact is None or kept[1].xxh3 != fact.xxh3:
             found[key] = (row, made)
     return found
-
-
-def prompt_and_answer(made: record.SampleRecord) -> tuple[bytes, bytes]:
-    """The first sequence, cut where sampling began."""
-    if not made.sample.sequences:
-        return b"", b""
-    pieces = pieces_of(made, 0)
-    start = min((span.start for span in made.sample.sequences[0].spans), default=len(pieces))
-    return b"".join(pieces[:start]), b"".join(pieces[start:])
 
 
 def _common(texts: Sequence[bytes]) -> bytes:

@@ -177,7 +177,7 @@ class JobList:
             told = value if isinstance(value, dict) else asdict(value)
             return Response(orjson.dumps(told, default=str), status, media_type="application/json")
         text = self._templates.get_template(template).render(
-            page=value, run="", path=request.url.path, query=dict(request.query_params), behind=0
+            page=value, run="", path=request.url.path, query=dict(request.query_params), progress=None
         )
         return HTMLResponse(text, status)
 

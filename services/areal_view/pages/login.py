@@ -115,7 +115,7 @@ class PageLogin:
         return answer
 
     def _ask(self, status: int, refusal: str) -> Response:
-        text = self._page.render(run="", path=_PATH, query={}, behind=0, door=self._door, refusal=refusal)
+        text = self._page.render(run="", path=_PATH, query={}, progress=None, door=self._door, refusal=refusal)
         return HTMLResponse(text, status)
 
 

@@ -13,6 +13,7 @@ from areal.record.run_rows import evaluation_figures
 
 from areal_view.index.record_index import RecordIndex
 from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts
+from areal_view.pages.reading import PartConflict, PartTrend
 from areal_view.pages.runs import ShownRun
 from areal_view.why.causes import Diagnosis, why
 
@@ -79,6 +80,8 @@ class RunPage:
     steps: Sequence[Mapping[str, Any]]  # the newest rows of metrics
     columns: Sequence[StepColumn]  # of them, those that have a value
     choice: ChartChoice
+    parts: Sequence[PartTrend] = ()
+    conflicts: Sequence[PartConflict] = ()
 
 
 @dataclass(frozen=True)

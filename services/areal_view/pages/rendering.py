@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlencode
 
 import jinja2
 
@@ -28,6 +30,7 @@ def environment() -> jinja2.Environment:
     made.filters["age"] = age
     made.filters["day"] = lambda at: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
     made.globals["spark"] = spark
+    made.globals["link"] = link
     made.globals["linked"] = True
     return made
 
@@ -38,6 +41,11 @@ def age(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{int(seconds // length)}{unit}"
     return f"{max(0, int(seconds))}s"
+
+
+def link(query: Mapping[str, str], changes: Mapping[str, str]) -> str:
+    """The query part of an address, with some parameters changed; those that are empty are left out."""
+    return "?" + urlencode({name: value for name, value in {**query, **changes}.items() if value})
 
 
 def spark(values: list[float], width: int = 120, height: int = 24) -> str:

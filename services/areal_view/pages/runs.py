@@ -20,15 +20,16 @@ from areal.observe.live import Live, read_live
 from areal.plan.layout import RunLayout
 from areal.record.run_rows import JsonLines, step_figures
 
-from areal_view.index.record_index import RecordIndex
+from areal_view.index.record_index import IndexProgress, RecordIndex
 
 
 class ShownRun:
-    """One run. Safe from any thread."""
+    """One run. Safe from any thread. `texts`: its recording is indexed for lists and searches, too."""
 
-    def __init__(self, name: str, root: Path, cache: Path, study: str = "") -> None:
+    def __init__(self, name: str, root: Path, cache: Path, study: str = "", *, texts: bool = False) -> None:
         self.name = name
         self.study = study  # name of the directory of runs that are variants of one job; empty outside of one
+        self._texts = texts
         self.layout = RunLayout(root)
         self._lock = threading.Lock()
         self._metrics = JsonLines(self.layout.metrics)
@@ -46,14 +47,19 @@ class ShownRun:
         """The recording, with all that was written by now."""
         with self._lock:
             if self._index is None:
-                self._index = RecordIndex(self._index_file, [self.layout.trajectories, self.layout.recording])
+                places = [self.layout.trajectories, self.layout.recording]
+                self._index = RecordIndex(self._index_file, places, texts=self._texts)
         return self._index.refresh()
 
     @property
     def behind(self) -> int:
         """Bytes of its recording that are not indexed yet."""
-        with self._lock:
-            return self._index.behind if self._index is not None else 0
+        return self._index.behind if self._index is not None else 0
+
+    @property
+    def progress(self) -> IndexProgress | None:
+        """How much of its recording is indexed; None before its first look."""
+        return self._index.progress if self._index is not None else None
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Rows of metrics by step; of a step trained again the newest."""
@@ -148,7 +154,7 @@ class Runs:
                 if root not in self._known:
                     name = next(n for n in _names(self._name or base) if n not in taken)
                     taken.add(name)
-                    self._known[root] = ShownRun(name, root, self._cache, study)
+                    self._known[root] = ShownRun(name, root, self._cache, study, texts=True)
             gone = [root for root in self._known if not (root / "resolved.json").is_file()]
             for root in gone:
                 self._known.pop(root).close()

@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import orjson
 from areal.errors import ArealError
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.spec import explain
-from areal.v1 import record_pb2 as record
 from markupsafe import Markup
 
 from areal_view.index.record_index import RecordIndex
+from areal_view.index.sample_text import texts_of
 from areal_view.index.shown import visible
 from areal_view.pages import overview
 from areal_view.pages.curves import curve
@@ -55,7 +54,11 @@ def last_answers(index: RecordIndex, step: int) -> list[ShownSample]:
     rows = [row for one in index.groups(step)[: 4 * _MOST] for row in index.samples(one.group)]
     chosen = spread(sorted(rows, key=lambda row: row.reward), _MOST)
     found = [(row, index.sample(row.place)) for row in chosen]
-    return [ShownSample(row.group, row.index, row.reward, *_texts(made)) for row, made in found if made is not None]
+    return [
+        ShownSample(row.group, row.index, row.reward, *(_short(visible(text)) for text in texts_of(made)))
+        for row, made in found
+        if made is not None
+    ]
 
 
 def spread(values: Sequence[Item], most: int) -> list[Item]:
@@ -63,16 +66,6 @@ def spread(values: Sequence[Item], most: int) -> list[Item]:
     if len(values) <= most:
         return list(values)
     return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
-
-
-def _texts(made: record.SampleRecord) -> tuple[str, str]:
-    """Prompt and answer of the first sequence."""
-    if not made.texts or not made.sample.sequences:
-        return "", ""
-    whole, ends = made.texts[0].text, np.frombuffer(made.texts[0].token_ends, "<u4")
-    start = min((span.start for span in made.sample.sequences[0].spans), default=0)
-    cut = int(ends[start - 1]) if 0 < start <= len(ends) else 0
-    return _short(visible(whole[:cut])), _short(visible(whole[cut:]))
 
 
 def _short(text: str) -> str:

@@ -77,6 +77,7 @@ async def test_every_sample_is_recorded_as_it_is_stored(bench):
         assert one.xxh3 == xxhash.xxh3_64_intdigest(one.sample.SerializeToString(deterministic=True))
         assert one.reward == sequence.reward
         assert [moment.what for moment in one.moments] == ["generate", "score"]
+        assert one.expected == "123"
 
 
 async def test_a_failure_is_recorded_with_its_reason(bench):
@@ -91,6 +92,7 @@ async def test_a_failure_is_recorded_with_its_reason(bench):
     (found,) = work.recorded()
     assert (found.outcome, found.xxh3) == ("exception", 0)
     assert "this recipe is broken" in found.fault.message
+    assert found.expected == "123"
 
 
 async def test_swaps_and_a_servers_death_change_no_sample(bench):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from areal.errors import BugError
 from areal.ledger import payload
+from areal.rollout.worker.recording import expected_of
 from areal.rollout.worker.samples import Origin, build, versions_of
 from areal.v1 import common_pb2 as common
 from areal.workflow import Episode, GenerationResult, TokenSpan, Transcript
@@ -74,3 +75,19 @@ def test_figures_of_the_episode_stand_beside_the_parts_of_the_reward():
         build(Episode([transcript(PARTS)], figures={"turns": 3}), replace(ORIGIN, verdict=None)).payload
     )
     assert (dict(alone.verdict.figures), alone.verdict.score) == ({"turns": 3.0}, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "expected"),
+    [
+        (b'{"answer": "Natalia sold 72.\\n#### 72"}', "answer", "Natalia sold 72.\n#### 72"),
+        (b'{"answer": 18.0}', "answer", "18"),
+        (b'{"reward_model": {"ground_truth": "72", "style": "rule"}}', "reward_model.ground_truth", "72"),
+        (b'{"answer": ["a", 1]}', "answer", '["a",1]'),
+        (b'{"answer": null}', "answer", ""),
+        (b'{"tests": []}', "answer", ""),
+        (b"", "answer", ""),
+    ],
+)
+def test_the_expected_answer_is_the_row_s(row, field, expected):
+    assert expected_of(row, field) == expected

@@ -70,7 +70,8 @@ def test_random_cells_equal_the_recording(page: TestClient, recorded: RecordedRu
             assert told["answers"][index]["is_the_trained_one"]
         elif what == "sample":
             text = page.get(f"/r/digits/samples/{group}.{index}").text
-            assert f'<span class="reward">{made.reward:.3f}</span>' in text
+            colour = " good" if made.reward else ""
+            assert f'<span class="reward{colour}">{made.reward:.3f}</span>' in text
             assert "trained as recorded" in text
         elif what == "step":
             step = group // recorded.batch
@@ -158,10 +159,10 @@ def test_what_is_not_there_is_not_found(page: TestClient):
     for path in (
         "/r/none", "/r/none/fleet", "/r/digits/steps/99", "/r/digits/groups/999", "/r/digits/samples/0.99",
         "/r/digits/curves?name=none", "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py",
-        "/r/digits/search?outcome=none",
     ):  # fmt: skip
         assert page.get(path).status_code == 404, path
-    assert page.get("/r/digits/search?low=much").status_code == 400
+    for asked in ("low=much", "outcome=none", "order=none", "order=figures.none", "text=%2B", "after=x", "after=1"):
+        assert page.get(f"/r/digits/search?{asked}").status_code == 400, asked
 
 
 def test_a_step_lists_the_samples_of_a_bin(page: TestClient, recorded: RecordedRun):

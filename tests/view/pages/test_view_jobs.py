@@ -97,7 +97,9 @@ def test_what_a_cluster_says_is_shown_as_text() -> None:
     hostile = {**STATUS, "idle": {**STATUS["idle"], "text": "<script>alert(1)</script>"}}
     page = page_of(job("digits", "2026-03-01T09:00:00Z", hostile), NOW, "")
     text = (
-        environment().get_template("job.html").render(page=page, run="", path="/jobs/team/digits", query={}, behind=0)
+        environment()
+        .get_template("job.html")
+        .render(page=page, run="", path="/jobs/team/digits", query={}, progress=None)
     )
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text

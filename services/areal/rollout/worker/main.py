@@ -171,7 +171,7 @@ def _recording(ctx: RoleContext, tokenizer: Tokenizer, metrics: RoleMetrics) -> 
     keep = wanted.keep // (2 * workers)  # the trainer has the other half
     directory = ctx.resolved.layout.trajectories
     writer = RecordWriter(directory, ctx.name, metrics, keep_bytes=keep) if wanted.share > 0 else None
-    return EpisodeRecording(writer, tokenizer, limits, ctx.name)
+    return EpisodeRecording(writer, tokenizer, limits, ctx.name, spec.reward.answer_field)
 
 
 def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient | None:

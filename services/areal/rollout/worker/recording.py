@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import orjson
+
 from areal.ledger import payload
 from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
 from areal.record.writer import RecordWriter, StepBudget, in_share, sample_size
@@ -18,8 +20,10 @@ from areal.rollout.worker.episode_run import DEADLINE
 from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
+from areal.workflow.rows.forms import answer_text, column_of
 from areal.workflow.tokenizer import Tokenizer
 
+EXPECTED_CHARS = 4_000
 _SAMPLE_FIELD = bytes([record.SampleRecord.SAMPLE_FIELD_NUMBER << 3 | 2])  # a message, by its length
 
 
@@ -33,17 +37,28 @@ class RecordLimits:
 
 
 class EpisodeRecording:
-    """Queues records for one worker. `writer` is None where nothing is recorded."""
+    """Queues records for one worker. `writer` is None where nothing is recorded, `row` a dataset row as JSON.
 
-    def __init__(self, writer: RecordWriter | None, tokenizer: Tokenizer, limits: RecordLimits, worker_id: str) -> None:
+    `answer_field` names the column of the expected answer.
+    """
+
+    def __init__(
+        self,
+        writer: RecordWriter | None,
+        tokenizer: Tokenizer,
+        limits: RecordLimits,
+        worker_id: str,
+        answer_field: str = "answer",
+    ) -> None:
         self._writer = writer
         self._tokenizer = tokenizer
         self._limits = limits
         self._worker_id = worker_id
+        self._answer_field = answer_field
         self._budget = StepBudget(limits.budget_bytes)
         self._evaluated = StepBudget(limits.budget_bytes // 10)
 
-    def sampled(self, key: Key, ending: EpisodeResult, stored: bytes) -> None:
+    def sampled(self, key: Key, ending: EpisodeResult, stored: bytes, row: bytes = b"") -> None:
         """A sample that goes to the ledger as `stored`."""
         episode = ending.episode
         if self._writer is None or episode is None or not in_share(key.group, self._limits.share):
@@ -55,11 +70,11 @@ class EpisodeRecording:
         reward, now = episode.reward, time.time()
 
         def make() -> tuple[Header, bytes]:
-            return self._record(key, ending, payload.decode_raw(stored), payload.digest(stored), reward, now)
+            return self._record(key, ending, payload.decode_raw(stored), payload.digest(stored), reward, now, row)
 
         self._writer.offer(size, make)
 
-    def evaluated(self, key: Key, ending: EpisodeResult) -> None:
+    def evaluated(self, key: Key, ending: EpisodeResult, row: bytes = b"") -> None:
         """A row of an evaluation; `key.group` is the row."""
         episode = ending.episode
         if self._writer is None or episode is None:
@@ -74,18 +89,19 @@ class EpisodeRecording:
 
         def make() -> tuple[Header, bytes]:
             made = samples.build(episode, origin)
-            return self._record(key, ending, payload.decode_raw(made.payload), made.meta.xxh3, episode.reward, now)
+            raw = payload.decode_raw(made.payload)
+            return self._record(key, ending, raw, made.meta.xxh3, episode.reward, now, row)
 
         self._writer.offer(size, make)
 
-    def failed(self, key: Key, ending: EpisodeResult) -> None:
+    def failed(self, key: Key, ending: EpisodeResult, row: bytes = b"") -> None:
         """An episode that ended without a sample: always kept, whatever the share."""
         if self._writer is None:
             return
         sample = common.Sample(key=common.SampleKey(group=key.group, index=key.index), worker_id=self._worker_id)
         raw, now = sample.SerializeToString(), time.time()
         size = sample_size(0) + len(ending.traceback)
-        self._writer.offer(size, lambda: self._record(key, ending, raw, 0, 0.0, now))
+        self._writer.offer(size, lambda: self._record(key, ending, raw, 0, 0.0, now, row))
 
     def close(self) -> None:
         """Write what is queued."""
@@ -95,7 +111,7 @@ class EpisodeRecording:
     # ---- on the writer's thread
 
     def _record(
-        self, key: Key, ending: EpisodeResult, sample: bytes, xxh3: int, reward: float, at: float
+        self, key: Key, ending: EpisodeResult, sample: bytes, xxh3: int, reward: float, at: float, row: bytes
     ) -> tuple[Header, bytes]:
         """The header and the message; `sample` is the serialised Sample, put in as it is."""
         outcome = _outcome(ending)
@@ -112,6 +128,7 @@ class EpisodeRecording:
             moments=ending.moments,
             made_at=at,
             note=ending.episode.note if ending.episode is not None else "",
+            expected=expected_of(row, self._answer_field),
         )
         if ending.kind is not FailureKind.NONE:
             kind = common.FAULT_KIND_INFRA if ending.kind is FailureKind.INFRA else common.FAULT_KIND_DATA
@@ -128,6 +145,16 @@ class EpisodeRecording:
             outcome=OUTCOMES.index(outcome),
         )
         return header, made.SerializeToString() + _SAMPLE_FIELD + _varint(len(sample)) + sample
+
+
+def expected_of(row: bytes, field: str) -> str:
+    """The expected answer of a dataset row, cut to EXPECTED_CHARS; empty where it has none."""
+    try:
+        value = column_of(orjson.loads(row), field)
+    except (orjson.JSONDecodeError, TypeError):
+        return ""
+    text = orjson.dumps(value).decode() if isinstance(value, list | dict) else answer_text(value)
+    return (text or "")[:EXPECTED_CHARS]
 
 
 def _outcome(ending: EpisodeResult) -> str:

@@ -248,7 +248,7 @@ class Worker:
         if ending.kind not in (FailureKind.NONE, FailureKind.REJECTED):
             log.warning("episode %s: %s: %s\n%s", _name(key), ending.kind.value, ending.message, ending.traceback)
         if ending.episode is None:
-            self._tools.recording.failed(key, ending)
+            self._tools.recording.failed(key, ending, self._row_of(key))
         if key.evaluation:
             self._evaluated(key, ending)
         else:
@@ -279,7 +279,7 @@ class Worker:
         )
         made = samples.build(ending.episode, origin)
         self.core.made(made)
-        self._tools.recording.sampled(key, ending, made.payload)
+        self._tools.recording.sampled(key, ending, made.payload, grant.row_json)
 
     def _evaluated(self, key: Key, ending: EpisodeResult) -> None:
         grant = self._evaluations.pop(key, None)
@@ -305,7 +305,13 @@ class Worker:
         self.core.evaluated(
             EvaluationAnswer(grant.evaluation_id, grant.row, score, oldest, newest, sample=grant.sample)
         )
-        self._tools.recording.evaluated(key, ending)
+        self._tools.recording.evaluated(key, ending, grant.row_json)
+
+    def _row_of(self, key: Key) -> bytes:
+        grant, held = self._evaluations.get(key), self.core.groups.get(key.group)
+        if key.evaluation:
+            return grant.row_json if grant is not None else b""
+        return held.grant.row_json if held is not None else b""
 
     # ---- time
 
