@@ -133,6 +133,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 stalls: setup  ## The stall matrix: of each fault what `areal why` says and how soon, on a run's processes and on fake nodes
 	@command -v iptables >/dev/null || echo 'iptables is not installed: edges that lose every packet are not tried'
 	$(PY) -m pytest -q -s tests/view/why/test_why_job_causes.py -k matrix
+	$(PY) -m pytest -q -s tests/system/test_system_deaths.py --all-stalls
 	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
 
 soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late

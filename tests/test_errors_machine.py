@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 
 import pytest
+import redis
 from areal.cli.main import guarded
-from areal.errors import BugError, DataError, ExitCode, of_machine
+from areal.errors import BugError, Cause, DataError, ExitCode, InfraError, as_bug, of_machine
+from areal.ledger.connection import typed
+from areal.processes.exits import ERROR_FILE, read_error, write_error
 from areal.processes.role import report
 
 
@@ -46,6 +51,43 @@ def test_a_machine_that_failed_is_infrastructure_with_its_place(error, words):
     assert words in failed.message
     assert failed.fix
     assert report(error) is ExitCode.INFRA
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (behind(InfraError("qwen can't be downloaded"), socket.gaierror(socket.EAI_AGAIN, "again")), "no-network"),
+        (behind(InfraError("can't listen"), OSError(errno.EADDRINUSE, "in use")), "port-taken"),
+        (behind(InfraError("can't write account.jsonl"), full()), "disk-full"),
+        (InfraError("another rank was lost"), "infra"),
+        (InfraError("CUDA out of memory", cause=Cause.NO_MEMORY), "no-memory"),
+        (behind(DataError("row 7"), full()), "data"),
+        (typed(redis.exceptions.OutOfMemoryError("maxmemory"), "127.0.0.1:1"), "store-full"),
+        (as_bug(ValueError("odd")), "bug"),
+    ],
+)
+def test_an_error_has_the_cause_that_is_behind_it(error, cause):
+    assert error.cause == cause
+
+
+def test_a_bug_says_the_innermost_line_of_its_stack():
+    with pytest.raises(KeyError) as raised:
+        {}["odd"]
+    told = as_bug(raised.value).message
+    assert re.fullmatch(r"KeyError: 'odd' \(test_errors_machine\.py:\d+ in test_a_bug_says_.+\)", told)
+
+
+def test_a_childs_error_is_its_parents(tmp_path, monkeypatch):
+    place = tmp_path / "error"
+    place.touch()
+    monkeypatch.setenv(ERROR_FILE, str(place))
+    write_error(InfraError("the disk is full", fix="make room", cause=Cause.DISK_FULL))
+    write_error(InfraError("another rank was lost"))
+    found = read_error(place)
+    assert found is not None
+    assert (type(found), found.message, found.fix, found.cause) == (
+        InfraError, "the disk is full", "make room", "disk-full",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

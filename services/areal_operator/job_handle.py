@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import ExitCode, InfraError, Kind, by_kind
+from areal.observe.live import Diagnosis
 from areal.spec.load import job_from
 from areal.spec.status import JobStatus
 from areal_view.job_files import Job, JobFiles, JobParts, Overrides
 from areal_view.library import Watch
-from areal_view.why.causes import Diagnosis
 from areal_view.why.job_causes import why_job
 
 from areal_operator.commands import checked_verifier, no_progress

@@ -21,6 +21,7 @@ import psutil
 from areal.errors import ArealError
 from areal.local.log_stream import log_files
 from areal.net.channel import connect
+from areal.observe.causes import why
 from areal.observe.live import Live, read_live
 from areal.plan import RunLayout
 from areal.processes.role import read_token
@@ -28,7 +29,6 @@ from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from google.protobuf.json_format import MessageToJson
 
-from areal_view.why.causes import why
 from areal_view.why.redact import redacted
 
 LAST_LINES = 200  # of each role's log
@@ -74,7 +74,7 @@ def _why(live: Live | None) -> str:
     if live is None:
         return "it never said what it does\n"
     answer = why(live)
-    return f"{answer.sentence}\n  fix: {answer.fix}\n\n{json.dumps(asdict(answer), indent=1)}\n"
+    return f"{answer.named}\n  fix: {answer.fix}\n\n{json.dumps(asdict(answer), indent=1)}\n"
 
 
 def _fleet(layout: RunLayout, live: Live | None) -> str:

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from areal_view.why.causes import Diagnosis
+    from areal.observe.live import Diagnosis
 
 Form = Literal["jsonl", "parquet", "atif"]
 Where = Literal["wandb", "mlflow", "trackio"]
@@ -66,10 +66,9 @@ def why_run(
 
         show_slow(existing(run), as_json=as_json)
         return
+    from areal.observe.causes import why
     from areal.observe.live import read_live
     from areal.plan import RunLayout
-
-    from areal_view.why.causes import why
 
     live = read_live(RunLayout(existing(run)).live)
     if bundle is not None:
@@ -210,7 +209,7 @@ def show_answer(answer: Diagnosis, *, as_json: bool) -> None:
 
         sys.stdout.buffer.write(orjson.dumps({**asdict(answer), "sentence": answer.sentence}) + b"\n")
         return
-    print(answer.sentence)
+    print(answer.named)
     if answer.fix:
         print(f"  fix: {answer.fix}")
 

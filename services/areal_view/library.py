@@ -7,7 +7,6 @@ Importing this module imports the standard library only; pandas is used where it
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas
+    from areal.observe.live import Diagnosis
 
     from areal_view.index.record_index import RecordIndex
     from areal_view.job_files import Job, Overrides, Rows
-    from areal_view.why.causes import Diagnosis
 
 _LAST_WORDS = 4000  # characters of what a run that failed has said
 _LOOK_S = 0.3  # between two looks at a run
@@ -271,7 +270,7 @@ class Run:
         """Cause for which the run waits, as `areal why` says it: `sentence` and `fix` are for people, `cause` for
         programs. None for a run that never said anything.
         """
-        from areal_view.why.causes import why
+        from areal.observe.causes import why
 
         live = self._live()
         return why(live) if live is not None else None
@@ -375,17 +374,16 @@ class _Child:
 
     def raise_failure(self) -> None:
         """Raise what ended it, unless it is complete or was stopped."""
-        from areal.errors import ExitCode, Kind, by_kind
+        from areal.errors import BugError, ExitCode
+        from areal.processes.exits import read_error
 
         code = self.process.wait()
         if code in (ExitCode.DONE, ExitCode.DRAINED):
             return
-        try:
-            told = json.loads(self._error.read_text())
-        except (OSError, ValueError):  # killed, or a fault of ours
-            said = self.output.read_text(errors="replace").strip()[-_LAST_WORDS:]
-            raise by_kind(Kind.BUG, said or f"`areal run` ended with {code}") from None
-        raise by_kind(Kind(told["kind"]), told["message"], fix=told["fix"])
+        if (told := read_error(self._error)) is not None:
+            raise told
+        said = self.output.read_text(errors="replace").strip()[-_LAST_WORDS:]  # it was killed
+        raise BugError(said or f"`areal run` ended with {code}")
 
 
 def run(

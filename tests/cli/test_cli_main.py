@@ -155,7 +155,7 @@ def test_each_command_shows_an_example(name):
         (DataError("no such column", fix="add it"), 65, "data error: no such column"),
         (BugError("we broke it"), 70, "bug error: we broke it"),
         (InfraError("the disk is full", fix="free it"), 75, "infra error: the disk is full"),
-        (RuntimeError("surprise"), 70, "internal error: RuntimeError: surprise"),
+        (RuntimeError("surprise"), 70, "bug error: RuntimeError: surprise (test_cli_main.py:"),
         (KeyboardInterrupt(), 143, "stopped"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from areal.errors import ConfigError, InfraError
 from areal.local import run as local_run
 from areal.local.staging import StagingRequest, load, stage
+from areal.local.status import RunView
 from areal.local.supervisor import RunOutcome, RunResult
+from areal.observe.live import Live, read_live, write_live
 from areal.processes.core import ChildPhase
 from areal.processes.exits import classify
 from areal.processes.supervise import ChildStatus
@@ -30,21 +33,28 @@ def test_a_full_disk_does_not_hide_what_failed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     request = StagingRequest(make_tiny_job(tmp_path))
     resolved = stage(request, load(request), lambda text: None)
-    (resolved.layout.logs / "trainer.log").write_text("════ start 1 ════\nconfig error: no\n  fix: correct it\n")
-    status = ChildStatus("trainer", ChildPhase.FAILED, 0, 0, 0, classify(64), "exit 64", 0.0, False)
-    outcome = RunOutcome(RunResult.FAILED, status, "exit 64")
+    died = classify(64, error=ConfigError("no", fix="correct it"))
+    status = ChildStatus("trainer", ChildPhase.FAILED, 0, 0, 0, died, died.reason, 0.0, False)
+    outcome = RunOutcome(RunResult.FAILED, status, died.reason)
+    last = RunView(Live(at=0.0, pid=os.getpid(), pid_began=0.0, step=0, max_steps=3))
     monkeypatch.setattr(local_run.summary, "write", full)
     console = Console(file=io.StringIO(), width=200)
-    with pytest.raises(ConfigError, match="trainer failed") as failed:
-        local_run._account(request, resolved, outcome, RunEnd("Failed", 1.0, {}, 0.0, "no"), None, console)
+    with pytest.raises(ConfigError, match="trainer: no, at step 0 of 3") as failed:
+        local_run._account(resolved, outcome, RunEnd("Failed", 1.0, {}, 0.0), None, last, console)
     assert failed.value.fix == "correct it"
     assert "No space left on device" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_full_disk_is_the_machines_fault(tmp_path: Path) -> None:
-    with (
-        pytest.raises(InfraError, match="can't be written: No space left") as refused,
-        local_run._disk_faults(tmp_path),
-    ):
+def test_an_error_of_the_run_itself_is_the_end_that_its_files_tell(tmp_path: Path) -> None:
+    write_live(tmp_path / "live.json", Live(at=0.0, pid=os.getpid(), pid_began=0.0, step=1, max_steps=3))
+    with pytest.raises(InfraError, match="the disk is full") as refused, local_run._recorded(tmp_path):
         full()
-    assert "free space" in refused.value.fix
+    live = read_live(tmp_path / "live.json")
+    assert live is not None
+    assert live.cause is not None
+    assert (live.ended, live.cause.cause) == (True, refused.value.cause) == (True, "disk-full")
+    assert live.cause.sentence == refused.value.message
+    with pytest.raises(InfraError, match="no more files") as refused, local_run._recorded(tmp_path):
+        raise OSError(errno.EMFILE, "Too many open files")
+    assert refused.value.cause == "no-descriptors"
+    assert read_live(tmp_path / "live.json").cause.cause == "disk-full", "the first end stays"  # type: ignore[union-attr]

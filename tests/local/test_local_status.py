@@ -19,9 +19,10 @@ from areal.local import inspect
 from areal.local.status import RunFacts, StatusSource, stopped
 from areal.net.server import GrpcServer
 from areal.net.status import idle_to_wire
-from areal.observe.live import Idle, IdleCause, Live, LiveRole, read_live, write_live
+from areal.observe.live import Diagnosis, Idle, IdleCause, Live, LiveRole, read_live, write_live
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.plan import RunLayout
 from areal.processes.core import ChildPhase
 from areal.record.run_rows import Records
 from areal.v1 import common_pb2 as common
@@ -127,17 +128,6 @@ async def test_a_controller_that_does_not_answer_leaves_what_the_job_says(scene:
     assert (live.max_steps, live.policy, live.flow, live.idle) == (160, "", None, None)
 
 
-async def test_the_end_is_told_with_the_last_words(scene: Scene) -> None:
-    await scene.source.close()
-    assert read_live(scene.path) is None
-    await scene.at(0.0)
-    await scene.source.close()
-    live = read_live(scene.path)
-    assert live is not None
-    assert (live.ended, live.goes_on) == (True, False)
-    assert [role.name for role in live.roles] == ["redis", "controller", "worker-0"]
-
-
 async def test_a_directory_that_cant_be_written_costs_nothing_else(scene: Scene, tmp_path: Path) -> None:
     scene.path = tmp_path / "missing" / "live.json"
     scene.start(f"127.0.0.1:{free_port()}")
@@ -145,21 +135,34 @@ async def test_a_directory_that_cant_be_written_costs_nothing_else(scene: Scene,
     assert not scene.path.parent.exists()
 
 
-def test_status_of_a_run_that_does_not_go_on_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run goes on in"):
+def test_status_of_a_run_that_does_not_go_on_says_what_ended_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="never said what it does"):
         inspect.look(tmp_path)
-    write_live(tmp_path / "live.json", LIVE)
+    write_live(tmp_path / "live.json", replace(LIVE, resume="areal run job.yaml --resume"))
+    assert drawn(tmp_path).count("[run-gone]") == 1
     with pytest.raises(ConfigError, match=r"was cut off: its process \d+ is gone"):
-        inspect.look(tmp_path)
+        inspect.going_on(RunLayout(tmp_path))
+    end = Diagnosis("stopped", "you stopped it (Ctrl-C)", "go on with `areal run job.yaml --resume`")
+    write_live(tmp_path / "live.json", replace(LIVE, ended=True, cause=end))
+    text = drawn(tmp_path)
+    assert end.named in text
+    assert end.fix in text
+    assert "old: `areal why`" not in text
+    told = orjson.loads(inspect.as_json(inspect.look(tmp_path)))
+    assert (told["goesOn"], told["cause"]["cause"]) == (False, "stopped")
+
+
+def drawn(run_dir: Path) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(inspect.table(inspect.look(run_dir)))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 async def test_status_shows_who_waits_and_how_old_its_news_are(scene: Scene) -> None:
     await scene.at(0.0)
     old = await scene.at(7.0)
     write_live(scene.path, replace(old, at=old.at - 60, idle=Idle(IdleCause.NO_WORKER, "no worker is connected")))
-    console = Console(file=io.StringIO(), width=120)
-    console.print(inspect.table(inspect.look(scene.path.parent)))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = drawn(scene.path.parent)
     for words in ("group 3", "(does not answer)", "admission: no worker is connected", "agents call:", "1m00s old"):
         assert words in text
 

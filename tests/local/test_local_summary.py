@@ -10,6 +10,7 @@ import pytest
 from areal.errors import DataError
 from areal.ledger.audit import AuditReport
 from areal.local.run import summary_table
+from areal.observe.live import Diagnosis
 from areal.record import summary
 from areal.record.run_rows import Records
 from rich.console import Console
@@ -82,8 +83,9 @@ def test_a_resumed_run_adds_to_what_it_finds(run_dir):
 
 
 def test_a_run_that_never_trained_has_a_summary(tmp_path):
-    made = summary.make(summary.RunEnd("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
-    assert (made["steps"], made["heldOut"]["first"], made["reason"]) == (0, None, "no")
+    end = Diagnosis("bug", "no", role="trainer")
+    made = summary.make(summary.RunEnd("Failed", 0.0, {}, 0, end), records(tmp_path), AuditReport())
+    assert (made["steps"], made["heldOut"]["first"], summary.cause_of(made)) == (0, None, end)
     console = Console(file=io.StringIO(), width=100)
     console.print(summary_table(made, tmp_path))
     assert "Failed after 0 steps" in console.file.getvalue()  # type: ignore[attr-defined]

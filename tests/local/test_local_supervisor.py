@@ -168,6 +168,14 @@ async def test_a_broken_job_is_not_restarted(table):
     assert (outcome.failed.last_exit.code, outcome.failed.restarts) == (65, 0)
 
 
+async def test_a_role_that_cant_even_be_started_ends_the_run_with_that_error(table, tmp_path):
+    (tmp_path / "logs").write_text("no directory")
+    outcome = await asyncio.wait_for(Supervisor(table.add("trainer-0").members).run(), 60)
+    assert (outcome.ended, outcome.failed) == (RunResult.FAILED, None)
+    assert isinstance(outcome.error, OSError)
+    assert outcome.reason.startswith("trainer-0: ")
+
+
 async def test_stop_lets_the_trainer_save_while_the_ledger_is_up(table):
     table.add("redis", serves=True).add("trainer", needs=("redis",))
     supervisor = Supervisor(table.members)

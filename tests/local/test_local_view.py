@@ -11,7 +11,8 @@ from areal.errors import Kind
 from areal.local import view
 from areal.local.display import Display, LineSchedule
 from areal.local.status import Rate, RunView
-from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait, RolloutFlow
+from areal.observe.causes import why
+from areal.observe.live import Diagnosis, Live, LiveRole, LiveWait, RolloutFlow
 from areal.processes.core import ChildPhase
 from areal.record.run_rows import HeldOut, Step
 from hypothesis import given
@@ -113,10 +114,15 @@ def test_a_narrow_terminal_still_shows_who_and_how():
     assert all(role.name in text and str(role.phase) in text for role in ROLES)
 
 
-def test_a_stall_is_shown_in_words():
-    stalled = saying(stalled="WeightsRefused: 4.f1, canary")
-    assert "WeightsRefused: 4.f1, canary" in drawn(stalled)
-    assert "STALLED: WeightsRefused" in view.line(stalled)
+def test_line_and_picture_have_the_words_of_why():
+    killed = replace(LIVE, alive=True, roles=[replace(ROLES[-1], cause="role-killed")])
+    said = why(killed)
+    assert said.named == "trainer: it ended (killed by SIGKILL), and is started again soon [role-killed]"
+    shown = saying(cause=said)
+    assert view.line(shown).endswith(said.named)
+    assert said.named in drawn(shown)
+    well = saying(cause=Diagnosis("none", "nothing is wrong"))
+    assert "wrong" not in view.line(well) + drawn(well)
 
 
 def test_a_line_has_the_figures():
@@ -126,8 +132,8 @@ def test_a_line_has_the_figures():
     )
 
 
-def test_before_the_first_step_a_line_says_who_is_not_up():
-    assert view.line(RunView(replace(NEW.live, roles=ROLES))).endswith("trainer backing off")
+def test_before_the_first_step_a_line_says_so():
+    assert view.line(NEW).endswith("all roles are up; no step yet")
 
 
 def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
@@ -146,23 +152,18 @@ def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
     assert due(11, 37.0)
 
 
-@pytest.mark.parametrize(
-    ("shown", "why"),
-    [
-        (
-            saying(idle=Idle(IdleCause.UNTRAINED_GROUPS, "20 groups in a row were rejected: KeyError (recipe.py:12)")),
-            "20 groups",
-        ),
-        (VIEW, "worker-0 waits for version ≥ 4 on a server"),
-        (saying(idle=Idle(IdleCause.STALLED, "WeightsRefused: 4.f1"), stalled="WeightsRefused: 4.f1"), ""),
-    ],
-)
-def test_a_line_of_a_run_without_steps_says_within_a_minute_what_it_waits_for(shown: RunView, why: str) -> None:
-    lines = LineSchedule()
-    said = [text for second in range(60) if (text := lines.due(shown, float(second))) is not None]
+def test_a_line_of_a_run_without_steps_says_so_and_only_news_bring_one_early() -> None:
+    lines, groups = LineSchedule(), Diagnosis("untrained-groups", "20 groups in a row were rejected", since_s=1.0)
+
+    def due(second: int, **fields: object) -> str | None:
+        return lines.due(saying(**fields), float(second))
+
+    said = [text for second in range(60) if (text := due(second, cause=replace(groups, since_s=second))) is not None]
+    assert len(said) == 2
     assert "no step for" not in said[0]
-    assert (f"no step for 30 s: {why}" in said[-1]) == bool(why)
-    after = lines.due(replace(shown, live=replace(shown.live, step=21)), 61.0)
+    assert "20 groups in a row were rejected, for 30 s [untrained-groups] · no step for 30 s" in said[-1]
+    assert due(61, cause=Diagnosis("bytes-full", "the budget is used up")) is not None
+    after = due(62, step=21)
     assert after is not None
     assert "no step for" not in after
 

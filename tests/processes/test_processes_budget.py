@@ -27,6 +27,17 @@ def test_the_refusal_lists_what_used_the_budget():
     assert refused.reason == ("exit 1; all 3 restarts in 100 s are used (1× killed by SIGKILL; 2× exit 75)")
 
 
+def test_a_refusal_says_the_same_reason_once_and_a_long_one_short():
+    budget, long = Budget(POLICY), "x" * 200
+    for now in range(3):
+        budget.ask(float(now), long)
+    same, other = budget.ask(4.0, long), budget.ask(5.0, "exit 1")
+    assert isinstance(same, RestartsExhausted)
+    assert isinstance(other, RestartsExhausted)
+    assert same.reason == f"{long}; all 3 restarts in 100 s are used (each for that)"
+    assert other.reason == f"exit 1; all 3 restarts in 100 s are used (3× {'x' * 80}…)"
+
+
 def test_restarts_leave_the_window():
     budget = Budget(POLICY)
     for now in (0.0, 50.0, 60.0):
@@ -36,7 +47,9 @@ def test_restarts_leave_the_window():
 
 
 def test_a_budget_of_none_refuses_the_first():
-    assert isinstance(Budget(BudgetPolicy(max_restarts=0)).ask(0.0, "died"), RestartsExhausted)
+    refused = Budget(BudgetPolicy(max_restarts=0)).ask(0.0, "died")
+    assert isinstance(refused, RestartsExhausted)
+    assert "none was allowed" in refused.reason
 
 
 def test_a_restart_that_somebody_asked_for_uses_nothing():

@@ -155,7 +155,7 @@ async def test_the_launcher_service_restarts_a_gang_in_a_new_epoch(tmp_path):
         seen = await stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=60)
         assert (phase_from_wire(seen.phase), seen.last_exit_reason) == (
             ChildPhase.BACKING_OFF,
-            "killed by SIGKILL; waits for a new epoch",
+            "killed by SIGKILL; waits for a new epoch [role-killed]",
         )
         assert (await stub.RestartChild(operations.RestartChildRequest(epoch=1), timeout=60)).accepted
         await until(supervised, ChildPhase.READY, restarts=1)

@@ -114,7 +114,7 @@ def test_a_hostile_file_is_refused_with_its_place(name, tmp_path, capsys):
     assert caught.value.fix
     assert time.process_time() - began < 10, "bounded, whatever the machine"
     assert guarded(lambda: app(["check", str(path)])) == ExitCode.CONFIG
-    assert "internal error" not in capsys.readouterr().err
+    assert "bug error" not in capsys.readouterr().err
 
 
 def test_text_in_another_encoding_is_refused_with_its_line(tmp_path):

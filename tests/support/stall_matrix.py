@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from areal.observe.live import read_live
+from areal.observe.causes import why
+from areal.observe.live import Diagnosis, read_live
 from areal.plan.layout import RunLayout
-from areal_view.why.causes import Diagnosis, why
 from support.job_run import VICTIMS, JobRun
 
 WITHIN_S = 10.0  # the goal
@@ -75,7 +75,7 @@ def cells() -> list[Cell]:
     loops.append(
         Cell("blocked event loop", "engine", frozenset({"engine-silent", "no-server"}), frozenset({"generation-0"}))
     )
-    dead = frozenset({"role-restarts", "role-starts", "role-failed"})
+    dead = frozenset({"role-killed", "role-starts"})
     mortal = ("redis", "worker", "controller", "reward", "agent", "trainer")
     deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in mortal]
     deaths.append(Cell("SIGKILL", "engine", dead | {"no-server"}, frozenset({"generation-0"})))

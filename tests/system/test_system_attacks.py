@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from areal.observe.causes import why
 from areal.observe.live import read_live
 from areal.plan.layout import RunLayout
-from areal_view.why.causes import why
 from support.engine_server import EngineServer
 from support.job_run import ROOT, SMALL, VICTIMS, JobRun
 from support.small_disk import fill, small_disk

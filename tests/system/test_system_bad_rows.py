@@ -60,7 +60,7 @@ def test_rows_without_room_cost_their_groups_and_a_reward_that_raises_ends_its_r
     assert "recipe.py:3: the recipe's reward raised KeyError: 'solution' (for " in refused.output
     assert "train.jsonl:1" in refused.output
     raising = start_job(*small, job=write_job(tmp_path / "raises", RAISES_LATER, "rlvr"))
-    raising.wait_for("the stall", lambda: "STALLED" in raising.output, timeout_s=240)
+    raising.wait_for("the stall", lambda: "[stalled]" in raising.output, timeout_s=240)
     run = start_job(*small, job=write_job(tmp_path / "long", LEAVES_NO_ROOM, "long"))
     assert run.finish(timeout_s=240) == 0, run.output[-4000:]
     summary = run.summary()
@@ -70,11 +70,11 @@ def test_rows_without_room_cost_their_groups_and_a_reward_that_raises_ends_its_r
     assert run.audit()["lost"] == 0
 
     assert raising.finish(timeout_s=240) == ExitCode.DATA, raising.output[-4000:]
-    said = raising.output.rpartition("data error:")[2]
+    said = raising.output.rpartition("data error [stalled]:")[2]
     assert said.startswith(" stalled for 5 s: ")
     assert "train.jsonl:" in said
     assert ": the recipe's reward raised KeyError: 'solution' (recipe.py:8)" in said
     assert "correct the dataset, model or recipe" in said
     summary = raising.summary()
     assert (summary["status"], summary["steps"]) == ("Failed", 0)
-    assert "KeyError: 'solution' (recipe.py:8)" in summary["reason"]
+    assert "KeyError: 'solution' (recipe.py:8)" in summary["cause"]["text"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
-from areal_trainer.blame import exit_code
+from areal_trainer.blame import blamed
 from areal_trainer.control import Orders
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.message import RankMessage
@@ -85,4 +85,4 @@ def test_an_evaluation_that_ends_no_row_is_given_up() -> None:
     ],
 )
 def test_a_collective_that_timed_out_is_a_lost_rank_and_no_bug(error: Exception, code: ExitCode) -> None:
-    assert exit_code(error) is code
+    assert blamed(error).exit_code is code

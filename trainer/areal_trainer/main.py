@@ -16,10 +16,10 @@ import threading
 from pathlib import Path
 
 from areal import nvidia
-from areal.errors import ArealError
 from areal.observe import logs
+from areal.processes.exits import write_error
 
-from areal_trainer.blame import exit_code
+from areal_trainer.blame import blamed
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,12 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     log = logging.getLogger("areal_trainer")
     try:
         return _run(arguments, stopping)
-    except ArealError as error:
-        log.error("%s", error)
-        return int(error.exit_code)
     except Exception as error:
-        log.exception("the trainer failed")
-        return int(exit_code(error))
+        told = blamed(error)
+        log.error("%s error: %s", told.kind, told, exc_info=None if told is error else error)
+        write_error(told)
+        return int(told.exit_code)
 
 
 def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:

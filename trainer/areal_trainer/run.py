@@ -14,7 +14,7 @@ from areal.errors import ExitCode
 from areal.ledger.evidence import Exit
 from areal.observe.waits import WaitRegistry
 
-from areal_trainer.blame import exit_code
+from areal_trainer.blame import blamed
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.control import AskedToStop
@@ -65,7 +65,8 @@ def run(settings: TrainerSettings | RowsSettings, ports: TrainerPorts, stopping:
             return ExitCode.DRAINED  # nothing has begun: there is nothing to save
         except Exception as error:
             if fence is not None:
-                note_exit(settings.paths, Exit(fence, exit_code(error), type(error).__name__), f"rank-{ranks.rank}")
+                end = Exit(fence, blamed(error).exit_code, type(error).__name__)
+                note_exit(settings.paths, end, f"rank-{ranks.rank}")
             raise
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,15 +19,13 @@ from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
 from areal import __version__
 from areal.cli.table import COMMANDS, HIDDEN, LoadedCommands
 from areal.distribution import command, missing_package, refuse_upstream
-from areal.errors import ArealError, BugError, ConfigError, ExitCode, of_machine
+from areal.errors import ArealError, ConfigError, ExitCode, as_bug, of_machine
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
 
 A first run:  areal run examples/quickstart.yaml
 """
 
-ERROR_FILE = "AREAL_ERROR_FILE"
-"""Variable with the path of a file that gets the error as JSON, for whoever starts a command from a program."""
 _USAGE = 2  # of typer's parser, for a command line that it can't read
 
 
@@ -115,41 +112,42 @@ def guarded(call: Callable[[], Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 0
     except Exception as error:
-        if (ours := _ours(error)) is not None:
-            return _refused(ours)
-        with suppress(OSError):
-            _styled(f"internal error: {type(error).__name__}: {error}\n", fg="red")
-            _trace(error)
-        return int(ExitCode.BUG)
+        return _refused(_ours(error), error)
     return 0
 
 
-def _ours(error: Exception) -> ArealError | None:
-    """An error that only looks like an internal one: a package that isn't here, a machine that is full."""
+def _ours(error: Exception) -> ArealError:
+    """An error that nobody expected: a package that isn't here, a machine that is full, or our own fault."""
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("areal"):
         return missing_package(error)
-    return of_machine(error)
+    return of_machine(error) or as_bug(error)
 
 
 def _json_error(error: Exception) -> int:
     """Print an error for scripts; returns its exit code."""
-    told = _ours(error) or error
-    if (usage := getattr(told, "format_message", None)) is not None:  # the parser's
+    told = error if isinstance(error, ArealError) else _ours(error)
+    if (usage := getattr(error, "format_message", None)) is not None:  # the parser's
         told = ConfigError(usage(), fix="see the command's --help")
-    elif not isinstance(told, ArealError):
-        told = BugError(f"{type(error).__name__}: {error}", fix="AREAL_TRACEBACK=1 shows where; please report it")
     places = [asdict(problem) for problem in getattr(told, "problems", ())]
-    shown = {"ok": False, "code": int(told.exit_code), "kind": told.kind.value, "message": told.message}
+    shown = {
+        "ok": False,
+        "code": int(told.exit_code),
+        "kind": told.kind.value,
+        "cause": told.cause,
+        "message": told.message,
+    }
     print(json.dumps({**shown, "fix": told.fix, "places": places}, indent=2), flush=True)
     return int(told.exit_code)
 
 
-def _refused(error: ArealError) -> int:
-    if file := os.environ.get(ERROR_FILE):
-        with suppress(OSError):
-            Path(file).write_text(json.dumps({"kind": error.kind, "message": error.message, "fix": error.fix}))
+def _refused(error: ArealError, raised: BaseException | None = None) -> int:
+    named = "" if error.cause.value == error.kind.value else f" [{error.cause}]"
+    if os.environ.get("AREAL_ERROR_FILE"):  # who starts a command from a program gets the error itself
+        from areal.processes.exits import write_error
+
+        write_error(error)
     with suppress(OSError):  # a closed terminal
-        _styled(f"{error.kind} error: ", fg="red", bold=True)
+        _styled(f"{error.kind} error{named}: ", fg="red", bold=True)
         typer.echo(error.message, err=True)
         if error.fix:
             _styled("  fix: ", fg="green")
@@ -157,7 +155,7 @@ def _refused(error: ArealError) -> int:
             if (here := command()) != "areal":
                 typer.echo(f"  `areal` is not on this shell's PATH: it is {here}", err=True)
         if error.exit_code is ExitCode.BUG:
-            _trace(error)
+            _trace(raised or error)
     return int(error.exit_code)
 
 
@@ -173,7 +171,7 @@ def _trace(error: BaseException) -> None:
 
         traceback.print_exception(error)
     else:
-        typer.echo("  AREAL_TRACEBACK=1 shows where; please report it", err=True)
+        typer.echo("  AREAL_TRACEBACK=1 shows the whole stack", err=True)
 
 
 def main() -> None:

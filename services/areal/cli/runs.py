@@ -56,14 +56,7 @@ def status(
         return
     from areal.local import inspect
 
-    existing(run)
-    try:
-        picture = inspect.look(run)
-    except ConfigError:
-        if (outcome := inspect.ended(run)) is None:
-            raise
-        print(json.dumps({"running": False, "ended": outcome}) if as_json else f"{run} has ended: {outcome}")
-        return
+    picture = inspect.look(existing(run))
     if as_json:
         sys.stdout.buffer.write(inspect.as_json(picture) + b"\n")
     else:

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.maint_notifications import MaintNotificationsConfig
 
-from areal.errors import ArealError, BugError, ConfigError, InfraError
+from areal.errors import ArealError, BugError, Cause, ConfigError, InfraError
 
 CONNECT_TIMEOUT_S = 2.0
 REPLY_TIMEOUT_S = 10.0
@@ -111,6 +111,7 @@ def typed(error: Exception, address: str) -> ArealError:
         return InfraError(
             f"the replay store at {address} is full",
             fix="raise replay.budgetBytes, or lower checkpoint.intervalSteps so that space is freed sooner",
+            cause=Cause.STORE_FULL,
         )
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
         return ConfigError(

@@ -15,6 +15,7 @@ from rich.console import Console
 from areal.errors import Kind
 from areal.local import view
 from areal.local.status import RunView, StatusSource
+from areal.observe.live import Diagnosis
 
 _EVERY_S = 1.0  # one picture; each costs a few milliseconds of the cores that train
 _LINE_STEPS = 10
@@ -30,27 +31,27 @@ class LineSchedule:
     def __init__(self) -> None:
         self._at = float("-inf")
         self._step = -1
-        self._said = ""
+        self._said = ("", "", "")
         self._stood_at = 0.0  # when the newest step was seen
 
     def due(self, shown: RunView, now: float) -> str | None:
         """The line to print now, if any."""
         text = view.line(shown)
-        news = _without_time(text) != _without_time(self._said)
+        said = _without_time(text.removesuffix(view.trouble(shown.live)), shown.live.cause)
+        news = said != self._said
         waited = now - self._at
         if shown.live.step != self._step:
             self._stood_at = now
         if shown.live.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
             return None
-        self._at, self._step, self._said = now, shown.live.step, text
+        self._at, self._step, self._said = now, shown.live.step, said
         stood = now - self._stood_at
-        if stood >= _QUIET_S and (why := view.standstill(shown)):
-            text += f" · no step for {stood:.0f} s: {why}"
-        return text
+        return f"{text} · no step for {stood:.0f} s" if stood >= _QUIET_S else text
 
 
-def _without_time(text: str) -> str:
-    return text.lstrip().partition("  ")[2]
+def _without_time(text: str, cause: Diagnosis | None) -> tuple[str, str, str]:
+    """The line and its cause, without how long both have lasted."""
+    return text.lstrip().partition("  ")[2], cause.cause if cause else "", cause.role if cause else ""
 
 
 class Display:

@@ -15,6 +15,7 @@ from areal_view.pages import site
 
 from areal.errors import BugError
 from areal.ledger.audit import AuditReport, audit
+from areal.observe.live import Diagnosis
 from areal.plan import ResolvedJob, RunLayout
 from areal.record import summary
 from areal.record.episode_ends import read_ends
@@ -44,15 +45,20 @@ def run(resolved: ResolvedJob) -> str:
     return said
 
 
-def report(run_dir: Path) -> Path:
-    """Write the page of a run again, also of one that goes on or was killed; answers where it is."""
+def report(run_dir: Path, end: Diagnosis | None = None) -> Path:
+    """Write the page of a run again, also of one that goes on or was killed; answers where it is.
+
+    `end` is what ended it: then the summary is written as well.
+    """
     layout = RunLayout(run_dir)
-    result = summary.read(layout.summary)
+    result = summary.read(layout.summary) if end is None else None
     if result is None:
         records = Records(layout.metrics, layout.evaluations).refresh()
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
-        ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
+        ending = summary.RunEnd("Running" if end is None else "Failed", max(0.0, wall), {}, 0, end)
         result = summary.make(ending, records, audit(run_dir), ends=read_ends(layout.episode_ends))
+    if end is not None:
+        summary.write(layout.summary, result)
     return site.write(run_dir, result)
 
 

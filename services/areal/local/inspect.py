@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from areal.local import view
 from areal.local.status import RunView
 from areal.net.channel import connect
 from areal.net.status import raise_as
+from areal.observe.causes import why
 from areal.observe.live import Live, LiveWait, read_live
 from areal.plan import ResolvedJob, RunLayout
 from areal.processes.role import read_token
-from areal.record import summary
 from areal.record.run_rows import Records
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
@@ -40,24 +41,22 @@ def going_on(layout: RunLayout) -> Live:
     if not live.alive:
         raise ConfigError(
             f"the run in {layout.root} was cut off: its process {live.pid} is gone",
-            fix="go on with `areal run … --resume`",
+            fix=f"go on with `{live.resume}`",
         )
     return live
 
 
 def look(run_dir: Path) -> RunView:
-    """One picture of the run that goes on in `run_dir`; raises ConfigError when none does."""
-    if not run_dir.is_dir():
-        raise ConfigError(f"there is no directory {run_dir}", fix="name a run directory, for example runs/digits")
+    """The last picture of the run in `run_dir`, with what holds it up or ended it; raises ConfigError without one."""
     layout = RunLayout(run_dir.absolute())
-    live, records = going_on(layout), Records(layout.metrics, layout.evaluations).refresh()
-    return RunView(live, records.steps, records.earlier, records.held_out)
-
-
-def ended(run_dir: Path) -> str | None:
-    """End of a run that doesn't go on any more; None when it left nothing."""
-    found = summary.read(RunLayout(run_dir).summary)
-    return f"{found['status']} after {found['steps']} steps" if found else None
+    live = read_live(layout.live)
+    if live is None:
+        raise ConfigError(
+            f"{run_dir} never said what it does",
+            fix="start it with `areal run`; of a job on a cluster, ask `areal status rljob/NAME`",
+        )
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    return RunView(replace(live, cause=why(live)), records.steps, records.earlier, records.held_out)
 
 
 def table(picture: RunView) -> RenderableType:
@@ -80,7 +79,9 @@ def table(picture: RunView) -> RenderableType:
         parts.append(Text(f"\nadmission: {live.idle.text}"))
     if live.base_urls:
         parts.append(Text(f"\nagents call: {' '.join(live.base_urls)}"))
-    if live.age_s > _LATE_S:
+    if live.cause is not None and live.cause.fix:
+        parts.append(Text(f"\nfix: {live.cause.fix}", style="green"))
+    if live.goes_on and live.age_s > _LATE_S:
         parts.append(Text(f"\nthis is {view.duration(live.age_s)} old: `areal why` says more", style="bold yellow"))
     return Group(*parts)
 
@@ -94,6 +95,8 @@ def as_json(picture: RunView) -> bytes:
             "step": live.step,
             "maxSteps": live.max_steps,
             "policy": live.policy,
+            "goesOn": live.goes_on,
+            "cause": asdict(live.cause) if live.cause is not None else None,
             "stalled": live.stalled,
             "idle": live.idle.text if live.idle else "",
             "baseUrls": live.base_urls,

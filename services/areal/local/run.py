@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import os
 import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -24,18 +26,20 @@ from rich.text import Text
 
 from areal.data import Snapshot
 from areal.distribution import command
-from areal.errors import ArealError, BugError, DataError, ExitCode, InfraError, by_kind
+from areal.errors import ArealError, BugError, Cause, DataError, ExitCode, InfraError, as_bug, by_kind, of_machine
 from areal.errors import Kind as ErrorKind
-from areal.ledger.audit import audit
+from areal.ledger.audit import AuditReport, audit
 from areal.local import finish, view
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.staging import StagingRequest, load, stage
-from areal.local.status import RunFacts, StatusSource
+from areal.local.status import RunFacts, RunView, StatusSource
 from areal.local.supervisor import Member, RunOutcome, RunResult, Supervisor
 from areal.local.view import duration, rate
-from areal.observe.live import LiveRole, LiveWait
-from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.observe.causes import DISK_FULL
+from areal.observe.live import Diagnosis, Live, LiveRole, LiveWait, free_bytes, read_live, write_live
+from areal.plan import ResolvedJob, RoleRow, RunLayout, role_table
+from areal.processes.core import ChildPhase
 from areal.processes.exits import exit_code_of
 from areal.processes.logfile import last_words
 from areal.processes.supervise import child_of
@@ -51,20 +55,17 @@ def run_job(request: StagingRequest, console: Console) -> int:
     say: Callable[[str], None] = partial(console.print, highlight=False, markup=False)
     job = load(request, say)
     run_dir = request.directory(job)
-    with claimed(run_dir) as claim, _disk_faults(run_dir):
+    with claimed(run_dir) as claim, _recorded(run_dir):
         resolved = stage(request, job, say, claim.take)
         earlier = _earlier(resolved.layout.summary, say) if request.resume else None
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
+        resume = _resume_command(request)
+        _keep_room(resolved.layout)
+        write_live(resolved.layout.live, _begun(resolved, resume))
         began = time.monotonic()
-        outcome, restarts, generation_tps = asyncio.run(_supervise(resolved, console))
-        ending = summary.RunEnd(
-            outcome.ended.value,
-            time.monotonic() - began,
-            restarts,
-            generation_tps,
-            sentence(outcome, resolved.layout.logs),
-        )
-        return _account(request, resolved, outcome, ending, earlier, console)
+        outcome, restarts, generation_tps, shown = asyncio.run(_supervise(resolved, resume, console))
+        ending = summary.RunEnd(outcome.ended.value, time.monotonic() - began, restarts, generation_tps)
+        return _account(resolved, outcome, ending, earlier, shown, console)
 
 
 def _earlier(path: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
@@ -77,20 +78,54 @@ def _earlier(path: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _disk_faults(run_dir: Path) -> Iterator[None]:
-    """A disk that can't be written is the machine's fault, and nobody's bug."""
+def _recorded(run_dir: Path) -> Iterator[None]:
+    """Errors of this process, typed; one that ends a run is written into the run's files."""
+    layout = RunLayout(run_dir)
     try:
         yield
-    except OSError as error:
-        named = f" ({error.filename})" if error.filename else ""
-        raise InfraError(
-            f"the run directory {run_dir} can't be written: {error.strerror or error}{named}",
-            fix="free space there, then go on with --resume, or choose another disk with --run-dir",
-        ) from error
+    except Exception as error:
+        told = _typed(error)
+        live = read_live(layout.live)
+        if live is None or live.pid != os.getpid() or live.ended:
+            raise told from (error if told is not error else error.__cause__)
+        end = ended_by(RunOutcome(RunResult.FAILED), told, live)
+        with contextlib.suppress(OSError, ArealError):
+            _reserve(layout).unlink(missing_ok=True)
+            write_live(layout.live, replace(live, at=time.time(), ended=True, cause=end))
+            finish.report(run_dir, end)
+        raise by_kind(told.kind, end.sentence, fix=end.fix, cause=told.cause) from error
 
 
-async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcome, dict[str, int], float]:
-    """The run itself: the outcome, restarts by role, tokens generated per second."""
+def _typed(error: BaseException) -> ArealError:
+    if isinstance(error, ArealError):
+        return error
+    if (failed := of_machine(error)) is not None:
+        return failed
+    return InfraError(str(error)) if isinstance(error, OSError) else as_bug(error)
+
+
+def _begun(resolved: ResolvedJob, resume: str) -> Live:
+    """The run before anything of it is known but its process."""
+    born, steps = psutil.Process().create_time(), _length(resolved)[0]
+    return Live(time.time(), os.getpid(), born, 0, steps, name=resolved.name, resume=resume)
+
+
+_RESERVE_BYTES = 2 << 20  # of the run's own disk: its end must be written where a role filled it
+
+
+def _reserve(layout: RunLayout) -> Path:
+    return layout.root / ".reserve"
+
+
+def _keep_room(layout: RunLayout) -> None:
+    with contextlib.suppress(OSError), _reserve(layout).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+
+
+async def _supervise(
+    resolved: ResolvedJob, resume: str, console: Console
+) -> tuple[RunOutcome, dict[str, int], float, RunView]:
+    """The run itself: the outcome, restarts by role, tokens generated per second, the last picture."""
     rows = role_table(resolved)
     supervisor = Supervisor(_members(rows, resolved))
     max_steps, max_staleness = _length(resolved)
@@ -103,6 +138,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcom
         max_steps=max_steps,
         max_staleness=max_staleness,
         base_urls=[f"{url}/v1" for url in resolved.endpoints.gateway_urls],
+        resume=resume,
     )
     source = StatusSource(
         facts, lambda: [_role(supervisor, name) for name in supervisor.children], resolved.layout.live
@@ -116,9 +152,14 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcom
         shown.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await shown
-        await source.close()
+    seen, last = display.newest, await source.view()
+    if seen is not None:  # the controller is gone: what it said last stays
+        said = seen.live
+        kept = replace(last.live, policy=said.policy, flow=said.flow, generation_tps=said.generation_tps)
+        last = replace(last, live=kept)
+    await source.close()
     restarts = {name: child.status.restarts for name, child in supervisor.children.items()}
-    return outcome, restarts, source.generation_tps
+    return outcome, restarts, source.generation_tps, last
 
 
 def _length(resolved: ResolvedJob) -> tuple[int, int]:
@@ -134,78 +175,105 @@ def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:
     return [Member(child_of(row, resolved.layout.logs, Path.cwd()), row.role, row.depends_on) for row in rows]
 
 
+_NOT_BACK = (ChildPhase.STARTING, ChildPhase.BACKING_OFF, ChildPhase.FAILED)
+
+
 def _role(supervisor: Supervisor, name: str) -> LiveRole:
     """A role as the supervisor sees it; one that isn't started yet waits for what it depends on."""
     status = supervisor.children[name].status
     age = max(0.0, time.monotonic() - status.since) if status.since else 0.0
     missing = supervisor.waits_for(name)
     waits = [LiveWait("start", f"{', '.join(missing)} to be ready", age)] if missing else []
-    return LiveRole(name, status.phase, status.pid, status.restarts, status.reason, waits=waits, warning=status.warning)
+    last = status.last_exit if status.phase in _NOT_BACK else None
+    reason, cause, fix = (status.reason or last.reason, last.cause, last.fix) if last else (status.reason, "", "")
+    return LiveRole(
+        name, status.phase, status.pid, status.restarts, reason, cause, fix, waits=waits, warning=status.warning
+    )
+
+
+_SIGNALS = {
+    signal.SIGINT: "you stopped it (Ctrl-C)",
+    signal.SIGTERM: "it was asked to stop (SIGTERM)",
+    signal.SIGHUP: "its terminal was closed (SIGHUP)",
+}
 
 
 def _handle_signals(supervisor: Supervisor, display: Display, console: Console) -> None:
     """The first Ctrl-C (or SIGTERM, or a closed terminal) stops cleanly, the second kills."""
     asked = 0
 
-    def on_signal() -> None:
+    def on_signal(by: str) -> None:
         nonlocal asked
         asked += 1
         if asked == 1:
             display.note = "stopping: the trainer writes a checkpoint; Ctrl-C again kills everything at once"
-            supervisor.stop()
+            supervisor.stop(by)
             if not console.is_terminal:
                 console.print(display.note, highlight=False)
         else:
             supervisor.kill()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, on_signal)
+    for number, by in _SIGNALS.items():
+        loop.add_signal_handler(number, on_signal, by)
 
 
 def _account(
-    request: StagingRequest,
     resolved: ResolvedJob,
     outcome: RunOutcome,
     ending: summary.RunEnd,
     earlier: dict[str, object] | None,
+    last: RunView,
     console: Console,
 ) -> int:
-    """Write what the run came to, print it, and choose the exit code."""
+    """Write what the run came to and what ended it, print it, and choose the exit code."""
     layout = resolved.layout
     records = Records(layout.metrics, layout.evaluations).refresh()
     audited = audit(resolved.run_dir, finished=True if outcome.ended is RunResult.COMPLETE else None)
-    result = summary.make(ending, records, audited, earlier, read_ends(layout.episode_ends))
+    error = failure(outcome, layout)
+    if outcome.ended is RunResult.COMPLETE:
+        error = _shortfall(resolved, records, audited)
+    end = ended_by(outcome, error, last.live)
     unwritten: OSError | None = None
+    _reserve(layout).unlink(missing_ok=True)
+    result = summary.make(replace(ending, cause=end), records, audited, earlier, read_ends(layout.episode_ends))
+    over = replace(last.live, at=time.time(), ended=True, cause=end)
     try:
+        write_live(layout.live, over)
         finish.write(layout, result)
-    except OSError as error:  # a full disk: what failed matters more than its account
-        unwritten = error
-        console.print(f"no account was written: {escape(str(error))}", style="bold yellow")
+    except OSError as refused:  # a full disk: what failed matters more than its account
+        unwritten = refused
+        console.print(f"no account was written: {escape(str(refused))}", style="bold yellow")
+    if not console.is_terminal:
+        console.print(view.line(replace(last, live=over)), highlight=False, markup=False, soft_wrap=True)
     console.print(summary_table(result, _shown(resolved.run_dir)))
     if outcome.ended is RunResult.STOPPED:
-        console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"\ngo on with: {over.resume}", highlight=False, markup=False, soft_wrap=True)
         return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)
-    if outcome.ended is RunResult.FAILED:
-        raise explain(outcome, layout.logs)
-    if not audited.ok:
-        raise BugError(
-            "the run completed, but its audit found: " + "; ".join(audited.problems[:5]),
-            fix=f"see `areal audit {_shown(resolved.run_dir)}`, and report it with the run directory",
-        )
+    if error is not None:
+        raise with_log(end, error, layout.logs)
     if unwritten is not None:
         raise unwritten
-    if result.get("updates") == 0 and not resolved.spec.is_rl:
-        raise DataError(
-            f"the run took {result['steps']} steps and none of them changed the model: every gradient was not finite",
-            fix="lower the learning rate, or look for rows without an answer",
-        )
-    if result.get("updates") == 0:
-        raise DataError(
-            f"the run took {result['steps']} steps and none of them changed the model: {view.NO_GRADIENT}",
-            fix=view.NO_GRADIENT_FIX,
-        )
     return int(ExitCode.DONE)
+
+
+def _shortfall(resolved: ResolvedJob, records: Records, audited: AuditReport) -> ArealError | None:
+    """What a run lacks that came to its end."""
+    if not audited.ok:
+        return BugError(
+            "the run completed, but its audit found: " + "; ".join(audited.problems[:5]),
+            fix=f"see `areal audit {_shown(resolved.run_dir)}`, and report it with the run directory",
+            cause=Cause.AUDIT_FAILED,
+        )
+    if summary.learned(records):
+        return None
+    why, fix = (view.NO_GRADIENT, view.NO_GRADIENT_FIX) if resolved.spec.is_rl else (_NOT_FINITE, _NOT_FINITE_FIX)
+    text = f"the run took {records.trained} steps and none of them changed the model: {why}"
+    return DataError(text, fix=fix, cause=Cause.NOTHING_LEARNED)
+
+
+_NOT_FINITE = "every gradient was not finite"
+_NOT_FINITE_FIX = "lower the learning rate, or look for rows without an answer"
 
 
 def _resume_command(request: StagingRequest) -> str:
@@ -232,6 +300,8 @@ def summary_table(result: Mapping[str, Any], run_dir: Path) -> RenderableType:
     grid.add_column(style="dim")
     grid.add_column()
     grid.add_row("status", Text(f"{result['status']} after {result['steps']} steps", style=f"bold {colour}"))
+    if (cause := summary.cause_of(result)) is not None:
+        grid.add_row("ended by", Text(cause.named))
     grid.add_row("wall time", duration(result["wallSeconds"]))
     grid.add_row("held-out", accuracy)
     if (loss := result.get("loss")) is not None:
@@ -271,15 +341,11 @@ def _with_files(grid: Table, run_dir: Path) -> RenderableType:
 
 
 _LINES = 12  # of the log; the path of all of it is told, too
-_FIX = re.compile(r"^\s*fix: (.+)$")
-
-_OWN = re.compile(r"\b(?:config|data|infra|bug) error: (.+)$")
-
 _ADVICE = {
-    ExitCode.CONFIG: "correct the job file and start again",
-    ExitCode.DATA: "correct the dataset, model or recipe and start again",
-    ExitCode.INFRA: "see to what the log names, then go on with --resume",
-    ExitCode.BUG: "report this with the log; --resume goes on from the last checkpoint",
+    ErrorKind.CONFIG: "correct the job file and start again",
+    ErrorKind.DATA: "correct the dataset, model or recipe and start again",
+    ErrorKind.INFRA: "see to what the log names",
+    ErrorKind.BUG: "please report it with the log",
 }
 _KINDS = {
     ExitCode.CONFIG: ErrorKind.CONFIG,
@@ -289,36 +355,42 @@ _KINDS = {
 }
 
 
-def explain(outcome: RunOutcome, logs: Path) -> ArealError:
-    """The error of a failed run, with the exit code that its failed role earned."""
-    failed = outcome.failed
-    if failed is None:
-        error = by_kind(outcome.kind, outcome.reason)
-        error.fix = _ADVICE[error.exit_code]
-        return error
-    path = logs / f"{failed.name}.log"
-    excerpt = last_words(path, 200)
-    last = excerpt.lines
-    code = failed.last_exit.code if failed.last_exit else int(ExitCode.BUG)
-    own = exit_code_of(code)
-    shown = "\n".join(f"    {line}" for line in last[-_LINES:]) or "    (nothing was logged)"
-    which = f" (the newest start logged nothing; these are of {excerpt.start})" if excerpt.start else ""
-    message = f"{failed.name} failed: {outcome.reason}\n  last lines of {path}{which}:\n{shown}"
-    return by_kind(_KINDS[own], message, fix=_own_fix(last) or _ADVICE[own])
+def failure(outcome: RunOutcome, layout: RunLayout) -> ArealError | None:
+    """The error of a failed run, with the exit code that its failed role earned; None of a run that did not fail.
 
-
-def sentence(outcome: RunOutcome, logs: Path) -> str:
-    """Why a run failed, in one line: what its failed role said itself, else how it ended; nothing for others."""
+    A disk that is full now is behind whatever a role said of itself.
+    """
     if outcome.ended is not RunResult.FAILED:
-        return ""
-    if outcome.failed is None:
-        return outcome.reason
-    name, how = outcome.failed.name, outcome.reason
-    said = [match[1] for line in last_words(logs / f"{name}.log", 200).lines if (match := _OWN.search(line))]
-    return f"{name}: {said[-1]} ({how})" if said else f"{name}: {how}"
+        return None
+    if outcome.error is not None:
+        return _typed(outcome.error)
+    died = outcome.failed.last_exit if outcome.failed is not None else None
+    kind = _KINDS[exit_code_of(died.code)] if died else outcome.kind
+    cause, fix = (died.cause, died.fix) if died else (Cause.STALLED, "")
+    free = free_bytes(layout.live)
+    if kind in (ErrorKind.INFRA, ErrorKind.BUG) and free is not None and free < DISK_FULL:
+        kind, cause, fix = ErrorKind.INFRA, Cause.DISK_FULL, f"make room at {layout.root} ({free:,} bytes are free)"
+    return by_kind(kind, outcome.reason, fix=fix or _ADVICE[kind], cause=cause)
 
 
-def _own_fix(lines: Sequence[str]) -> str:
-    """The fix that the role itself printed last."""
-    fixes = [match[1] for line in lines if (match := _FIX.match(line))]
-    return fixes[-1] if fixes else ""
+def ended_by(outcome: RunOutcome, error: ArealError | None, live: Live) -> Diagnosis:
+    """What ended the run, and what to do: the record that every place shows."""
+    at = f"step {live.step} of {live.max_steps}"
+    role = outcome.failed.name if outcome.failed is not None else ""
+    if error is not None:
+        go_on = f"; then go on with `{live.resume}`" if error.kind in (ErrorKind.INFRA, ErrorKind.BUG) else ""
+        return Diagnosis(error.cause, f"{error.message}, at {at}", error.fix + go_on, role)
+    if outcome.ended is RunResult.COMPLETE:
+        return Diagnosis(Cause.COMPLETE, f"the run is complete, at {at}")
+    how = ", and killed it" if outcome.killed else ""
+    return Diagnosis(Cause.STOPPED, f"{outcome.reason}{how}, at {at}", f"go on with `{live.resume}`")
+
+
+def with_log(end: Diagnosis, error: ArealError, logs: Path) -> ArealError:
+    """`error` in the words of the run's end, with the last lines of the role that failed."""
+    path = logs / f"{end.role}.log"
+    excerpt = last_words(path, _LINES)
+    shown = "\n".join(f"    {line}" for line in excerpt.lines) or "    (nothing was logged)"
+    which = f" (the newest start logged nothing; these are of {excerpt.start})" if excerpt.start else ""
+    text = f"{end.sentence}\n  last lines of {path}{which}:\n{shown}" if end.role else end.sentence
+    return by_kind(error.kind, text, fix=end.fix, cause=error.cause)

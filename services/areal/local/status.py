@@ -21,7 +21,8 @@ import psutil
 
 from areal.net.channel import connect
 from areal.net.status import idle_from_wire, kind_from_wire
-from areal.observe.live import Idle, Live, LiveRole, LiveWait, RolloutFlow, write_live
+from areal.observe.causes import why
+from areal.observe.live import Idle, Live, LiveRole, LiveWait, RolloutFlow, free_bytes, write_live
 from areal.processes.core import ChildPhase
 from areal.record.run_rows import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
@@ -118,6 +119,7 @@ class RunFacts:
     max_staleness: int
     base_urls: Sequence[str] = ()
     started: float = field(default_factory=time.monotonic)
+    resume: str = ""  # command that goes on with it
 
 
 class StatusSource:
@@ -145,7 +147,6 @@ class StatusSource:
         self._ready: dict[str, tuple[int, float]] = {}  # role → process that was ready, when last
         self._idle: Idle | None = None
         self._idle_since = 0.0
-        self._newest: Live | None = None
         self._began = psutil.Process().create_time()
 
     @property
@@ -158,14 +159,14 @@ class StatusSource:
         records = self._facts.records.refresh()
         asked = asyncio.gather(*(self._ask(role) for role in self._roles()))
         status, roles = await asyncio.gather(self._rollout(), asked)
-        self._newest = self._live(status, roles)
-        self._write(self._newest)
-        return RunView(self._newest, records.steps, records.earlier, records.held_out)
+        live = self._live(status, roles)
+        seen = replace(live, alive=True, disk_free=free_bytes(self._path), place=str(self._path.parent))
+        live = replace(live, cause=why(seen))
+        self._write(live)
+        return RunView(live, records.steps, records.earlier, records.held_out)
 
     async def close(self) -> None:
-        """The run is over: what was last known stays in the file. Drop the connections."""
-        if self._newest is not None:
-            self._write(replace(self._newest, at=time.time(), ended=True))
+        """Drop the connections."""
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close() for channel in channels))
 
@@ -189,6 +190,7 @@ class StatusSource:
             max_staleness=facts.max_staleness,
             elapsed_s=now - facts.started,
             base_urls=facts.base_urls,
+            resume=facts.resume,
         )
         if status is None:
             return live

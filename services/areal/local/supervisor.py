@@ -50,6 +50,7 @@ class RunOutcome:
     reason: str = ""
     killed: bool = False  # stopped without waiting for a clean end
     kind: Kind = Kind.INFRA  # whose fault it is, when no child ended it
+    error: BaseException | None = None  # of the supervision itself: a child that can't be started
 
 
 class Supervisor:
@@ -64,15 +65,15 @@ class Supervisor:
         self.children = {member.spec.name: ChildSupervisor(member.spec, living=living) for member in members}
         self._gangs = [name for name, child in self.children.items() if child.spec.policy.restart is RestartBy.EPOCH]
         self._change = asyncio.Event()
-        self._asked_to_stop = False
+        self._asked_to_stop = ""
         self._asked_to_kill = False
         self._failure: RunOutcome | None = None
         for child in self.children.values():
             child.on_change = self._change.set
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "it was asked to stop") -> None:
         """Stop cleanly: the trainer writes a checkpoint, then the others stop."""
-        self._asked_to_stop = True
+        self._asked_to_stop = reason
         self._change.set()
 
     def kill(self) -> None:
@@ -97,7 +98,9 @@ class Supervisor:
         lives = {name: asyncio.create_task(self._live(name), name=name) for name in self.children}
         gangs: set[asyncio.Task[None]] = set()
         try:
-            while (outcome := self._outcome()) is None:
+            for life in lives.values():
+                life.add_done_callback(lambda _: self._change.set())
+            while (outcome := self._outcome() or _broken(lives)) is None:
                 self._change.clear()
                 for name in self._gangs:
                     if self.children[name].status.awaits_epoch:
@@ -135,7 +138,7 @@ class Supervisor:
     def _outcome(self) -> RunOutcome | None:
         """Whether the run is over, and how."""
         if self._asked_to_stop or self._asked_to_kill:
-            return RunOutcome(RunResult.STOPPED, None, "asked to stop")
+            return RunOutcome(RunResult.STOPPED, None, self._asked_to_stop)
         if self._failure is not None:
             return self._failure
         statuses = {name: child.status for name, child in self.children.items()}
@@ -182,7 +185,15 @@ class Supervisor:
                 break
         for child in self.children.values():
             child.kill()
-        await asyncio.gather(*lives.values())
+        await asyncio.gather(*lives.values(), return_exceptions=True)
+
+
+def _broken(lives: Mapping[str, asyncio.Task[None]]) -> RunOutcome | None:
+    """The end when a child's supervision itself failed, as it does where nothing more can be opened or started."""
+    for name, life in lives.items():
+        if life.done() and (error := life.exception()) is not None:
+            return RunOutcome(RunResult.FAILED, None, f"{name}: {error}", error=error)
+    return None
 
 
 def resolve(roles: Mapping[str, str], wants: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:

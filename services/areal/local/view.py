@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from areal.errors import Cause
 from areal.local.status import RunView
-from areal.observe.live import IdleCause, LiveRole, RolloutFlow
+from areal.observe.live import IdleCause, Live, LiveRole, RolloutFlow
 from areal.processes.core import ChildPhase
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
@@ -97,15 +98,9 @@ def restart_warnings(view: RunView) -> list[str]:
     return [f"{role.name}: {role.warning}" for role in view.live.roles if role.warning]
 
 
-def standstill(view: RunView) -> str:
-    """Why a run makes no step: what admission waits for, else the oldest named wait; empty when nobody waits."""
-    live = view.live
-    if live.stalled:
-        return ""
-    if live.idle:
-        return live.idle.text
-    waits = [(wait.age_s, f"{role.name} waits for {wait.waits_for}") for role in live.roles for wait in role.waits]
-    return max(waits)[1] if waits else ""
+def trouble(live: Live) -> str:
+    """What holds the run up or ended it, in the words of `areal why`; empty while nothing does."""
+    return live.cause.named if live.cause is not None and live.cause.cause != Cause.NONE else ""
 
 
 def line(view: RunView) -> str:
@@ -133,15 +128,10 @@ def line(view: RunView) -> str:
     if live.restarts:
         parts.append(f"restarts {live.restarts}")
     parts += [f"WARNING: {said}" for said in (*restart_warnings(view), warning(view)) if said]
-    if live.stalled:
-        parts.append(f"STALLED: {live.stalled}")
-    if not view.steps:
-        slow = [
-            f"{role.name} {role.phase}"
-            for role in live.roles
-            if role.phase not in (ChildPhase.READY, ChildPhase.COMPLETE)
-        ]
-        parts.append(", ".join(slow) if slow else "all roles are up; no step yet")
+    if said := trouble(live):
+        parts.append(said)
+    elif not view.steps:
+        parts.append("all roles are up; no step yet")
     return f"{duration(live.elapsed_s):>6}  " + " · ".join(parts)
 
 
@@ -149,8 +139,8 @@ def render(view: RunView, note: str = "") -> RenderableType:
     """The whole picture."""
     live = view.live
     parts: list[RenderableType] = [_head(view), Text(), _figures(view), Text(), _roles(view)]
-    if live.stalled:
-        parts.append(Text(f"\nstalled: {live.stalled}", style="bold red"))
+    if said := trouble(live):
+        parts.append(Text(f"\n{said}", style="bold red" if live.stalled else "bold yellow"))
     elif live.idle and live.idle.cause is not IdleCause.OVER:
         parts.append(Text(f"\nadmission: {live.idle.text}", style="dim"))
     parts += [Text(f"\n{said}", style="bold yellow") for said in (*restart_warnings(view), warning(view)) if said]

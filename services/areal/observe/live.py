@@ -18,7 +18,7 @@ import orjson
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
-from areal.errors import Kind
+from areal.errors import Cause, Kind
 
 _MAX_BYTES = 16 << 20
 
@@ -39,6 +39,42 @@ class IdleCause(StrEnum):
     ONE_VERSION = "one-version"  # an evaluation keeps the servers at its version
     GATE_CLOSED = "gate-closed"  # generation is as far ahead of training as it may be
     NO_PLACE = "no-place"  # groups wait for a place at a worker
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why nothing happens, why it ended, or that all is well (`cause` is "none"): what every place shows.
+
+    `cause` is an `areal.errors.Cause` of a run, and of a job on a cluster that or a condition's reason.
+    """
+
+    cause: str
+    text: str
+    fix: str = ""
+    role: str = ""
+    pid: int = 0
+    since_s: float | None = None
+    pod: str = ""  # on a cluster
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line."""
+        place = self.pod or self.role
+        where = f"{place}, pid {self.pid}: " if place and self.pid else f"{place}: " if place else ""
+        since = f", for {time_span(self.since_s)}" if self.since_s is not None else ""
+        return f"{where}{self.text}{since}"
+
+    @property
+    def named(self) -> str:
+        """The sentence with the cause's identifier."""
+        return self.sentence if self.cause == Cause.NONE else f"{self.sentence} [{self.cause}]"
+
+
+def time_span(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)
@@ -67,7 +103,9 @@ class LiveRole:
     phase: str  # a `Phase` of areal.processes
     pid: int = 0
     restarts: int = 0
-    reason: str = ""  # of its last exit
+    reason: str = ""  # of its phase, or of its last exit
+    cause: str = ""  # of its last exit, while it is not back; a `Cause`
+    fix: str = ""  # likewise
     doing: str = ""
     policy: str = ""
     silent_s: float = 0.0  # how long it has not answered; 0 while it does, or can't be asked
@@ -111,9 +149,12 @@ class Live:
     elapsed_s: float = 0.0  # since its roles were started
     generation_tps: float = 0.0  # tokens per second
     base_urls: Sequence[str] = ()  # of its gateways, for agents
+    resume: str = "areal run JOB.yaml --resume"  # command that goes on with it
+    cause: Diagnosis | None = None  # what `areal run` found last; of a run that ended, what ended it
     alive: bool = False  # whether `areal run` is still there; found out by the reader
     age_s: float = 0.0  # since it was written; likewise
     disk_free: int | None = None  # bytes that the disk of the run can still take; likewise
+    place: str = ""  # its directory; likewise
 
     @property
     def goes_on(self) -> bool:
@@ -136,7 +177,7 @@ def read_live(path: Path, now: float | None = None) -> Live | None:
         return None
     age = max(0.0, (time.time() if now is None else now) - found.at)
     there = _is_there(found.pid, found.pid_began)
-    return replace(found, alive=there, age_s=age, disk_free=_free(path))
+    return replace(found, alive=there, age_s=age, disk_free=free_bytes(path), place=str(path.parent))
 
 
 def write_live(path: Path, live: Live) -> None:
@@ -155,7 +196,8 @@ def _is_there(pid: int, began: float) -> bool:
         return False
 
 
-def _free(path: Path) -> int | None:
+def free_bytes(path: Path) -> int | None:
+    """Room on the disk of a file's directory; None when it can't be asked."""
     try:
         return shutil.disk_usage(path.parent).free
     except OSError:

@@ -23,6 +23,9 @@ class BudgetPolicy:
     max_wait_s: float = 5.0
 
 
+_SHOWN = 80  # characters of a reason: an error's words may be long
+
+
 @dataclass(frozen=True)
 class RestartGrant:
     """The child may start again after `wait_s`."""
@@ -49,9 +52,8 @@ class Budget:
         self._forget(now)
         policy = self._policy
         if counted and len(self._used) >= policy.max_restarts:
-            return RestartsExhausted(
-                f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons()})"
-            )
+            used = f"all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons(reason)})"
+            return RestartsExhausted(f"{reason}; {used}")
         wait = doubled(policy.first_wait_s, policy.max_wait_s, len(self._used))
         if counted:
             self._used.append((now, reason))
@@ -69,6 +71,8 @@ class Budget:
         while self._used and self._used[0][0] <= now - self._policy.window_s:
             self._used.popleft()
 
-    def _reasons(self) -> str:
-        used = Counter(why for _, why in self._used)
+    def _reasons(self, newest: str = "") -> str:
+        used = Counter(why if len(why) <= _SHOWN else f"{why[:_SHOWN]}…" for _, why in self._used)
+        if newest and self._used and all(why == newest for _, why in self._used):
+            return "each for that"
         return "; ".join(f"{count}× {why}" for why, count in used.items()) or "none was allowed"

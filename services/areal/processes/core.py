@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from areal.errors import ArealError, Cause
 from areal.processes.budget import Budget, BudgetPolicy, RestartGrant, RestartsExhausted
 from areal.processes.exits import ExitVerdict, ProcessExit, asked_to_stop, classify, describe
 
@@ -33,6 +34,7 @@ class ChildPhase(StrEnum):
     STOPPED = "stopped"
 
 
+_HUNG = "the stacks of its threads are at the end of its log"
 TERMINAL = frozenset({ChildPhase.COMPLETE, ChildPhase.FAILED, ChildPhase.STOPPED})
 
 
@@ -130,14 +132,14 @@ class ChildCore:
             self.reason = "live, not ready"
         return []
 
-    def exited(self, code: int, tail: Sequence[str], now: float) -> list[Action]:
-        """The child and everything it started are gone."""
+    def exited(self, code: int, tail: Sequence[str], now: float, error: ArealError | None = None) -> list[Action]:
+        """The child and everything it started are gone; `error` is what it left."""
         self._wake = None
         if self.phase is ChildPhase.DRAINING:
             return self._drained(code, now)
-        exit_ = classify(code, tail)
+        exit_ = classify(code, tail, error)
         if self._killed_for:
-            exit_ = ProcessExit(code, ExitVerdict.RESTART, self._killed_for)
+            exit_ = ProcessExit(code, ExitVerdict.RESTART, self._killed_for, Cause.ROLE_HUNG, _HUNG)
             self._killed_for = ""
         self.last_exit = exit_
         if exit_.verdict is ExitVerdict.COMPLETE:
@@ -227,7 +229,7 @@ class ChildCore:
         return [Action.START]
 
     def _drained(self, code: int, now: float) -> list[Action]:
-        self.last_exit = ProcessExit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})")
+        self.last_exit = ProcessExit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})", Cause.STOPPED)
         if self._next_epoch is not None:
             self.epoch, self._next_epoch = self._next_epoch, None
             return self._start(now)

@@ -10,6 +10,7 @@ it as its own, and of a container in the termination message, whose text Kuberne
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import orjson
 
-from areal.errors import ArealError, ExitCode, Kind, by_kind
+from areal.errors import ArealError, Cause, ExitCode, Kind, by_kind
 
 _RANK_REPORT = re.compile(r"exitcode\s*:\s*(-?\d+)")  # in torchrun's "Root Cause (first observed failure)" block
 _NOT_STARTED = (126, 127)
@@ -37,11 +38,17 @@ class ExitVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """One exit. `code` is the role's own, `reason` is for people."""
+    """One exit. `code` is the role's own; `reason` and `fix` are for people, its last error's if it left one."""
 
     code: int
     verdict: ExitVerdict
     reason: str
+    cause: Cause = Cause.ROLE_ENDED
+    fix: str = ""
+
+    def named(self, reason: str) -> str:
+        """`reason`, which says this and maybe what follows, with the cause's identifier: as a condition shows it."""
+        return f"{reason or self.reason} [{self.cause}]"
 
 
 def rank_code(code: int, tail: Sequence[str]) -> int:
@@ -52,13 +59,40 @@ def rank_code(code: int, tail: Sequence[str]) -> int:
     return codes[-1] if codes else code  # the root cause is reported last
 
 
-def classify(code: int, tail: Sequence[str] = ()) -> ProcessExit:
-    """Verdict on the exit `code` of a child that nobody asked to stop."""
+_HEADLINE = 300  # characters of an error's first line: what users raise may be long
+
+
+def classify(code: int, tail: Sequence[str] = (), error: ArealError | None = None) -> ProcessExit:
+    """Verdict on the exit `code` of a child that nobody asked to stop, and that left `error`."""
     code = rank_code(code, tail)
     if code == ExitCode.DONE:
-        return ProcessExit(code, ExitVerdict.COMPLETE, "complete")
+        return ProcessExit(code, ExitVerdict.COMPLETE, "complete", Cause.COMPLETE)
     verdict = ExitVerdict.REFUSED if code in _NEVER_AGAIN else ExitVerdict.RESTART
-    return ProcessExit(code, verdict, describe(code))
+    if error is not None:
+        return ProcessExit(code, verdict, error.message.partition("\n")[0][:_HEADLINE], error.cause, error.fix)
+    return ProcessExit(code, verdict, describe(code), _cause_of(code), _FIXES.get(_cause_of(code), ""))
+
+
+def _cause_of(code: int) -> Cause:
+    """Cause of an exit that left no error."""
+    if code < 0:
+        return Cause.ROLE_KILLED
+    if code in _NOT_STARTED:
+        return Cause.CONFIG
+    try:
+        return _OF_CODE[ExitCode(code)]
+    except (KeyError, ValueError):
+        return Cause.ROLE_ENDED
+
+
+_OF_CODE = {
+    ExitCode.CONFIG: Cause.CONFIG,
+    ExitCode.DATA: Cause.DATA,
+    ExitCode.BUG: Cause.BUG,
+    ExitCode.INFRA: Cause.INFRA,
+    ExitCode.DRAINED: Cause.ROLE_KILLED,
+}
+_FIXES = {Cause.ROLE_KILLED: "if nobody killed it, the machine had no memory left: `dmesg` says so"}
 
 
 def asked_to_stop(code: int) -> bool:
@@ -121,16 +155,19 @@ ERROR_FILE = "AREAL_ERROR_FILE"  # environment variable: where a child writes it
 
 
 def write_error(error: ArealError) -> None:
-    """Leave the error for the parent, if it asked."""
-    if path := os.environ.get(ERROR_FILE):
-        text = {"kind": error.kind.value, "message": error.message, "fix": error.fix}
-        Path(path).write_bytes(orjson.dumps(text))
+    """Leave the error for the parent, if it asked, and no other process of the child was first."""
+    path = Path(os.environ.get(ERROR_FILE, ""))
+    with contextlib.suppress(OSError):  # the log has it, too
+        if path.name and not (path.exists() and path.stat().st_size):
+            told = {"kind": error.kind, "message": error.message, "fix": error.fix, "cause": error.cause}
+            path.write_bytes(orjson.dumps(told))
 
 
 def read_error(path: Path) -> ArealError | None:
     """Error that a child left; None when it left none that can be read."""
     try:
         text = orjson.loads(path.read_bytes())
-        return by_kind(Kind(text["kind"]), str(text["message"]), fix=str(text["fix"]))
+        kind, cause = Kind(text["kind"]), Cause(text["cause"])
+        return by_kind(kind, str(text["message"]), fix=str(text["fix"]), cause=cause)
     except (OSError, ValueError, KeyError, TypeError):
         return None

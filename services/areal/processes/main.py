@@ -81,7 +81,8 @@ async def supervise(request: LaunchRequest) -> int:
     log.info("%s: %s %s", row.name, status.phase, status.reason)
     if status.phase is not ChildPhase.FAILED:
         return ExitCode.DRAINED
-    exits.leave_message("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
+    reason = status.last_exit.named(status.reason) if status.last_exit else status.reason
+    exits.leave_message("\n".join([f"{row.name}: {reason}", *last_words(spec.log, _LAST_LINES).lines]))
     return _code_of(status)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.distribution import missing_package, refuse_upstream
-from areal.errors import ArealError, BugError, ConfigError, ExitCode, of_machine
+from areal.errors import ArealError, BugError, ConfigError, ExitCode, as_bug, of_machine
 from areal.observe import logs
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
@@ -87,16 +87,12 @@ def collect_rarely() -> None:
 
 
 def report(error: BaseException) -> ExitCode:
-    """Log `error` once, as its reader needs it, and choose the exit code."""
-    if not isinstance(error, ArealError) and (failed := of_machine(error)) is not None:
-        log.error("%s error: %s", failed.kind, failed, exc_info=error)
-        return failed.exit_code
-    if isinstance(error, ArealError):
-        own_fault = error.exit_code is ExitCode.BUG
-        log.error("%s error: %s", error.kind, error, exc_info=error if own_fault else None)
-        return error.exit_code
-    log.critical("internal error: %s: %s", type(error).__name__, error, exc_info=error)
-    return ExitCode.BUG
+    """Log `error` once, as its reader needs it, leave it for who supervises, and choose the exit code."""
+    told = error if isinstance(error, ArealError) else of_machine(error) or as_bug(error)
+    stack = told.exit_code is ExitCode.BUG or told is not error
+    log.error("%s error: %s", told.kind, told, exc_info=error if stack else None)
+    exits.write_error(told)
+    return told.exit_code
 
 
 async def serve(entry: Entry, context: RoleContext) -> int:

@@ -45,7 +45,7 @@ def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
         restarts=status.restarts,
         epoch=status.epoch,
         last_exit_code=status.last_exit.code if status.last_exit else 0,
-        last_exit_reason=status.reason or (status.last_exit.reason if status.last_exit else ""),
+        last_exit_reason=status.last_exit.named(status.reason) if status.last_exit else status.reason,
         awaits_epoch=status.awaits_epoch,
         restart_warning=status.warning,
     )

@@ -21,7 +21,7 @@ from areal.plan import RoleRow
 from areal.processes import logfile
 from areal.processes.budget import BudgetPolicy, RestartGrant, RestartsExhausted
 from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer, RestartBy
-from areal.processes.exits import ProcessExit
+from areal.processes.exits import ERROR_FILE, ProcessExit, read_error
 from areal.processes.family import Command, Family
 from areal.processes.logfile import Mirror
 from areal.processes.probe import Probe, ProbeKind, Prober
@@ -98,6 +98,7 @@ class ChildSupervisor:
         self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._sockets: dict[str, socket.socket] = {}
+        self._error = -1  # a file in memory for the child's last error: a full disk can't hold it
         self._changed = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None
 
@@ -140,6 +141,9 @@ class ChildSupervisor:
                 self._family = None
             while self._sockets:
                 self._sockets.popitem()[1].close()
+            if self._error >= 0:
+                os.close(self._error)
+                self._error = -1
         self._notify()
         return self.status
 
@@ -179,7 +183,8 @@ class ChildSupervisor:
             self._family = None
             if self._mirror is not None:
                 await asyncio.to_thread(self._mirror.finish)
-            return self._core.exited(event.code, logfile.tail(self.spec.log, _TAIL_FOR_REPORT), self._clock())
+            tail = logfile.tail(self.spec.log, _TAIL_FOR_REPORT)
+            return self._core.exited(event.code, tail, self._clock(), read_error(self._error_file()))
         if isinstance(event, _ProbeReport):
             return self._core.probed(event.answer, self._clock())
         stale = event.start != self._core.starts  # the child it meant is gone
@@ -205,6 +210,8 @@ class ChildSupervisor:
         self._listen()
         env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
         env |= listening.variables(self._sockets)
+        env[ERROR_FILE] = str(self._error_file())
+        os.ftruncate(self._error, 0)
         descriptors = tuple(held.fileno() for held in self._sockets.values())
         if core.last_exit is not None:
             env["AREAL_LAST_EXIT"] = str(core.last_exit.code)
@@ -217,6 +224,12 @@ class ChildSupervisor:
             asyncio.create_task(self._watch_exit(self._family)),
             asyncio.create_task(self._watch_health()),
         ]
+
+    def _error_file(self) -> Path:
+        """Where the child leaves its error, under a name that its own children know as well."""
+        if self._error < 0:
+            self._error = os.memfd_create(f"error of {self.spec.name}", os.MFD_CLOEXEC)
+        return Path(f"/proc/{os.getpid()}/fd/{self._error}")
 
     def _listen(self) -> None:
         """Hold what the child listens on; a port that can't be had is the child's own to report."""

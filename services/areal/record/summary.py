@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit import AuditReport
+from areal.observe.live import Diagnosis
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import Records, best_of
 
@@ -30,7 +31,7 @@ class RunEnd:
     wall_s: float
     restarts: Mapping[str, int]
     generation_tps: float  # tokens per second
-    reason: str = ""
+    cause: Diagnosis | None = None  # what ended it, and what to do
 
 
 def make(
@@ -49,12 +50,12 @@ def make(
         restarts[name] = restarts.get(name, 0) + count
     training_s = sum(step.seconds - step.wait_seconds for step in steps)
     trained_tokens = sum(step.trained_tokens for step in steps)
-    updates = [step.updates for step in steps if step.updates is not None]
+    updates = _updates(records)
     groups = sum(step.groups for step in steps)
     same = sum(step.same_reward_groups for step in steps)
     ages = [step.staleness_mean for step in steps]
     summary: dict[str, Any] = {
-        "status": "NothingLearned" if ending.status == "Complete" and updates and not any(updates) else ending.status,
+        "status": "NothingLearned" if ending.status == "Complete" and not learned(records) else ending.status,
         "steps": records.trained,
         "wallSeconds": round(wall, 1),
         "heldOut": {
@@ -92,11 +93,26 @@ def make(
         summary["loss"] = {"first": round(losses[0], 6), "last": round(losses[-1], 6)}
     if audit.used is not None:
         summary["rowUses"] = {"fewest": audit.used[0], "most": audit.used[1]}
-    if ending.reason:
-        summary["reason"] = ending.reason
+    if ending.cause is not None:
+        summary["cause"] = {name: value for name, value in asdict(ending.cause).items() if value}
     if audit.problems:
         summary["problems"] = list(audit.problems)
     return summary
+
+
+def cause_of(summary: Mapping[str, Any]) -> Diagnosis | None:
+    """What ended the run; None in the summary of an earlier release."""
+    found = summary.get("cause")
+    return TypeAdapter(Diagnosis).validate_python(found) if found else None
+
+
+def learned(records: Records) -> bool:
+    """Whether any step changed the model, as far as the steps tell."""
+    return any(updates) if (updates := _updates(records)) else True
+
+
+def _updates(records: Records) -> list[int]:
+    return [step.updates for step in records.steps if step.updates is not None]
 
 
 def write(path: Path, summary: Mapping[str, Any]) -> None:

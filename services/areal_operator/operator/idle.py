@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from areal.observe.live import Live
+from areal.observe.causes import IDLE_S, why
+from areal.observe.live import Diagnosis, Live
 from areal.plan.cluster_names import Role
 from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason, SuspendedReason
-from areal_view.why.causes import IDLE_S, Diagnosis, why
 
 from areal_operator.operator.fault_owner import unbound
 from areal_operator.operator.job_state import JobCondition

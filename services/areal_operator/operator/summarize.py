@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from areal.observe.live import Diagnosis
 from areal.plan.cluster_names import Role, runtime_config_map, selector
 from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
-from areal_view.why.causes import Diagnosis
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import times

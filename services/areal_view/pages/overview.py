@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from areal.observe.live import Live
+from areal.observe.causes import why
+from areal.observe.live import Diagnosis, Live
 from areal.record.episode_ends import infra_share, read_ends
 from areal.record.run_rows import evaluation_figures
 
@@ -15,7 +16,6 @@ from areal_view.index.record_index import RecordIndex
 from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts
 from areal_view.pages.reading import PartConflict, PartTrend
 from areal_view.pages.runs import ShownRun
-from areal_view.why.causes import Diagnosis, why
 
 StepColumn = tuple[str, str, int | None]
 """Title, figure and decimals of a column of the newest steps; without decimals as short as it can be."""
@@ -113,6 +113,8 @@ def state_of(run: ShownRun) -> str:
     live = run.live()
     if live is not None and live.goes_on:
         return "running"
+    if live is not None and not live.ended:
+        return "cut off"  # a summary beside it is of the run that it resumed
     status = run.summary().get("status")
     if status is not None:
         return str(status)

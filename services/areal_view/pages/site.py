@@ -18,6 +18,7 @@ import orjson
 from areal.errors import ArealError
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
+from areal.record.summary import cause_of
 from areal.spec import explain
 from markupsafe import Markup
 
@@ -104,7 +105,7 @@ def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
     name = (
         run.resolved().get("job", {}).get("metadata", {}).get("name") or run.name
     )  # in a pod all directories are alike
-    shown = replace(overview.page_of(run), name=name, state=summary["status"], live=None, why=None)
+    shown = replace(overview.page_of(run), name=name, state=summary["status"], live=None, why=cause_of(summary))
     figures = [(name, title, Markup(_inline(curve(run, name)))) for name, title in shown.choice.charts]
     rows = run.rows()
     answers = (

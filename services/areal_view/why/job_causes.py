@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from areal.observe.live import Diagnosis
 from areal.spec.cluster import MANAGER
 
-from areal_view.why.causes import Diagnosis
 from areal_view.why.job_facts import JobFacts, Json, moment
 from areal_view.why.job_pods import POD_CAUSES, admission_fix, scheduling_fix
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from areal_view.why.causes import Diagnosis
+from areal.observe.live import Diagnosis
+
 from areal_view.why.job_facts import (
     JobFacts,
     Json,

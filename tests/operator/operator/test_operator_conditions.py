@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from areal.errors import ArealError, BugError, Cause, ConfigError, DataError, InfraError
 from areal.plan.cluster_names import Role
 from areal.processes.core import ChildPhase
+from areal.processes.exits import classify
 from areal.spec.status import (
     CONDITION_MESSAGE,
     REASONS,
@@ -290,6 +292,25 @@ def test_a_failure_is_announced_with_all_that_a_person_asks_first() -> None:
     (told,) = announcements({}, {"failures": [failure]})
     assert (told.type, told.reason) == ("Warning", "RestartTrainer")
     assert told.message == "digits-trainer-1 at step 97: OOMKilled, exit code 137: RestartTrainer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InfraError("the disk is full: /run (0 bytes free)", cause=Cause.DISK_FULL), ConfigError("no such model"),
+        InfraError("no memory is left", cause=Cause.NO_MEMORY), BugError("ValueError: odd (x.py:2 in f)"),
+        DataError("row 7 has no prompt"), InfraError("can't reach a name server", cause=Cause.NO_NETWORK),
+        None,
+    ],
+)  # fmt: skip
+def test_a_condition_names_the_cause_that_the_role_left_in_its_words(error: ArealError | None) -> None:
+    died = classify(error.exit_code if error else -9, error=error)
+    told = replace(says(ChildPhase.FAILED, code=died.code), exit_reason=died.named(""))
+    of_trainer = launchers(seen(spec={"failurePolicy": {"maxRestarts": 0}}), t1=told)
+    failed = said(of_trainer)[ConditionType.FAILED]
+    assert failed.status == "True"
+    cause = error.cause if error else Cause.ROLE_KILLED
+    assert f"{died.reason} [{cause}]" in failed.message
 
 
 def test_an_end_stays_as_it_was_said() -> None:

@@ -7,9 +7,9 @@ not answer, what the controller says of itself, and at last the wait that every 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from areal.observe.live import IdleCause, Live, LiveRole, LiveWait
+from areal.errors import Cause
+from areal.observe.live import Diagnosis, IdleCause, Live, LiveRole, LiveWait, time_span
 from areal.observe.waits import ENGINE_HEALTH, SERVED_TEACHER
 from areal.observe.waits import WAIT as USER_CODE
 
@@ -27,56 +27,43 @@ _RECIPE = "reward.recipe"  # waits of the reward service for the recipe's functi
 _LEDGER = "ledger"  # waits for an answer of Redis
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Why nothing happens, or that it does (`cause` is "none")."""
-
-    cause: str
-    text: str
-    fix: str = ""
-    role: str = ""
-    pid: int = 0
-    since_s: float | None = None
-    pod: str = ""  # on a cluster
-
-    @property
-    def sentence(self) -> str:
-        """All of it in one line."""
-        place = self.pod or self.role
-        where = f"{place}, pid {self.pid}: " if place and self.pid else f"{place}: " if place else ""
-        since = f", for {_span(self.since_s)}" if self.since_s is not None else ""
-        return f"{where}{self.text}{since}"
-
-
 def why(live: Live) -> Diagnosis:
-    """The first cause that fits."""
+    """The cause that `areal run` found last, while there is news of it and after its end; else the first that fits."""
     return next(answer for cause in CAUSES if (answer := cause(live)) is not None)
 
 
 def _ended(live: Live) -> Diagnosis | None:
-    return Diagnosis("ended", f"the run has ended at step {live.step} of {live.max_steps}") if live.ended else None
+    if not live.ended:
+        return None
+    return live.cause or Diagnosis(Cause.ENDED, f"the run has ended at step {live.step} of {live.max_steps}")
+
+
+def _told(live: Live) -> Diagnosis | None:
+    return live.cause
 
 
 def _gone(live: Live) -> Diagnosis | None:
     if live.alive:
         return None
     text = f"the run was cut off at step {live.step} of {live.max_steps}: its process is gone"
-    fix = "go on from its last checkpoint with `areal run JOB.yaml --resume`"
-    return Diagnosis("run-gone", text, fix, "areal run", live.pid, live.age_s)
+    fix = f"go on from its last checkpoint with `{live.resume}`"
+    return Diagnosis(Cause.RUN_GONE, text, fix, "areal run", live.pid, live.age_s)
 
 
 def _frozen(live: Live) -> Diagnosis | None:
     if live.age_s < NO_NEWS_S:
         return None
     fix = f"it is stopped, blocked or can't write its directory: `kill -CONT {live.pid}`, and look at the disk"
-    return Diagnosis("run-silent", "it reports nothing", fix, "areal run", live.pid, live.age_s)
+    return Diagnosis(Cause.RUN_SILENT, "it reports nothing", fix, "areal run", live.pid, live.age_s)
 
 
 def _disk(live: Live) -> Diagnosis | None:
-    if live.disk_free is None or live.disk_free >= DISK_FULL or (live.ended and live.step >= live.max_steps):
+    if live.disk_free is None or live.disk_free >= DISK_FULL or (live.ended and live.cause is not None):
         return None
-    text = f"the disk of its directory is full: {live.disk_free:,} bytes are left"
-    return Diagnosis("disk-full", text, "make room: the run goes on by itself, or with --resume", "areal run", live.pid)
+    place = f" at {live.place}" if live.place else ""
+    text = f"the disk of its directory is full: {live.disk_free:,} bytes are left{place}"
+    fix = "make room: the run goes on by itself" if live.alive else f"make room, then `{live.resume}`"
+    return Diagnosis(Cause.DISK_FULL, text, fix, "areal run", live.pid)
 
 
 def _process_stopped(live: Live) -> Diagnosis | None:
@@ -85,35 +72,42 @@ def _process_stopped(live: Live) -> Diagnosis | None:
             whose = "it" if role.stopped == role.pid else f"its process {role.stopped}"
             text = f"{whose} is stopped, by SIGSTOP or a debugger"
             return Diagnosis(
-                "role-stopped", text, f"kill -CONT {role.stopped}", role.name, role.pid, role.silent_s or None
+                Cause.ROLE_STOPPED, text, f"kill -CONT {role.stopped}", role.name, role.pid, role.silent_s or None
             )
     return None
 
 
 def _down(live: Live) -> Diagnosis | None:
-    for phase, cause in (("failed", "role-failed"), ("backing off", "role-restarts")):
+    for phase, then in (("failed", "is not started again"), ("backing off", "is started again soon")):
         for role in live.roles:
             if role.phase == phase:
-                text = f"it ended ({role.reason or 'no reason is known'})"
-                text += ", and is not started again" if phase == "failed" else ", and is started again soon"
-                return Diagnosis(cause, text, f"its last words are in logs/{role.name}.log", role.name, role.pid)
+                return _died(role, then)
     return None
+
+
+def _died(role: LiveRole, then: str) -> Diagnosis:
+    """The last end of a role, by the cause that its error had."""
+    fix = role.fix or f"its last words are in logs/{role.name}.log"
+    text = f"it ended ({role.reason or 'no reason is known'}), and {then}"
+    return Diagnosis(role.cause or Cause.ROLE_ENDED, text, fix, role.name, role.pid)
 
 
 def _stalled(live: Live) -> Diagnosis | None:
     if not live.stalled:
         return None
-    return Diagnosis("stalled", live.stalled, "the run ends by itself after a minute of this", "controller")
+    return Diagnosis(Cause.STALLED, live.stalled, "the run ends by itself after a minute of this", "controller")
 
 
 def _starting(live: Live) -> Diagnosis | None:
     for role in live.roles:
         swaps = role.unready_s is not None and role.unready_s < IDLE_S
+        if role.phase == "starting" and role.cause and role.unready_s is None:
+            return _died(role, f"is started again ({role.doing or 'it is starting'})")
         if role.phase == "starting" and not swaps:
             text = role.doing or "it is starting"
             fix = f"a model takes its time to load; logs/{role.name}.log says how far it is"
             since_s = role.unready_s if role.unready_s is not None else _oldest(role)
-            return Diagnosis("role-starts", text, fix, role.name, role.pid, since_s)
+            return Diagnosis(Cause.ROLE_STARTS, text, fix, role.name, role.pid, since_s)
     return None
 
 
@@ -123,13 +117,14 @@ def _silent(live: Live) -> Diagnosis | None:
         return None
     role = max(quiet, key=lambda one: one.silent_s)
     fix = f"its event loop is blocked: its stacks are at the end of logs/{role.name}.log; ended, it is started again"
-    return Diagnosis("role-silent", "it does not answer", fix, role.name, role.pid, role.silent_s)
+    return Diagnosis(Cause.ROLE_SILENT, "it does not answer", fix, role.name, role.pid, role.silent_s)
 
 
 _IDLE = {  # cause → fix, the kind of role that holds it up
     IdleCause.NO_WEIGHTS: ("the trainer publishes its start model first; see its log", "trainer"),
     IdleCause.NO_SERVER: ("what is loaded or refused is said in {}", "generation"),
     IdleCause.NO_WORKER: ("why none connects is said in {}", "worker"),
+    IdleCause.UNTRAINED_GROUPS: ("mend the row or the recipe that it names; when it lasts, the run ends", "controller"),
     IdleCause.BYTES_FULL: ("raise replay.budgetBytes, or lower checkpoint.intervalSteps", "controller"),
 }
 
@@ -141,13 +136,13 @@ def _not_admitting(live: Live) -> Diagnosis | None:
     holder = next((role for role in live.roles if role.name.startswith(kind)), None)
     name, pid = (holder.name, holder.pid) if holder is not None else (kind, 0)
     since_s = max(live.idle_s, _trainers_wait(live))
-    return Diagnosis(live.idle.cause, live.idle.text, form.format(_logs(live, kind)), name, pid, since_s)
+    return Diagnosis(Cause(live.idle.cause), live.idle.text, form.format(_logs(live, kind)), name, pid, since_s)
 
 
 def _evaluating(live: Live) -> Diagnosis | None:
     if live.idle is None or live.idle.cause is not IdleCause.LAST_EVALUATION:
         return None
-    return Diagnosis(live.idle.cause, live.idle.text, "", "controller", _pid(live, "controller"))
+    return Diagnosis(Cause(live.idle.cause), live.idle.text, "", "controller", _pid(live, "controller"))
 
 
 def _user_code(live: Live) -> Diagnosis | None:
@@ -160,7 +155,7 @@ def _user_code(live: Live) -> Diagnosis | None:
                 "that call has not returned: a lock, a socket or a loop without an end? "
                 f"After two minutes the stacks of all threads are in logs/{role.name}.log"
             )
-            return Diagnosis("user-code", text, fix, role.name, role.pid, wait.age_s)
+            return Diagnosis(Cause.USER_CODE, text, fix, role.name, role.pid, wait.age_s)
     return None
 
 
@@ -170,9 +165,9 @@ def _served_teacher(live: Live) -> Diagnosis | None:
     wait = _wait(trainer, SERVED_TEACHER)
     if trainer is None or wait is None or wait.age_s < LONG_WAIT_S:
         return None
-    text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
+    text = f"it waits for {wait.waits_for}, and gives up after {time_span(wait.deadline_s)}"
     fix = "is that a long pass, or is who makes it stuck? A served model has logs where it is served"
-    return Diagnosis("waits-for-model", text, fix, trainer.name, trainer.pid, wait.age_s)
+    return Diagnosis(Cause.WAITS_FOR_MODEL, text, fix, trainer.name, trainer.pid, wait.age_s)
 
 
 def _reward(live: Live) -> Diagnosis | None:
@@ -188,7 +183,7 @@ def _reward(live: Live) -> Diagnosis | None:
                 "a lock, a socket or a loop without an end? Each item is cut off after reward.deadlineSeconds and "
                 f"counts as a fault; logs/{role.name}.log says which"
             )
-            return Diagnosis("user-code", text, fix, role.name, role.pid, oldest.age_s)
+            return Diagnosis(Cause.USER_CODE, text, fix, role.name, role.pid, oldest.age_s)
     return None
 
 
@@ -202,7 +197,7 @@ def _old_version(live: Live) -> Diagnosis | None:
         return None
     text = f"it serves {behind[0].policy} and has not taken {live.policy}, and the trainer waits for groups of it"
     fix = f"a large model takes its time to load; that it was refused, and why, is said in {_logs(live, 'generation')}"
-    return Diagnosis("old-version", text, fix, behind[0].name, behind[0].pid, since_s)
+    return Diagnosis(Cause.OLD_VERSION, text, fix, behind[0].name, behind[0].pid, since_s)
 
 
 def _engine(live: Live) -> Diagnosis | None:
@@ -210,9 +205,9 @@ def _engine(live: Live) -> Diagnosis | None:
     for role in live.roles:
         wait = _wait(role, ENGINE_HEALTH)
         if wait is not None and wait.age_s >= ENGINE_S:
-            text = f"its engine does not answer, and is started again after {_span(wait.deadline_s)} of this"
+            text = f"its engine does not answer, and is started again after {time_span(wait.deadline_s)} of this"
             fix = f"is it blocked, or is a packet filter in between? See logs/{role.name}.log"
-            return Diagnosis("engine-silent", text, fix, role.name, role.pid, wait.age_s)
+            return Diagnosis(Cause.ENGINE_SILENT, text, fix, role.name, role.pid, wait.age_s)
     return None
 
 
@@ -226,7 +221,7 @@ def _store(live: Live) -> Diagnosis | None:
         return None
     text = f"it does not answer: {role.name} waits for {wait.waits_for}"
     fix = "is its disk full, its machine out of memory, or a packet filter in between? See logs/redis.log"
-    return Diagnosis("store-silent", text, fix, "redis", _pid(live, "redis"), wait.age_s)
+    return Diagnosis(Cause.STORE_SILENT, text, fix, "redis", _pid(live, "redis"), wait.age_s)
 
 
 def _overdue(live: Live) -> Diagnosis | None:
@@ -240,8 +235,8 @@ def _overdue(live: Live) -> Diagnosis | None:
     if not late:
         return None
     wait, role = max(late, key=lambda one: one[0].age_s)
-    text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
-    return Diagnosis("overdue", text, f"logs/{role.name}.log says more", role.name, role.pid, wait.age_s)
+    text = f"it waits for {wait.waits_for}, and gives up after {time_span(wait.deadline_s)}"
+    return Diagnosis(Cause.OVERDUE, text, f"logs/{role.name}.log says more", role.name, role.pid, wait.age_s)
 
 
 def _groups(live: Live) -> Diagnosis | None:
@@ -253,22 +248,22 @@ def _groups(live: Live) -> Diagnosis | None:
     chain = f"it waits for {wait.waits_for}"
     if holders:
         held, role = max(holders, key=lambda one: one[0].age_s)
-        chain += f" ← {role.name} waits for {held.waits_for}, {_span(held.age_s)}"
+        chain += f" ← {role.name} waits for {held.waits_for}, {time_span(held.age_s)}"
     elif live.idle:
         chain += f" ← {live.idle.text}"
     fix = "generation is slower than training: more servers, shorter answers, or a larger maxStaleness"
-    return Diagnosis("waits-for-groups", chain, fix, "trainer", trainer.pid, wait.age_s)
+    return Diagnosis(Cause.WAITS_FOR_GROUPS, chain, fix, "trainer", trainer.pid, wait.age_s)
 
 
 def _trains(live: Live) -> Diagnosis:
     trainer = _role(live, "trainer")
     doing = f" ({trainer.doing})" if trainer is not None and trainer.doing else ""
-    return Diagnosis("none", f"nothing is wrong: it is at step {live.step} of {live.max_steps}{doing}")
+    return Diagnosis(Cause.NONE, f"nothing is wrong: it is at step {live.step} of {live.max_steps}{doing}")
 
 
 CAUSES: tuple[Callable[[Live], Diagnosis | None], ...] = (
-    _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _engine, _user_code,
-    _reward, _old_version, _not_admitting, _served_teacher, _evaluating, _overdue, _groups, _trains,
+    _disk, _ended, _gone, _frozen, _told, _process_stopped, _down, _stalled, _starting, _silent, _store, _engine,
+    _user_code, _reward, _old_version, _not_admitting, _served_teacher, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 
@@ -298,10 +293,3 @@ def _trainers_wait(live: Live) -> float:
 
 def _oldest(role: LiveRole) -> float | None:
     return max((wait.age_s for wait in role.waits), default=None)
-
-
-def _span(seconds: float) -> str:
-    """A time for people."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
