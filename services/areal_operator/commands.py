@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -53,19 +53,20 @@ def submit(
     from areal_operator.submit.submit import submit as submit_objects
 
     made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
-    verifier = checked_verifier(made, job.path, base_dir)
+    verifier, pods = checked_submission(made, job.path, base_dir)
     console = Console(stderr=True)
     if dry_run:
         from areal.spec.runtime import RuntimeSpec
 
-        request = SubmitRequest(made, base_dir, namespace or made.metadata.namespace or "default", verifier)
+        where = namespace or made.metadata.namespace or "default"
+        request = SubmitRequest(made, base_dir, where, verifier, pods=pods)
         sys.stdout.write(objects(request, RuntimeSpec(), no_progress).text())
         return
     from areal_operator.submit.cluster import connect
 
     cluster = connect(kubeconfig, context)
     request = SubmitRequest(
-        made, base_dir, namespace or made.metadata.namespace or cluster.namespace, verifier, take_over
+        made, base_dir, namespace or made.metadata.namespace or cluster.namespace, verifier, take_over, pods
     )
     applied = submit_objects(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
     _next(applied, console)
@@ -77,13 +78,13 @@ def submit(
     raise typer.Exit(int(code))
 
 
-def checked_verifier(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
-    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
+def checked_submission(job: RLJob, job_file: Path, base_dir: Path) -> tuple[str | None, Mapping[str, int]]:
+    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does, and the memory of pods."""
     from areal.admit.verdict import admit
 
     verdict = admit(job, base_dir)
     verdict.refuse(job_file)
-    return "custom" if verdict.defines_reward else None
+    return "custom" if verdict.defines_reward else None, verdict.pods
 
 
 def _next(job: dict[str, Any], console: Console) -> None:

@@ -22,7 +22,7 @@ from areal_view.job_files import Job, JobFiles, JobParts, Overrides
 from areal_view.library import Watch
 from areal_view.why.job_causes import why_job
 
-from areal_operator.commands import checked_verifier, no_progress
+from areal_operator.commands import checked_submission, no_progress
 from areal_operator.job_commands import facts_of
 from areal_operator.submit.cluster import Cluster, connect
 from areal_operator.submit.follow import ended, line
@@ -158,10 +158,10 @@ def submit(
     files = JobFiles.of(job, overrides)
     files = files.written(JobParts(**parts), Path("runs", f"{files.name}.job").absolute())
     made, base_dir = job_from(files.document, files.overrides), files.document.path.absolute().parent
-    verifier = checked_verifier(made, files.document.path, base_dir)
+    verifier, pods = checked_submission(made, files.document.path, base_dir)
     cluster = connect(Path(kubeconfig) if kubeconfig is not None else None, context)
     where = namespace or made.metadata.namespace or cluster.namespace
-    request = SubmitRequest(made, base_dir, where, verifier, take_over)
+    request = SubmitRequest(made, base_dir, where, verifier, take_over, pods)
     submitted = ClusterRun(cluster, submit_objects(request, cluster, no_progress, lambda text: None))
     if wait:
         submitted.wait()

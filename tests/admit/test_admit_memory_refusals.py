@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from admit_shapes import QWEN3_32B
 from areal.admit.memory import memory_of
 from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
@@ -29,7 +31,7 @@ def test_8b_at_8192_tokens_on_eight_cards_is_refused_with_sums_and_a_knob():
     assert "8,192 tokens on 8 GPUs: 15.3 GiB weights" in refused.message
     assert "62.7 GiB activations + 4.5 GiB attention masks" in refused.message
     assert refused.message.endswith("a rank, and a GPU has 79.5 GiB")
-    assert refused.fix == "Set trainer.recompute to selective."
+    assert refused.fix == "Set trainer.recompute to selective (38.1 GiB)."
     assert lines["if recomputed"].startswith("trainer.recompute: full would take")
 
 
@@ -43,7 +45,7 @@ def test_what_fits_is_told_and_not_refused():
 
 def test_8b_at_32768_tokens_fits_eight_cards_by_segments_and_recomputation():
     long = ("trainer.microBatchTokens=32768", "rollout.maxSampleTokens=32768")
-    assert judged(*long)[0]["does-not-fit"].fix == "Set trainer.recompute to full."
+    assert judged(*long)[0]["does-not-fit"].fix == "Set trainer.recompute to full (38.9 GiB)."
     assert "does-not-fit" not in judged(*long, "trainer.recompute=full")[0]
 
 
@@ -56,14 +58,40 @@ def test_a_long_sample_names_the_sample_as_the_knob():
 
 def test_states_that_are_too_many_name_more_gpus():
     findings, _ = judged("trainer.gpus=1", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
-    assert findings["does-not-fit"].fix == "Train on 2 GPUs (trainer.replicas 2)."
+    fix = "Set trainer.optimizerState to cpu (76.4 GiB), or train on 2 GPUs (trainer.replicas 2)."
+    assert findings["does-not-fit"].fix == fix
+
+
+PROPOSED = (  # a piece of advice, and the fields that it sets
+    (r"trainer\.recompute to (\w+)", "trainer.recompute={}"),
+    (r"trainer\.optimizerState to (\w+)", "trainer.optimizerState={}"),
+    (r"trainer\.mesh\.replicate to (\d+)", "trainer.mesh.replicate={}"),
+    (r"trainer\.replicas (\d+)", "trainer.replicas={}"),
+    (r"maxSampleTokens and .* to ([\d,]+)", "rollout.maxSampleTokens={0} trainer.microBatchTokens={0}"),
+    (r"(kl\.placement): offloaded", "algorithm.{}=offloaded"),
+)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("config", [QWEN3_8B, QWEN3_32B], ids=["8B", "32B"])
+@pytest.mark.parametrize("tokens", [1024, 65536])
+def test_whatever_the_advice_proposes_makes_the_plan_fit(gpus, recompute, config, tokens):
+    given = [f"trainer.gpus={gpus}", f"trainer.recompute={recompute}"]
+    given += [f"trainer.microBatchTokens={tokens}", f"rollout.maxSampleTokens={tokens}"]
+    refused = judged(*given, config=config)[0].get("does-not-fit")
+    for advice in refused.fix.split(", or ") if refused else ():
+        found = [(re.search(pattern, advice), field) for pattern, field in PROPOSED]
+        changed = " ".join(field.format(match[1].replace(",", "")) for match, field in found if match).split()
+        assert changed or "smaller model" in refused.fix, advice
+        assert not changed or "does-not-fit" not in judged(*given, *changed, config=config)[0], advice
 
 
 def test_copies_cost_memory_and_fewer_copies_are_the_knob():
     copies = ("trainer.mesh.replicate=8", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
     refused = judged(*copies)[0]["does-not-fit"]
     assert "1,024 tokens on 8 GPUs in 8 copies: 122.1 GiB weights" in refused.message
-    assert refused.fix == "Lower trainer.mesh.replicate to 4."
+    assert refused.fix == "Set trainer.optimizerState to cpu (76.4 GiB), or lower trainer.mesh.replicate to 4."
 
 
 def test_split_layers_keep_a_part_of_their_activations():
@@ -133,7 +161,8 @@ def test_a_student_is_planned_with_its_teacher_and_no_server_and_its_longest_row
     rows = ["training.maxTokens=262144", "trainer.microBatchTokens=262144"]
     job = load_job(CORPUS / "distillation.yaml", [*cards, *rows])
     alone, both = (memory_of(job, QWEN3_8B, teacher) for teacher in (None, QWEN3_8B))
-    assert {subject for subject, _ in both[1]} == {"a trainer's GPU", "disk"}
+    pods = {"host memory, a trainer pod", "shared memory, a trainer pod"}
+    assert {subject for subject, _ in both[1]} == {"a trainer's GPU", "disk", *pods}
     assert "the teacher's share" in dict(both[1])["a trainer's GPU"]
     assert "teacher" not in dict(alone[1])["a trainer's GPU"]
     (refused,) = both[0]
@@ -150,8 +179,8 @@ def test_a_reference_that_does_not_fit_is_refused_with_its_share_and_the_field_t
     refused = judged(*rows, *room, *REFERENCE)[0]["does-not-fit"]
     assert "15.3 GiB the KL reference's share" in refused.message
     assert refused.fix == (
-        "Train on 4 GPUs (trainer.replicas 2), or set algorithm.kl.placement: offloaded, or train an adapter "
-        "(trainer.lora), whose base is the reference, or "
+        "Set trainer.optimizerState to bfloat16 (69.5 GiB), or train on 4 GPUs (trainer.replicas 2), or set "
+        "algorithm.kl.placement: offloaded, or train an adapter (trainer.lora), whose base is the reference, or "
         "without one (algorithm.kl)."
     )
     adapted = judged(*rows, *room, *REFERENCE, "trainer.lora={rank: 8}")
@@ -165,7 +194,7 @@ def test_an_offloaded_reference_fits_and_its_host_memory_is_told():
     findings, lines = judged(*rows, *cards, "algorithm.kl={coefficient: 0.05, placement: offloaded}")
     assert "does-not-fit" not in findings
     assert "reference" not in lines["a trainer's GPU"]
-    assert lines["offloaded"] == "15.3 GiB of pinned host memory a rank, for frozen models between uses"
+    assert "30.5 GiB frozen models between uses, pinned" in lines["host memory, a trainer pod"]
 
 
 def test_an_offloaded_teacher_that_is_larger_is_planned_as_it_is_asked():

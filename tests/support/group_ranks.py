@@ -22,6 +22,7 @@ from areal.values.policy import PolicyId
 from areal.weights.group import buckets
 from areal.weights.publish import WeightsRef
 from areal.weights.verify import open_version
+from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.group import GroupOptions, GroupSender
@@ -126,8 +127,8 @@ def rank_main(rank: int, home: Path, fails: bool) -> None:
             message = RankMessage(told, {})
         heard = ranks.tell(message).header
         order = PublishOrder(PolicyId(version, 1), Path(heard["staging"]), False, heard["full"], heard["by_group"])
-        mine = ((name, tensor) for name, tensor in whole.items() if writers[name] == rank)
-        publisher.publish(order, mine, CANARY, deadline_s=60.0)
+        mine = [(name, tensor) for name, tensor in whole.items() if writers[name] == rank]
+        publisher.publish(order, mine, specs_of(mine), CANARY, deadline_s=60.0)
         publisher.wait(60.0)
     publisher.close()
     if server is None:

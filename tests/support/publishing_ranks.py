@@ -18,6 +18,7 @@ from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.verify import verify_tensors
+from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.publisher import Publisher, PublishOrder
@@ -55,8 +56,8 @@ def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point
     order = PublishOrder(PolicyId.parse(told["policy"]), Path(told["staging"]), False)
     if point == "full disk" and rank == victim:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
-    mine = ((name, tensor) for name, tensor in whole.items() if writers[name] == rank)
-    publisher.publish(order, mine, CANARY, deadline_s=30.0)
+    mine = [(name, tensor) for name, tensor in whole.items() if writers[name] == rank]
+    publisher.publish(order, mine, specs_of(mine), CANARY, deadline_s=30.0)
     publisher.wait(30.0)
 
 

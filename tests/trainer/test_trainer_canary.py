@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from areal.errors import DataError
 from areal.weights.manifest import Canary, Difference, difference, problem
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
+from areal_trainer.publish import canary as canary_module
 from areal_trainer.publish.canary import MEAN_BFLOAT16, PASSAGE, SPREADS, canary, prepare
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -51,6 +54,26 @@ def test_in_bfloat16_the_mean_is_bounded_by_what_rounding_does(model_path, ranks
     made = canary(engine, probe)
     assert made.mean_tolerance == max(MEAN_BFLOAT16, SPREADS * probe.spread)
     assert made.tolerance == 1.0
+
+
+@pytest.mark.parametrize("half", ["trainer", "servers"])
+def test_the_second_engine_is_gone_when_the_spread_is_known(model_path, ranks, half, monkeypatch):
+    made = []
+
+    class Watched(PolicyEngine):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.extend(weakref.ref(p) for p in (self, self._model, *self._parameters.values()))
+
+    engine = PolicyEngine(model_path, ModelOptions(precision="bfloat16" if half == "trainer" else "float32"), ranks)
+    monkeypatch.setattr(canary_module, "PolicyEngine", Watched)
+    gc.disable()  # nobody else collects it
+    try:
+        prepare(engine, model_path, served_in_bfloat16=True)
+        assert len(made) > 10
+        assert [one for one in made if one() is not None] == []
+    finally:
+        gc.enable()
 
 
 class Served:

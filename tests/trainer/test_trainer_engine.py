@@ -17,6 +17,7 @@ from areal_trainer.engine.model import empty_model
 from areal_trainer.engine.schedule import RateSchedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.forked_ranks import program
 from support.trainer_parts import batch, whole_model
 
 
@@ -185,3 +186,12 @@ def test_no_dropout_of_the_configuration_is_left(model_path, ranks, tmp_path):
 def test_a_directory_without_a_model_is_the_datas_fault(tmp_path):
     with pytest.raises(DataError, match=r"config\.json"):
         empty_model(tmp_path)
+
+
+def test_gradients_of_several_micro_batches_do_not_change_when_each_is_told_that_it_is_the_last(tmp_path, model_path):
+    """The root's reduced gradient is given back after each: a large model's, on two ranks."""
+    lines = [json.loads(line) for line in program("accumulating_ranks", tmp_path, model_path)]
+    assert all(line["equal"] and line["micros"] >= 3 and line["gradients"] > 10 for line in lines)
+    assert all(line["waiting"] == [True, False] for line in lines), (
+        "held after a micro-batch: told that more follow, now"
+    )

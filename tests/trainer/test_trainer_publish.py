@@ -17,6 +17,7 @@ from areal.weights.stage import StagingArea
 from areal.weights.verify import open_version, read_verified
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.canary import canary, prepare
 from areal_trainer.publish.exporter import Exporter
@@ -46,15 +47,19 @@ def test_ranks_own_whole_layers_and_about_as_many_bytes(sizes, ranks):
     assert max(load) - min(load) <= largest
 
 
+def given(tensors):
+    return tensors, specs_of(tensors)
+
+
 def test_a_snapshot_does_not_change_with_the_model():
     weight = torch.ones(4)
-    held = Snapshots()
-    held.take([("w", weight)])
+    held = Snapshots(keeps_before=True)
+    held.take(*given([("w", weight)]), torch.device("cpu"))
     weight.add_(1)
     assert held.current["w"].tolist() == [1.0] * 4
-    held.take([("w", weight)])
+    held.take(*given([("w", weight)]), torch.device("cpu"))
     assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([1.0] * 4, [2.0] * 4)
-    held.take([("w", weight + 1)])
+    held.take(*given([("w", weight + 1)]), torch.device("cpu"))
     assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([2.0] * 4, [3.0] * 4)
 
 
@@ -70,7 +75,9 @@ def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, pr
         return str(reference.policy_id)
 
     publisher = Publisher(tmp_path / "many", {}, 0, Meeting(ranks, "writing", 10.0), announce, waits)
-    publisher.publish(publisher.order(PolicyId(1, 1), final=True), engine.export(), proof, deadline_s=30.0)
+    publisher.publish(
+        publisher.order(PolicyId(1, 1), final=True), engine.export(), engine.export_specs(), proof, deadline_s=30.0
+    )
     publisher.wait(30.0)
     publisher.close()
     ranks.close()
@@ -94,7 +101,9 @@ def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exporte
     stage = StagingArea(tmp_path / "stage")
     for version in range(6):
         order = publisher.order(PolicyId(version, 1), final=version == 5)
-        publisher.publish(order, [("model.layers.0.up.weight", weight)], publishing_ranks.CANARY, deadline_s=30.0)
+        publisher.publish(
+            order, *given([("model.layers.0.up.weight", weight)]), publishing_ranks.CANARY, deadline_s=30.0
+        )
         publisher.wait(30.0)
         staged = stage.prepare(refs[-1].path, refs[-1].manifest_digest)
         loaded = load_file(staged.path / "model.safetensors")["model.layers.0.up.weight"]
@@ -121,7 +130,7 @@ def test_exports_are_full_versions_between_deltas_and_outlive_them(tmp_path):
         weight[version] = version
         publisher.publish(
             publisher.order(PolicyId(version, 1), final=False),
-            [("w", weight)],
+            *given([("w", weight)]),
             publishing_ranks.CANARY,
             deadline_s=30.0,
         )
@@ -146,7 +155,7 @@ def test_where_most_words_change_full_versions_are_written(tmp_path):
     for version in range(4):
         noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(version))
         order = publisher.order(PolicyId(version, 1), final=False)
-        publisher.publish(order, [("w", noise)], publishing_ranks.CANARY, deadline_s=30.0)
+        publisher.publish(order, *given([("w", noise)]), publishing_ranks.CANARY, deadline_s=30.0)
         publisher.wait(30.0)
     publisher.close()
     ranks.close()

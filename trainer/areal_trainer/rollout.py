@@ -134,9 +134,12 @@ class Rollout:
             order = self._order()
             if not self._writers:
                 whole = actor.engine.options.adapter is None  # an adapter is one file, and small
-                self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size if whole else 1)
-            tensors = actor.engine.export(self._writers)
-            self._publisher.publish(order, tensors, proof, deadline_s=PUBLISH_DEADLINE_S)
+                sizes = {name: spec.elements for name, spec in actor.engine.export_specs().items()}
+                self._writers = owners(sizes, self._ranks.world_size if whole else 1)
+            self._publisher.publish(
+                order, actor.engine.export(self._writers), actor.engine.export_specs(self._writers), proof,
+                deadline_s=PUBLISH_DEADLINE_S, device=self._ranks.device,
+            )  # fmt: skip
             self._first.published()
             if order.final:
                 self._publisher.wait(PUBLISH_DEADLINE_S)

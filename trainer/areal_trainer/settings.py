@@ -75,6 +75,7 @@ class TrainerSettings:
     advertise: str | None = None  # host and port under which servers reach rank 0, where it sends them weights
     outage_s: float = 120.0  # how long another role may be away
     patience_s: float = 60.0  # how long it may take to be there for the first time
+    in_pods: bool = False  # with a network between it and the servers
 
     def __post_init__(self) -> None:
         if self.spec.rollout.sampling.temperature <= 0:
@@ -115,11 +116,8 @@ class TrainerSettings:
 
     @property
     def deltas(self) -> bool:
-        """Whether a version may be published as changes from the one before.
-
-        Of a float32 number some low bit always changes, so nothing would be saved; an adapter is small.
-        """
-        return self.spec.trainer.precision == "bfloat16" and self.adapter is None
+        """Whether a version may be published as changes from the one before."""
+        return self.spec.publishes_deltas(in_pods=self.in_pods)
 
     @property
     def critic_engine(self) -> ModelOptions:
@@ -232,6 +230,7 @@ def settings_of(job: Path) -> TrainerSettings | RowsSettings:
         bind=resolved.bind,
         advertise=resolved.endpoints.trainer,
         patience_s=resolved.patience_s,
+        in_pods=resolved.in_pods,
     )
 
 

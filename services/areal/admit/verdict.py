@@ -6,13 +6,13 @@ starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal.admit.facts import judged, read
 from areal.admit.machine import host_facts, preflight, unused
-from areal.admit.memory import memory_of
+from areal.admit.memory import memory_of, pods_of
 from areal.admit.memory.volume import caches_of
 from areal.admit.recipe_names import has_hooks
 from areal.admit.recipe_probe import can_try_hooks, probe_hooks
@@ -30,6 +30,7 @@ class JobVerdict:
     faults: tuple[ArealError, ...]
     unseen: tuple[str, ...]
     memory: tuple[tuple[str, str], ...]  # what GPUs and disk hold: subject and sentence
+    pods: Mapping[str, int]  # planned memory of pods that have GPUs, bytes by role
     read_as: tuple[tuple[str, str], ...]  # how the rows of each dataset are read: its field and sentence
     sources: Sources
     scores_itself: bool  # the workflow or its agent: no service is needed for it
@@ -68,10 +69,12 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
     if host is not None:
         findings += [*caches_of(job, host.memory), *unused(job, host.gpus)]
     memory: list[tuple[str, str]] = []
+    pods: Mapping[str, int] = {}
     if known.planned is not None and not known.faults and job.spec.is_whole:
         of_teacher = known.teacher.config if known.teacher else None
         found, memory = memory_of(job, known.planned, of_teacher, parameters=known.facts.model_parameters, host=host)
         findings += found
+        pods = pods_of(job, known.planned, of_teacher)
     faults = [error for _, error in known.faults]
     if here and model_config is None and not for_clusters_only(job) and not _refusing(findings):
         findings += _lacking(job, sources)
@@ -84,6 +87,7 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         tuple(faults),
         known.unseen,
         tuple(memory),
+        pods,
         known.read_as,
         sources,
         unnamed and not (job.spec.recipe and known.facts.recipe_defines_reward is not False),

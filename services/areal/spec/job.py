@@ -181,6 +181,15 @@ class JobSpec(SpecBlock):
             return False
         return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
 
+    def publishes_deltas(self, *, in_pods: bool) -> bool:
+        """Whether a version may be published as changes from the one before.
+
+        Of a float32 number some low bit always changes, so nothing would be saved; an adapter is small; and on one
+        machine a server reads the version where it lies: no network is saved, and copies would fill the disk.
+        """
+        bfloat16 = self.trainer.precision == "bfloat16"
+        return in_pods and bfloat16 and self.trainer.lora is None and self.weight_sync.full_every > 1
+
     @property
     def is_rl(self) -> bool:
         """Whether answers are generated and scored while the run goes on."""

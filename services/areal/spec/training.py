@@ -209,7 +209,8 @@ class WeightSync(SpecBlock):
     interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
     full_every: int = knob(
         10,
-        what="Every this many publications in bfloat16 is a full one, the others are deltas; in float32 all are full.",
+        what="On a cluster every this many publications in bfloat16 is a full one, the others are deltas; in float32 "
+        "and on one machine all are full.",
         ge=1,
         le=10**6,
     )

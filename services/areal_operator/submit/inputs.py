@@ -106,13 +106,20 @@ def total_size(sources: Mapping[str, Path]) -> int:
 
 
 def on_cluster(
-    job: RLJob, namespace: str, claim: str, trees: list[Tree], recipe: tuple[str, str] | None, verifier: str | None
+    job: RLJob,
+    namespace: str,
+    claim: str,
+    trees: list[Tree],
+    recipe: tuple[str, str] | None,
+    verifier: str | None,
+    pods: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The job as the cluster gets it: what its author gave, with files named on the volume.
 
     Args:
         recipe: ConfigMap and key of the recipe, when it was on this machine.
         verifier: to be set when the job names none.
+        pods: planned memory of a role's pod, whole GiB in bytes: its request and limit where the job names neither.
     """
     values = job.as_written
     values["metadata"]["namespace"] = namespace
@@ -132,6 +139,12 @@ def on_cluster(
         spec["recipe"] = {"configMap": {"name": recipe[0], "key": recipe[1]}}
     if verifier is not None and job.spec.reward.verifier is None:
         spec.setdefault("reward", {})["verifier"] = verifier
+    for role, memory in (pods or {}).items():
+        resources = spec.setdefault("podTemplate", {}).setdefault(role, {}).setdefault("resources", {})
+        kinds = [resources.setdefault(kind, {}) for kind in ("requests", "limits")]
+        if not any("memory" in amounts for amounts in kinds):
+            for amounts in kinds:
+                amounts["memory"] = f"{memory >> 30}Gi"
     return values
 
 

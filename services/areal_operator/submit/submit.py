@@ -6,9 +6,9 @@ run. What a submission that broke off leaves behind (a ConfigMap, a claim with f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +40,7 @@ class SubmitRequest:
     namespace: str
     verifier: str | None = None
     take_over: bool = False  # fields that other tools set to other values
+    pods: Mapping[str, int] = field(default_factory=dict)  # planned memory of a role's pod, bytes
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) ->
     return Objects(
         recipe,
         manifests.claim(name, namespace, volume_of(job.spec, runtime)),
-        inputs.on_cluster(job, namespace, claim_name, trees, where, request.verifier),
+        inputs.on_cluster(job, namespace, claim_name, trees, where, request.verifier, request.pods),
         trees,
     )
 

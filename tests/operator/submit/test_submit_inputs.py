@@ -158,3 +158,14 @@ def test_each_of_several_sources_is_sent_a_pattern_with_the_files_that_fit_it(tm
     resolved = resolve_for_pods(job_from_object(made), namespace="team-a", uid="u-1", recipe_source=recipe)
     places = [source.jsonl or source.hugging_face.path for source in resolved.dataset.named.values()]
     assert all(place.startswith("/areal/claims/") for place in places[:3])
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [((), {"requests": {"memory": "150Gi"}, "limits": {"memory": "150Gi"}}),
+     (("podTemplate.trainer.resources.limits.memory=256Gi",), {"requests": {}, "limits": {"memory": "256Gi"}})],
+)  # fmt: skip
+def test_a_trainers_pod_asks_for_the_memory_of_the_plan_unless_the_job_names_some(tmp_path, written, kept):
+    job = job_in(tmp_path, *written)
+    made = on_cluster(job, "a", "c", [], None, None, {"trainer": 150 << 30})
+    assert made["spec"]["podTemplate"]["trainer"]["resources"] == kept

@@ -38,7 +38,7 @@ from areal_trainer.checkpoint.hashing_writer import HashingWriter
 from areal_trainer.checkpoint.saving import DEADLINE_S, RunPosition, SavedCheckpoint, Saving
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
-from areal_trainer.engine.host_copy import copy_to_host
+from areal_trainer.engine.host_copy import HostSlab, specs_of
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.engine.message import RankMessage
 from areal_trainer.engine.model import config_json
@@ -112,8 +112,9 @@ class Checkpointer:
         self._at = at
         self._meeting = Meeting(engine.ranks, "writing a checkpoint", DEADLINE_S)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-checkpoint")
-        self._buffers: dict[str, Tensor] = {}
-        self._made = self._pool.submit(self._make_buffers, self._state())  # the first checkpoint needn't
+        held = specs_of((name, local(tensor)) for name, tensor in self._state().items())
+        slab = HostSlab("the checkpoint's copy", held, engine.ranks.device)
+        self._copy = self._pool.submit(slab.touch)  # the first checkpoint needn't
         self._running: Saving | None = None
         shape, adapter = _shape_of(config_json(engine.model_path)), engine.options.adapter
         if adapter is not None:  # the only weights in a checkpoint
@@ -165,20 +166,11 @@ class Checkpointer:
         if (free := shutil.disk_usage(place).free) < needed:
             raise _broken(final, f"it takes {show_bytes(needed)}, and {place} has {show_bytes(free)} free")
 
-    def _make_buffers(self, state: dict[str, Tensor]) -> None:
-        """Buffers of which every page is touched: their first use would take several times as long."""
-        for name, tensor in state.items():
-            part = local(tensor)
-            self._buffers[name] = torch.empty(
-                part.shape, dtype=part.dtype, pin_memory=part.device.type == "cuda"
-            ).zero_()
-
     def _staged(self) -> dict[str, Tensor]:
-        """All tensors as shards in host memory, in the buffers of the checkpoint before."""
-        self._made.result()
-        state = self._state()
-        copy_to_host(self._buffers, ((name, local(tensor)) for name, tensor in state.items()))
-        return {name: like(tensor, self._buffers[name]) for name, tensor in state.items()}
+        """All tensors as shards in host memory, where those of the checkpoint before were."""
+        slab, state = self._copy.result(), self._state()
+        slab.fill((name, local(tensor)) for name, tensor in state.items())
+        return {name: like(tensor, slab.views[name]) for name, tensor in state.items()}
 
     def _write(self, snapshot: _CheckpointSnapshot) -> SavedCheckpoint:
         position = snapshot.position

@@ -15,6 +15,8 @@ from areal.spec.training import OptimizerState
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from areal_trainer.engine.host_copy import HostSlab, TensorSpec, specs_of
+
 PIECE = 1 << 24  # numbers that are converted or carried to the host at a time
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -149,8 +151,10 @@ class HostAdamState(AdamState):
 
     def __init__(self, parameters: Mapping[str, Tensor], decays: Mapping[str, bool], options: AdamWOptions) -> None:
         super().__init__(parameters, decays, options)
-        self._pinned = any(tensor.device.type == "cuda" for tensor in parameters.values())
-        self._weights: dict[str, Tensor] = {}
+        self._device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
+        self._pinned = self._device.type == "cuda"
+        self._weights: Mapping[str, Tensor] = {}
+        self._slab: HostSlab | None = None
         self._buckets: list[list[_AdamPiece]] = []
         self._arriving: list[Tensor] = []  # two buckets of gradients
 
@@ -180,16 +184,18 @@ class HostAdamState(AdamState):
 
     def restored(self, updates: int) -> None:
         super().restored(updates)
-        self._weights.clear()  # the parameters are others now
+        self._weights = {}  # the parameters are others now
 
     def _copy_weights(self) -> None:
-        for name, tensor in self._parameters.items():
-            held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned)
-            self._weights[name] = held.copy_(tensor)
-        self._buckets = list(_filled(self._pieces()))
-        size = max((sum(piece.size for piece in bucket) for bucket in self._buckets), default=0)
-        if not self._arriving:
-            self._arriving = [torch.empty(size, pin_memory=self._pinned) for _ in range(2)]
+        if self._slab is None:
+            self._buckets = list(_filled(self._pieces()))
+            size = max((sum(piece.size for piece in bucket) for bucket in self._buckets), default=0)
+            arriving = {f"gradients {number}": TensorSpec((size,), torch.float32) for number in range(2)}
+            held = specs_of(self._parameters.items())
+            self._slab = HostSlab("the optimizer's weights", {**held, **arriving}, self._device)
+            self._arriving = [self._slab.views[name] for name in arriving]
+        self._slab.fill(self._parameters.items())
+        self._weights = self._slab.views
 
     def _fetch(
         self, number: int, gradients: Mapping[str, Tensor]

@@ -92,7 +92,7 @@ class _ChunkedDivergence(torch.autograd.Function):
             both = _distributions(hidden[part], weight, taught, part, measure.temperature)
             grad_logits = measure.slope(*both).mul_(grads[0][part, None]).to(hidden.dtype)
             grad_hidden[part] = grad_logits @ weight[:known]
-            grad_weight[:known] += (grad_logits.T @ hidden[part]).float()
+            grad_weight[:known] += grad_logits.T @ hidden[part]
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None
 
 

@@ -18,6 +18,7 @@ from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask
@@ -29,6 +30,7 @@ from areal_trainer.engine.attention import SegmentLayout, block_mask_of, layout_
 from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.host_copy import TensorSpec
 from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import ModelRows, PolicyModel, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
@@ -97,6 +99,15 @@ def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> Se
     return block_mask_of(micro, device) if attention == "flex" else layout_of(micro, device)
 
 
+def drops_gathered(ranks: RankGroup, mesh: DeviceMesh) -> bool:
+    """Whether a layer's gathered weights are dropped after use.
+
+    Alone on CPUs a rank would only lose time. On one GPU each pass copies the model once more, milliseconds, and two
+    bytes a parameter are free.
+    """
+    return mesh.size(-1) > 1 or ranks.device.type == "cuda"
+
+
 class ShardedModel(Generic[Model]):
     """FSDP2 over the mesh of ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
 
@@ -119,7 +130,7 @@ class ShardedModel(Generic[Model]):
         half = torch.bfloat16 if self.options.precision == "bfloat16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         mesh, layer_mesh, tensor_mesh = self.ranks.mesh, self.ranks.layer_mesh, self.ranks.tensor_mesh
-        again = layer_mesh.size(-1) > 1  # alone, a rank has nothing to gain from dropping what it gathered
+        again = drops_gathered(self.ranks, layer_mesh)
         if self.ranks.context is not None:
             refuse_heads(self._model.config, self.ranks.context.size, 1 if tensor_mesh is None else tensor_mesh.size())
         if tensor_mesh is not None:
@@ -163,7 +174,8 @@ class ShardedModel(Generic[Model]):
             last = number == len(micros) - 1
             self._model.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
             self._model.set_requires_all_reduce(last)  # type: ignore[operator]  # between replicas, once is enough
-            self._model.set_is_last_backward(last)  # type: ignore[operator]
+            # True by default: else the root's float32 gradient of embedding and head waits for the next backward pass
+            self._model.set_is_last_backward(last or self._always_reduce)  # type: ignore[operator]
             value = loss(micro)
             (value * self.ranks.averaged).backward()  # type: ignore[no-untyped-call]
             total += value.detach()
@@ -304,9 +316,14 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
         return self.backward(micros, lambda micro: loss(*self.forward(micro), micro))
 
-    def export_sizes(self) -> dict[str, int]:
-        """Elements of every tensor that `export` goes through, by its Hugging Face name."""
-        return {name: parameter.numel() for name, parameter in self._exported()}
+    def export_specs(self, owners: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
+        """Shape and dtype of what `export` yields with these owners, by its Hugging Face name."""
+        dtype = served_dtype(self.options)
+        return {
+            name: TensorSpec(tuple(parameter.shape), dtype)
+            for name, parameter in self._exported()
+            if owners is None or owners[name] == self.ranks.rank
+        }
 
     def export(self, owners: Mapping[str, int] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole tensors in the dtype that is served, on the device, under their Hugging Face names; an adapter's alone,

@@ -1,26 +1,95 @@
-"""Copies of tensors in host memory, by name, into buffers that are used again.
+"""Slabs of host memory: copies of a rank's tensors by name, all views of one allocation that is used again.
 
-Pinned where there is an accelerator, so that copying off the device runs at the bus's speed.
+Pinned where there is an accelerator, so that copying off the device runs at the bus's speed. A slab is registered with
+CUDA as it lies: torch's own allocator rounds every pinned tensor up to a power of two, twice what a 7B model needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from areal.errors import InfraError
+from areal.spec.quantity import show_bytes
 from torch import Tensor
 
+_log = logging.getLogger(__name__)
+_ALIGNED = 512  # bytes: what kernels and copies like best
 
-def copy_to_host(held: dict[str, Tensor], tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Fill `held`, making what is missing or of another shape or dtype; on return the tensors may change."""
-    device = None
-    for name, tensor in tensors:
-        if tensor.device.type == "cuda":
-            device = tensor.device
-        buffer = held.get(name)
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=device is not None)
-            held[name] = buffer
-        buffer.copy_(tensor, non_blocking=device is not None)
-    if device is not None:
-        torch.cuda.current_stream(device).synchronize()
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype of a tensor that isn't there yet."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.elements * self.dtype.itemsize
+
+
+def specs_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, TensorSpec]:
+    """Specs of tensors that are there, by name."""
+    return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors}
+
+
+class HostSlab:
+    """Host memory for tensors of these specs. `views` shares it."""
+
+    def __init__(self, purpose: str, specs: Mapping[str, TensorSpec], device: torch.device) -> None:
+        """Raises InfraError when the memory can't be pinned for `device`."""
+        starts, total = {}, 0
+        for name, spec in specs.items():
+            starts[name], total = total, total + -(-spec.size // _ALIGNED) * _ALIGNED
+        self._memory = torch.empty(total, dtype=torch.uint8)
+        self.pinned = device.type == "cuda" and total > 0
+        if self.pinned:
+            _pin(self._memory, purpose)
+        self.views = {
+            name: self._memory[starts[name] : starts[name] + spec.size].view(spec.dtype).view(spec.shape)
+            for name, spec in specs.items()
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._memory.numel()
+
+    def touch(self) -> HostSlab:
+        """Write every page: the first use would take several times as long."""
+        self._memory.zero_()
+        return self
+
+    def fill(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy tensors of the specs' names; on return they may change."""
+        device = None
+        for name, tensor in tensors:
+            if tensor.device.type == "cuda":
+                device = tensor.device
+            self.views[name].copy_(tensor, non_blocking=device is not None)
+        if device is not None:
+            torch.cuda.current_stream(device).synchronize()
+
+
+def _pin(memory: Tensor, purpose: str) -> None:
+    """Page-lock memory until nobody shares it."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    address = memory.data_ptr()
+    if code := int(runtime.cudaHostRegister(address, memory.numel(), 0)):
+        raise InfraError(
+            f"{show_bytes(memory.numel())} of host memory for {purpose} can't be pinned: CUDA error {code}",
+            fix="give the trainer the memory that `areal check` plans, or raise the limit of locked memory (ulimit -l)",
+        )
+    weakref.finalize(memory.untyped_storage(), runtime.cudaHostUnregister, address)  # views may outlive the slab
+    _log.info("%s of pinned host memory for %s", show_bytes(memory.numel()), purpose)

@@ -81,7 +81,7 @@ class _ChunkedLogprob(torch.autograd.Function):
             grad_logits = grad_logits.to(hidden.dtype)
             grad_hidden[part] = grad_logits @ weight
             if trains:
-                grad_weight += (grad_logits.T @ hidden[part]).float()
+                grad_weight += grad_logits.T @ hidden[part]  # cast as it is added: no float32 copy of the product
         return grad_hidden, grad_weight.to(weight.dtype) if trains else None, None, None, None, None
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, UntypedStorage
 
+from areal_trainer.engine.host_copy import HostSlab, TensorSpec
 from areal_trainer.engine.optimizer import local
 
 
@@ -23,11 +24,9 @@ class OffloadedParameters:
         """Copies every parameter to host memory, and frees it on its device. None of them may be changed later."""
         storages = (local(parameter.detach()).untyped_storage() for parameter in parameters)
         shared = {storage.data_ptr(): storage for storage in storages if storage.size()}  # a rank may own none of one
-        self._held: list[tuple[UntypedStorage, Tensor]] = []
-        for storage in shared.values():
-            held = _host_memory(storage)
+        self._held = _host_memory(list(shared.values()))
+        for storage, held in self._held:
             held.copy_(_bytes_of(storage))
-            self._held.append((storage, held))
         self._free()
 
     @property
@@ -56,9 +55,15 @@ def _bytes_of(storage: UntypedStorage) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _host_memory(storage: UntypedStorage) -> Tensor:
-    size = storage.size()
-    if storage.device.type == "cuda":
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+def _host_memory(storages: list[UntypedStorage]) -> list[tuple[UntypedStorage, Tensor]]:
+    """Each storage with its room in host memory."""
+    device = storages[0].device if storages else torch.device("cpu")
+    if device.type != "cuda":
+        return [(storage, _of_a_file(storage.size())) for storage in storages]
+    specs = {str(number): TensorSpec((storage.size(),), torch.uint8) for number, storage in enumerate(storages)}
+    return list(zip(storages, HostSlab("a frozen model", specs, device).views.values(), strict=True))
+
+
+def _of_a_file(size: int) -> Tensor:
     with tempfile.NamedTemporaryFile(prefix="areal-offload-") as file:
         return torch.from_file(file.name, shared=True, size=size, dtype=torch.uint8)

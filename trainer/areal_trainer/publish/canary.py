@@ -9,11 +9,13 @@ A stale version can't be told by it: neighbouring versions differ by less than b
 
 from __future__ import annotations
 
+import gc
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from areal.weights.manifest import Canary, difference
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -54,7 +56,7 @@ class CanaryProbe:
 def prepare(engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool = False) -> CanaryProbe:
     """Choose the tokens and measure rounding. A collective, to be called while the engine holds the start model.
 
-    In bfloat16 the start model is held a second time for a moment, before the optimizer has its moments.
+    In bfloat16 the start model is held a second time, before the optimizer has its moments; on return it is gone.
     """
     ids = _continued(engine, _beginning(tokenizer, engine.vocabulary, engine.max_positions))
     half = engine.options.precision == "bfloat16"
@@ -62,7 +64,13 @@ def prepare(engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool =
         return CanaryProbe(ids, None)
     options = replace(engine.options, precision="float32" if half else "bfloat16", attention="dense")
     other = PolicyEngine(engine.model_path, options, engine.ranks)
-    found = difference(_score(engine, ids)[1:].tolist(), _score(other, ids)[1:].tolist())
+    try:
+        found = difference(_score(engine, ids)[1:].tolist(), _score(other, ids)[1:].tolist())
+    finally:
+        del other
+        gc.collect()  # FSDP's states, hooks and modules refer to each other
+        if engine.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
     _log.info(
         "canary: %d tokens, bfloat16 differs by %.3g in the mean, %.3g at most", len(ids), found.mean, found.worst
     )

@@ -3,7 +3,7 @@
 Every rank copies the tensors that it owns off the device; that is all that training waits for. A thread of each rank
 writes the copy into one staging directory and tells rank 0 what it wrote; rank 0 seals when all have, then announces.
 A rank that dies at any point leaves nothing visible. A failure is raised at the next `publish` or `wait`, never
-swallowed; one version at a time bounds memory to two copies.
+swallowed; one version at a time bounds memory to one copy, two where deltas are made.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
@@ -29,37 +30,45 @@ from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, writ
 from areal.weights.verify import open_version
 from torch import Tensor
 
-from areal_trainer.engine.host_copy import copy_to_host
+from areal_trainer.engine.host_copy import HostSlab, TensorSpec
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.group import GroupSender
 from areal_trainer.publish.handover import OwnersTensors, dismiss, hand_over
 
-# Host copies of the tensors that a rank publishes: two, used in turn (a double buffer).
+_HOST = torch.device("cpu")
+
+# Host copies of the tensors that a rank publishes: two, used in turn (a double buffer), where deltas are made of them.
 
 
 class Snapshots:
-    """Two copies of one rank's tensors. The second exists from the second publication on."""
+    """Copies of one rank's tensors: one, or with the one before two, the second from the second publication on."""
 
-    def __init__(self) -> None:
-        self._now: dict[str, Tensor] = {}
-        self._before: dict[str, Tensor] = {}
+    def __init__(self, *, keeps_before: bool) -> None:
+        self._keeps_before = keeps_before
+        self._now: HostSlab | None = None
+        self._before: HostSlab | None = None
 
-    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def take(
+        self, tensors: Iterable[tuple[str, Tensor]], specs: Mapping[str, TensorSpec], device: torch.device
+    ) -> None:
         """Copy tensors from the device; on return they may change. What was current is the copy before."""
-        self._now, self._before = self._before, self._now
-        copy_to_host(self._now, tensors)
+        if self._keeps_before:
+            self._now, self._before = self._before, self._now
+        if self._now is None:
+            self._now = HostSlab("a version's copy", specs, device)
+        self._now.fill(tensors)
 
     @property
     def current(self) -> dict[str, Tensor]:
         """The newest copy, by name."""
-        return self._now
+        return {} if self._now is None else self._now.views
 
     @property
     def before(self) -> dict[str, Tensor]:
         """The copy before it, by name; empty at first."""
-        return self._before
+        return {} if self._before is None else self._before.views
 
 
 Announce = Callable[[WeightsRef, bool], str]
@@ -127,7 +136,7 @@ class Publisher:
         self._base: Manifest | None = None  # on rank 0: of the version before
         self._until_full = 0  # on rank 0: publications until the next full one
         self._at = at
-        self._snapshots = Snapshots()
+        self._snapshots = Snapshots(keeps_before=full_every > 1)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
         self._running: Future[Publication] | None = None
         self.latest: Publication | None = None
@@ -144,11 +153,21 @@ class Publisher:
             ) from error
 
     def publish(
-        self, order: PublishOrder, tensors: Iterable[tuple[str, Tensor]], canary: Canary, *, deadline_s: float
+        self,
+        order: PublishOrder,
+        tensors: Iterable[tuple[str, Tensor]],
+        specs: Mapping[str, TensorSpec],
+        canary: Canary,
+        *,
+        deadline_s: float,
+        device: torch.device = _HOST,
     ) -> None:
-        """Copy this rank's tensors and start to write them; first waits until its part of the version before is out."""
+        """Copy this rank's tensors and start to write them; first waits until its part of the version before is out.
+
+        `specs` of all of them are the same at each call. `device` is where they are.
+        """
         self.wait(deadline_s)
-        self._snapshots.take(tensors)
+        self._snapshots.take(tensors, specs, device)
         self._at("copied")
         self._running = self._pool.submit(self._publish, order, canary)
 

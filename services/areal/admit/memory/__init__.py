@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from areal.admit.memory.rank import Said, rank_memory
+from areal.admit.memory.advice import Said, rank_memory
+from areal.admit.memory.host import pod_lines, pod_memory, pod_plans
 from areal.admit.memory.shape import adapter_of, shape_of
 from areal.admit.memory.volume import HostFacts, disk_memory, disk_space, server_memory
 from areal.spec import RLJob
@@ -39,8 +40,15 @@ def memory_of(
     if job.spec.reward_model is not None:
         shape = shape.value_model
     disk, server = disk_memory(job, shape, trained), server_memory(job, shape)
+    pods: Said = ([], pod_lines(pod_plans(job, shape, trained, teacher)))
     lines = []
-    for found, said in (disk, rank_memory(job, shape, trained, teacher), server):
+    for found, said in (disk, rank_memory(job, shape, trained, teacher), pods, server):
         findings += found
         lines += said
     return findings, lines
+
+
+def pods_of(job: RLJob, config: Mapping[str, Any], of_teacher: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """Memory that pods with GPUs ask for, bytes by role; none for a model without closed forms."""
+    shape, teacher = shape_of(config), None if of_teacher is None else shape_of(of_teacher)
+    return {} if shape is None else pod_memory(pod_plans(job, shape, adapter_of(job, shape), teacher))

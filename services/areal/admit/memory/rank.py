@@ -1,4 +1,4 @@
-"""Memory of a trainer's rank: lines that sum up, and what doesn't fit, with the knobs that would make it fit.
+"""Memory of a trainer's rank: lines that sum up, at the moment that needs most.
 
 Owns the formulas of what stands beside the activations. States are sharded over the ranks of a replica (FSDP2),
 embedding and head with their gradients are not while a backward pass runs. An estimate says so in its line. Pure.
@@ -6,160 +6,22 @@ embedding and head with their gradients are not while a backward pass runs. An e
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 
-from areal.admit.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
+from areal.admit.memory.activations import Attention, Recompute, bytes_a_token, kept_by_a_block, mask_bytes
 from areal.admit.memory.shape import ModelShape
 from areal.admit.memory.volume import ELEMENT, OptimizerState
-from areal.dataflow.builtin import needs_of
-from areal.spec import Finding, RLJob, Severity
-from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import has_critic, has_reference
-
-Said = tuple[list[Finding], list[tuple[str, str]]]
-"""What doesn't fit, and lines for people: a subject and a sentence each."""
 
 _WEIGHT_BYTES = 4  # a parameter's float32 master; its gradient takes as much again
-_MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "cpu": 0}  # a parameter's two moments, where the master is
+MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "cpu": 0}  # a parameter's two moments, where the master is
 _FROZEN_BYTES = 4  # a parameter of a model that only infers: float32, whatever it computes in
 _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
 _CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
 _HOST_STATE_BYTES = 12  # a parameter of `cpu`: a copy of the master, two moments
-_LEAST_ROW = 256  # tokens: shorter rows are no advice
-_FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
-
-
-def _beside(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Beside:
-    """What a rank holds beside the policy, as the trainer loads it."""
-    served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
-    return {
-        "critic": has_critic(job.spec),
-        "reference": has_reference(job.spec),
-        "teacher": None if served else teacher,
-        "offloaded": _placed_in_host(job),
-        "trained": trained,
-        "tensor": job.spec.trainer.mesh.tensor,
-        "context": job.spec.trainer.mesh.context,
-        "state": job.spec.trainer.optimizer_state,
-    }
-
-
-def _placed_in_host(job: RLJob) -> frozenset[Literal["reference", "teacher"]]:
-    """The frozen models that are in host memory between uses."""
-    if not job.spec.is_rl:
-        return frozenset()
-    needs = needs_of(job.spec)
-    placed = {"reference": needs.reference_placement, "teacher": needs.teacher_placement}
-    return frozenset(name for name in _FROZEN if placed[name] == "offloaded")
-
-
-def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: ModelShape | None) -> Said:
-    trainer = job.spec.trainer
-    if not trainer.gpus:
-        return [], []
-    tokens, beside = trainer.micro_batch_tokens, _beside(job, trained, teacher)
-    made = partial(
-        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
-        attention=trainer.attention_backend, **beside,
-    )  # fmt: skip
-    plan = made(recompute=trainer.recompute)
-    sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
-    copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
-    copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
-    copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
-    sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
-    lines = [("a trainer's GPU", sentence)]
-    if trainer.recompute == "none":
-        full = made(recompute="full").total
-        lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
-    if away := host_bytes(shape, trainer.shards, beside):
-        lines.append(("offloaded", f"{show_bytes(away)} of pinned host memory a rank, for frozen models between uses"))
-    if moved := host_state_bytes(shape, trainer.shards, beside):
-        lines.append(("optimizer's state", f"{show_bytes(moved)} of host memory a rank: moments, a copy of weights"))
-    if job.spec.dpo is not None:
-        lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
-    memory = trainer.gpu_memory
-    if memory is None or plan.total <= memory:
-        return [], lines
-    message = f"{sentence}, and a GPU has {show_bytes(memory)}"
-    field = "spec.trainer.microBatchTokens"
-    fix = _knobs(job, shape, plan, memory, beside)
-    return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
-
-
-def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
-    """Fields of the job that would make it fit, each with the value that does."""
-    trainer = job.spec.trainer
-    sized = partial(
-        plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
-        attention=trainer.attention_backend,
-    )  # fmt: skip
-    modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute == "none" else ("full",)
-    fits = [one for one in modes if sized(recompute=one, **beside).total <= memory]
-    if fits and trainer.recompute in ("none", "selective"):
-        return f"Set trainer.recompute to {fits[0]}."
-    knobs = [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
-    knobs += _offloads(job, sized, memory, beside)
-    alone: Beside = {**beside, "reference": False}
-    if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
-        knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
-    alone = {**alone, "critic": False}
-    if beside["critic"] and sized(recompute=trainer.recompute, **alone).total <= memory:
-        knobs.append("name an algorithm without a critic")
-    if not knobs:
-        smaller = "a smaller model" if beside["teacher"] is None else "a smaller model, or from a smaller teacher"
-        knobs.append(f"train {smaller}, or on GPUs with more memory")
-    advice = ", or ".join(knobs)
-    return f"{advice[0].upper()}{advice[1:]}."
-
-
-def _offloads(job: RLJob, sized: Callable[..., TrainerPlan], memory: int, beside: Beside) -> list[str]:
-    """Frozen models that would make it fit from host memory."""
-    fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
-    held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
-    found = []
-    for name in held:
-        away: Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
-        if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
-            found.append(f"set {fields[name]}: offloaded")
-    return found
-
-
-def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:
-    """Shorter rows that fit."""
-    trainer, fixed = job.spec.trainer, job.spec.supervised
-    longest = longest_that_fits(
-        shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
-        recompute=trainer.recompute, **beside,
-    )  # fmt: skip
-    row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
-    if longest >= max(_LEAST_ROW, row):
-        return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
-    if longest < _LEAST_ROW:
-        return []
-    field = "rollout.maxSampleTokens" if fixed is None else "training.maxTokens"
-    return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
-
-
-def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
-    """More ranks for a copy of the model that fit."""
-    trainer = job.spec.trainer
-    ranks, world = trainer.shards, trainer.world_size
-    more = fewest_ranks(
-        shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
-        recompute=trainer.recompute, **beside,
-    )  # fmt: skip
-    if more is None or more <= ranks:
-        return []
-    if more <= world:
-        most = next(n for n in range(world // more, 0, -1) if world % n == 0)
-        return [f"lower trainer.mesh.replicate to {most}"]
-    return [f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})"]
 
 
 @dataclass(frozen=True)
@@ -190,7 +52,8 @@ class Beside(TypedDict, total=False):
     policy's own are frozen then, in the precision of the forward pass, and are the reference. A `teacher` is frozen;
     its layers pass one by one, before the student's. What is `offloaded` is in host memory during a backward pass, and
     on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
-    layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are.
+    layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are. With a `canary`
+    the start model is held once more in float32 when the trainer starts.
     """
 
     critic: bool
@@ -201,11 +64,12 @@ class Beside(TypedDict, total=False):
     tensor: int
     context: int
     state: OptimizerState
+    canary: bool
 
 
 def _idle_bytes(beside: Beside) -> int:
     """Bytes a trained parameter takes while another model's gradients are made, or none."""
-    return _WEIGHT_BYTES + _MOMENT_BYTES[beside.get("state", "float32")]
+    return _WEIGHT_BYTES + MOMENT_BYTES[beside.get("state", "float32")]
 
 
 def _state_bytes(beside: Beside) -> int:
@@ -239,7 +103,39 @@ def plan_trainer(
         lines = _idle(shape, stays, ranks, precision, here)
         lines += _asking(name, model, here, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
         plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
+    if beside.get("canary"):
+        plans.append(plan_start(shape, ranks, tokens, precision, beside))
     return max(plans, key=lambda plan: plan.total)
+
+
+def plan_start(shape: ModelShape, ranks: int, tokens: int, precision: str, beside: Beside) -> TrainerPlan:
+    """The budget of a rank while the canary is made: no moments and gradients yet, and the start model in float32."""
+    trained = beside.get("trained")
+    policy = shape.parameters * (_WEIGHT_BYTES if trained is None else ELEMENT[precision])
+    parts = (
+        ("the policy's share", policy // ranks),
+        ("adapter", (trained or 0) * _WEIGHT_BYTES // ranks),
+        ("the critic's share", (shape.value_model.parameters if beside.get("critic") else 0) * _WEIGHT_BYTES // ranks),
+        ("the frozen models' shares", _frozen_parameters(shape, beside) * _FROZEN_BYTES // ranks),
+        ("the start model's share in float32", shape.parameters * _FROZEN_BYTES // ranks),
+        ("its embedding and head, gathered", 2 * shape.root_gathered * _FROZEN_BYTES),
+        ("its layers, gathered", shape.part(beside.get("tensor", 1)).block_parameters * _FROZEN_BYTES),
+        ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
+    )
+    return TrainerPlan(tuple(BudgetLine(what, size) for what, size in parts if size), tokens)
+
+
+def _tied_bytes(shape: ModelShape, ranks: int) -> int:
+    """The reduced gradient of a tied head, which lies beside the embedding's until the step."""
+    return shape.vocabulary * shape.hidden * _WEIGHT_BYTES // ranks if shape.tied and not shape.scores else 0
+
+
+def _frozen_parameters(shape: ModelShape, beside: Beside) -> int:
+    """Of the frozen models that stay on the device."""
+    away, teacher = beside.get("offloaded", frozenset()), beside.get("teacher")
+    reference = beside.get("reference") and beside.get("trained") is None and "reference" not in away
+    held = shape.parameters if reference else 0
+    return held + (teacher.parameters if teacher is not None and "teacher" not in away else 0)
 
 
 def host_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
@@ -267,24 +163,14 @@ def _updating(
     recompute: Recompute,
     **beside: Unpack[Beside],
 ) -> TrainerPlan:
-    """The budget of a backward pass; nothing that is offloaded is on the device."""
-    element, part = ELEMENT[precision], shape.part(beside.get("tensor", 1))
-    trained, teacher = beside.get("trained"), beside.get("teacher")
-    own = -(-tokens // beside.get("context", 1))  # tokens of a row that this rank computes
-    critic = shape.value_model if beside.get("critic") else None
+    """The budget of a forward and backward pass, at its largest moment; nothing that is offloaded is on the device."""
+    element, trained, teacher = ELEMENT[precision], beside.get("trained"), beside.get("teacher")
     reference = beside.get("reference", False) and trained is None
-    gradient = 4 if trained is None else 0  # bytes of a number's
-    root = shape.root_parameters * (element + gradient)
-    alone = ranks == beside.get("tensor", 1)  # what is never sharded stays gathered between passes
-    gathered = shape.layers if alone else 2
-    layers = part.block_parameters * (gathered * element + gradient)
+    critic = shape.value_model if beside.get("critic") else None
     critic_bytes = 0
     if critic is not None:
         critic_bytes = critic.parameters * (_idle_bytes(beside) if trained is None else _state_bytes(beside))
-        root = max(root, critic.root_parameters * (element + 4))
-        layers = part.block_parameters * (gathered * element + 4)
-    chunk = 0 if shape.scores else min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
-    parts = (
+    held = (
         (
             "weights, optimizer and gradients of the rank's share",
             shape.parameters * _state_bytes(beside) // ranks if trained is None else 0,
@@ -292,21 +178,109 @@ def _updating(
         ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
         ("adapter, its optimizer and gradients", (trained or 0) * _state_bytes(beside) // ranks),
         ("the critic's share with its optimizer", critic_bytes // ranks),
+        ("a tied head's gradient", _tied_bytes(shape, ranks) if trained is None else 0),
         ("the KL reference's share", shape.parameters * _FROZEN_BYTES // ranks if reference else 0),
         ("the teacher's share", teacher.parameters * _FROZEN_BYTES // ranks if teacher else 0),
-        ("the teacher's embedding and head, whole", teacher.root_parameters * element if teacher else 0),
-        (
-            "the teacher's layers, gathered",
-            teacher.layers * teacher.block_parameters * element if teacher and alone else 0,
-        ),
-        ("activations", own * bytes_a_token(part, element, attention, recompute)),
-        ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
-        ("embedding and head with their gradients, whole", root),
-        ("layers gathered, one's gradient", layers),
-        ("a chunk of logits", chunk * shape.vocabulary * _CHUNK_BYTES),
-        ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
+        ("the teacher's embedding and head, whole", teacher.root_gathered * element if teacher else 0),
     )
+    passes = [_RankPass(shape, ranks, tokens, element, attention, recompute, beside, trains=trained is None)]
+    if critic is not None:
+        passes.append(_RankPass(critic, ranks, tokens, element, attention, recompute, beside, trains=True))
+    parts = max((moment for each in passes for moment in each.moments()), key=lambda lines: sum(n for _, n in lines))
+    parts = (*held, *parts, ("CUDA and NCCL (estimate)", _CONTEXT_BYTES))
     return TrainerPlan(tuple(BudgetLine(what, size) for what, size in parts if size), tokens)
+
+
+_Lines = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class _RankPass:
+    """One model's forward and backward pass on a rank: what its moments need beside what is held."""
+
+    shape: ModelShape
+    ranks: int
+    tokens: int
+    element: int
+    attention: Attention
+    recompute: Recompute
+    beside: Beside
+    trains: bool  # all weights, not an adapter's
+
+    def moments(self) -> list[_Lines]:
+        """The moments that may need most."""
+        moments = [self._gathering(), self._layer()]
+        moments += [] if self.shape.scores else [self._head()]
+        return moments + ([self._root()] if self.trains else [])
+
+    @property
+    def _own(self) -> int:
+        """Tokens of a row that this rank computes."""
+        return -(-self.tokens // self.beside.get("context", 1))
+
+    @property
+    def _part(self) -> ModelShape:
+        return self.shape.part(self.beside.get("tensor", 1))
+
+    @property
+    def _matrix(self) -> int:
+        """Numbers of the output layer."""
+        return 0 if self.shape.scores else self.shape.vocabulary * self.shape.hidden
+
+    @property
+    def _kept(self) -> int:
+        """Activations, with a layer that is made again."""
+        return self._own * bytes_a_token(self._part, self.element, self.attention, self.recompute)
+
+    @property
+    def _masks(self) -> int:
+        return mask_bytes(self.shape, self.element, self.tokens, self.attention, self.recompute)
+
+    def _gathering(self) -> _Lines:
+        """The root's all-gather: its buffer stays until the first layer's is there."""
+        root, layer = self.shape.root_gathered * self.element, self._part.block_parameters * self.element
+        buffers = (root, layer) if self.ranks > 1 else (0, 0)  # alone, a rank has none
+        return (
+            ("embedding and head, gathered", root),
+            ("their all-gather's buffer", buffers[0]),
+            ("a layer, gathered, and its buffer", layer + buffers[1]),
+        )
+
+    def _head(self) -> _Lines:
+        """The backward pass of the output layer, chunk by chunk: its gradient adds up in float32."""
+        chunk = min(self._own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // self.shape.vocabulary))
+        again = 0 if self.recompute == "none" else kept_by_a_block(self._part, self.element, self.attention)
+        return (
+            ("activations", self._kept - self._own * again),
+            ("attention masks", self._masks),
+            ("hidden states and their gradient", 2 * self._own * self.shape.hidden * self.element),
+            ("embedding and head, gathered", self.shape.root_gathered * self.element),
+            ("the head's gradient in float32", self._matrix * (_WEIGHT_BYTES + self.element) if self.trains else 0),
+            ("a layer, gathered", self._part.block_parameters * self.element),
+            ("a chunk of logits", chunk * self.shape.vocabulary * _CHUNK_BYTES),
+        )
+
+    def _layer(self) -> _Lines:
+        """The backward pass of a layer, made again: its MLP comes first, while the gradients of the layer before are
+        reduced in float32 and the next layer is gathered. Of adapters, units of their own, that is adapters alone.
+        """
+        part, element = self._part, self.element
+        root = self.shape.root_gathered + (self._matrix if self.trains else 0)
+        gathered = 2 if self.trains and self.shape.layers > 2 else 1
+        layers = part.block_parameters * (gathered * element + (_WEIGHT_BYTES if self.trains else 0))
+        weight = part.hidden * part.intermediate * element if self.trains else 0
+        return (
+            ("activations", self._kept),
+            ("attention masks", self._masks),
+            ("embedding and head, gathered, and the head's gradient", root * element),
+            ("layers gathered, one's gradients in float32", layers),
+            ("gradients inside a layer", self._own * part.intermediate * element + weight),
+        )
+
+    def _root(self) -> _Lines:
+        """The reduction of embedding's and head's gradients at the end of a pass, beside those of the passes before."""
+        reduced = max(self.element, _WEIGHT_BYTES // self.ranks) + _WEIGHT_BYTES
+        return (("gradients of embedding and head", self.shape.root_gathered * reduced),)
 
 
 def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]]:
@@ -336,12 +310,11 @@ def _asking(
     """What a forward pass of a frozen model needs beside the states of others; of its activations, an upper bound."""
     element, part = ELEMENT[precision], model.part(beside.get("tensor", 1))
     own = -(-tokens // beside.get("context", 1))
-    gathered = model.layers if ranks == beside.get("tensor", 1) else 2
     chunk = min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // model.vocabulary))
     return [
         BudgetLine(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
-        BudgetLine(f"the {name}'s embedding and head, whole", model.root_parameters * element),
-        BudgetLine(f"the {name}'s layers, gathered", gathered * part.block_parameters * element),
+        BudgetLine(f"the {name}'s embedding and head, whole", model.root_gathered * element),
+        BudgetLine(f"the {name}'s layers, gathered", 2 * part.block_parameters * element),
         BudgetLine("activations", own * bytes_a_token(part, element, attention, "full")),
         BudgetLine("attention masks", mask_bytes(model, element, tokens, attention, "full")),
         BudgetLine("a chunk of logits", chunk * model.vocabulary * _CHUNK_BYTES),

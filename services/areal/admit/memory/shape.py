@@ -70,6 +70,12 @@ class ModelShape:
         return self.vocabulary * self.hidden * matrices + self.hidden * (2 if self.scores else 1)
 
     @property
+    def root_gathered(self) -> int:
+        """The same as a rank gathers it: a tied head is gathered, and its gradient reduced, beside the embedding."""
+        matrices = 1 if self.scores and not self.tied else 2
+        return self.vocabulary * self.hidden * matrices + self.hidden * (2 if self.scores else 1)
+
+    @property
     def parameters(self) -> int:
         return self.layers * self.block_parameters + self.root_parameters
 

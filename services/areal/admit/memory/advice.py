@@ -1,0 +1,176 @@
+"""Advice of the memory plan: what doesn't fit on a trainer's GPU, and the fields of the job that would make it fit.
+
+Owns the order of the knobs. Every one that is named was tried: with it the plan fits, at the figure beside it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from areal.admit.memory.activations import Recompute
+from areal.admit.memory.rank import (
+    MOMENT_BYTES,
+    Beside,
+    TrainerPlan,
+    fewest_ranks,
+    longest_that_fits,
+    plan_start,
+    plan_trainer,
+)
+from areal.admit.memory.shape import ModelShape
+from areal.admit.memory.volume import OptimizerState
+from areal.dataflow.builtin import needs_of
+from areal.spec import Finding, RLJob, Severity
+from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import has_critic, has_reference
+
+Said = tuple[list[Finding], list[tuple[str, str]]]
+"""What doesn't fit, and lines for people: a subject and a sentence each."""
+
+_LEAST_ROW = 256  # tokens: shorter rows are no advice
+_FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
+
+
+def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Beside:
+    """What a rank holds beside the policy, as the trainer loads it."""
+    served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
+    return {
+        "critic": has_critic(job.spec),
+        "reference": has_reference(job.spec),
+        "teacher": None if served else teacher,
+        "offloaded": _placed_in_host(job),
+        "trained": trained,
+        "tensor": job.spec.trainer.mesh.tensor,
+        "context": job.spec.trainer.mesh.context,
+        "state": job.spec.trainer.optimizer_state,
+        "canary": job.spec.is_rl and job.spec.trainer.precision == "bfloat16",
+    }
+
+
+def _placed_in_host(job: RLJob) -> frozenset[Literal["reference", "teacher"]]:
+    """The frozen models that are in host memory between uses."""
+    if not job.spec.is_rl:
+        return frozenset()
+    needs = needs_of(job.spec)
+    placed = {"reference": needs.reference_placement, "teacher": needs.teacher_placement}
+    return frozenset(name for name in _FROZEN if placed[name] == "offloaded")
+
+
+def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: ModelShape | None) -> Said:
+    trainer = job.spec.trainer
+    if not trainer.gpus:
+        return [], []
+    tokens, beside = trainer.micro_batch_tokens, beside_of(job, trained, teacher)
+    made = partial(
+        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
+        attention=trainer.attention_backend, **beside,
+    )  # fmt: skip
+    plan = made(recompute=trainer.recompute)
+    sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
+    copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
+    copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
+    copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
+    sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
+    lines = [("a trainer's GPU", sentence)]
+    if beside["canary"]:
+        start = plan_start(shape, trainer.shards, tokens, trainer.precision, beside)
+        words = "with the start model once more in float32, for the canary; it is gone before the first step"
+        lines.append(("a trainer's GPU at start", f"{show_bytes(start.total)} a rank, {words}"))
+    if trainer.recompute == "none":
+        full = made(recompute="full").total
+        lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
+    if job.spec.dpo is not None:
+        lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
+    memory = trainer.gpu_memory
+    if memory is None or plan.total <= memory:
+        return [], lines
+    message = f"{sentence}, and a GPU has {show_bytes(memory)}"
+    field = "spec.trainer.microBatchTokens"
+    fix = _knobs(job, shape, plan, memory, beside)
+    return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
+
+
+def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
+    """Fields of the job that would make it fit, each with the value that does and what a GPU would hold then."""
+    trainer = job.spec.trainer
+    sized = partial(
+        plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
+        attention=trainer.attention_backend,
+    )  # fmt: skip
+    modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute in ("none", "selective") else ()
+    modes = tuple(mode for mode in modes if mode != trainer.recompute)
+    for mode in modes:
+        if (total := sized(recompute=mode, **beside).total) <= memory:
+            return f"Set trainer.recompute to {mode} ({show_bytes(total)})."
+    knobs = _states(sized, (trainer.recompute, *modes), memory, beside)
+    knobs += [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
+    knobs += _offloads(job, sized, memory, beside)
+    alone: Beside = {**beside, "reference": False}
+    if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
+    alone = {**alone, "critic": False}
+    if beside["critic"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("name an algorithm without a critic")
+    if not knobs:
+        smaller = "a smaller model" if beside["teacher"] is None else "a smaller model, or from a smaller teacher"
+        knobs.append(f"train {smaller}, or on GPUs with more memory")
+    advice = ", or ".join(knobs)
+    return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _states(sized: Callable[..., TrainerPlan], modes: Sequence[Recompute], memory: int, beside: Beside) -> list[str]:
+    """The first kind of optimizer's states that fits, with the least that is computed again."""
+    now = MOMENT_BYTES[beside["state"]]
+    kinds: list[OptimizerState] = [kind for kind in ("bfloat16", "cpu") if MOMENT_BYTES[kind] < now]
+    for kind in kinds:
+        for mode in modes:
+            if (total := sized(recompute=mode, **{**beside, "state": kind}).total) <= memory:
+                again = f" and trainer.recompute to {mode}" if mode != modes[0] else ""
+                return [f"set trainer.optimizerState to {kind}{again} ({show_bytes(total)})"]
+    return []
+
+
+def _offloads(job: RLJob, sized: Callable[..., TrainerPlan], memory: int, beside: Beside) -> list[str]:
+    """Frozen models that would make it fit from host memory."""
+    fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
+    held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
+    found = []
+    for name in held:
+        away: Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
+        if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
+            found.append(f"set {fields[name]}: offloaded")
+    return found
+
+
+def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:
+    """Shorter rows that fit."""
+    trainer, fixed = job.spec.trainer, job.spec.supervised
+    longest = longest_that_fits(
+        shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
+    if longest >= max(_LEAST_ROW, row):
+        return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
+    if longest < _LEAST_ROW:
+        return []
+    field = "rollout.maxSampleTokens" if fixed is None else "training.maxTokens"
+    return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
+
+
+def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
+    """More ranks for a copy of the model that fit."""
+    trainer = job.spec.trainer
+    ranks, world = trainer.shards, trainer.world_size
+    more = fewest_ranks(
+        shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    if more is None or more <= ranks:
+        return []
+    if more <= world:
+        most = next(n for n in range(world // more, 0, -1) if world % n == 0)
+        return [f"lower trainer.mesh.replicate to {most}"]
+    return [f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})"]
