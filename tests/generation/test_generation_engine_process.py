@@ -15,8 +15,9 @@ import pytest
 from areal.errors import DataError, InfraError
 from areal.generation import engine_process
 from areal.generation.engine_client import EngineClient
-from areal.generation.engine_command import EngineStart, Launch, launch
+from areal.generation.engine_command import EngineStart, Launch, cuda_of, launch
 from areal.generation.engine_process import EngineProcess
+from areal.generation.main import seed_kernels
 from areal.observe.waits import WaitRegistry
 from areal.processes.budget import BudgetPolicy
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
@@ -163,3 +164,69 @@ def test_an_engine_dies_with_its_agent_whatever_kills_the_agent():
     process.wait()
     psutil.wait_procs([engine], timeout=60)
     assert not lives(engine)
+
+
+def cuda_wheels(tmp_path: Path) -> Path:
+    """A Python with CUDA's wheels beside it, as `docker/cuda_home` leaves them."""
+    home = tmp_path / "sglang/lib/python3.11/site-packages/nvidia/cu13"
+    (home / "lib").mkdir(parents=True)
+    (home / "lib64").symlink_to("lib")
+    return tmp_path / "sglang/bin/python"
+
+
+def test_sglang_compiles_with_the_wheels_beside_its_python_unless_the_machine_has_cuda(tmp_path):
+    python = cuda_wheels(tmp_path)
+    home = tmp_path / "sglang/lib/python3.11/site-packages/nvidia/cu13"
+    assert cuda_of(python, {}) == {"CUDA_HOME": str(home), "LD_LIBRARY_PATH": f"{home}/lib"}
+    assert cuda_of(python, {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"})["LD_LIBRARY_PATH"] == (
+        f"{home}/lib:/usr/local/nvidia/lib64"
+    )
+    assert cuda_of(python, {"CUDA_HOME": "/usr/local/cuda"}) == {}
+    assert cuda_of(Path("/usr/bin/python3"), {}) == {}
+    engine = ON_GPUS.model_copy(update={"python": str(python)})
+    assert launch(engine, START).env["CUDA_HOME"] == str(home)
+
+
+def test_a_first_start_on_gpus_has_time_to_compile():
+    assert (
+        launch(ON_GPUS, START).start_s
+        == 1800
+        > launch(ON_CPU, START).start_s
+        == launch(EmbeddedEngineBlock(), START).start_s
+    )
+
+
+def kernel(place: Path, module: str, text: str) -> Path:
+    path = place / "sm_90a" / module / "build-1" / "deps-1" / f"{module}.so"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_an_image_s_kernels_fill_the_cache_and_replace_nothing(tmp_path, monkeypatch):
+    image, cache = tmp_path / "image", tmp_path / "cache"
+    kernel(image, "activation", "made at build")
+    kernel(image, "rope", "made at build")
+    own = kernel(cache, "rope", "made by a server")
+    assert seed_kernels() == 0, "an image without kernels, or a process without a cache"
+    monkeypatch.setenv("AREAL_KERNELS", str(image))
+    monkeypatch.setenv("SGLANG_JIT_CACHE_DIR", str(cache))
+    assert seed_kernels() == 1
+    assert seed_kernels() == 0
+    made = [path.relative_to(cache) for path in sorted(cache.rglob("*.so"))]
+    assert [path.parts[1] for path in made] == ["activation", "rope"]
+    assert own.read_text() == "made by a server"
+    assert list(cache.rglob(".seed-*")) == []
+
+
+def test_a_cache_without_room_costs_a_compilation_and_no_server(tmp_path, monkeypatch):
+    kernel(tmp_path / "image", "rope", "made at build")
+    monkeypatch.setenv("AREAL_KERNELS", str(tmp_path / "image"))
+    monkeypatch.setenv("SGLANG_JIT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def full(source, place, **flags):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    assert seed_kernels() == 0
+    assert list((tmp_path / "cache").rglob("*.so")) == list((tmp_path / "cache").rglob(".seed-*")) == []

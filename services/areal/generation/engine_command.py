@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
+from areal.spec.serving import START_S, EmbeddedEngineBlock, SglangEngine
 
 SGLANG_PYTHON = "SGLANG_PYTHON"  # environment variable of an image: the Python that has SGLang, apart from the agent's
 SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own default would take most of the memory
@@ -46,6 +46,7 @@ class Launch:
 
     argv: list[str]
     env: Mapping[str, str]
+    start_s: float = START_S  # to its first answer, at most
 
 
 def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> Launch:
@@ -79,7 +80,7 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
     if engine.gpus:
         python = engine.python or os.environ.get(SGLANG_PYTHON) or sys.executable
         argv = [python, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
-        return Launch([*argv, *engine.extra_args], env)
+        return Launch([*argv, *engine.extra_args], env | cuda_of(Path(python), os.environ), engine.start_s)
     cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
     cpu += ["--max-total-tokens", str(SGLANG_CPU_TOKENS)]
     cpu += ["--lora-backend", "torch_native"] if start.adapters is not None else []
@@ -87,3 +88,17 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
         [sys.executable, "-m", "areal.engine.sglang_cpu", *stock, *cpu, *engine.extra_args],
         {**env, "OMP_NUM_THREADS": "1"},
     )
+
+
+def cuda_of(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """What SGLang's process needs in its environment to compile its kernels with the CUDA wheels beside `python`.
+
+    `docker/cuda_home` makes these wheels fit for linking. A CUDA_HOME that the environment names, an upstream image's
+    for example, stays. The path of the loader is for processes that preload a library which needs CUDA's own; it is set
+    for SGLang alone.
+    """
+    homes = sorted(python.parent.parent.glob("lib/python3.*/site-packages/nvidia/cu13/lib64"))
+    if "CUDA_HOME" in environ or not homes:
+        return {}
+    libraries = [str(homes[-1].with_name("lib")), *filter(None, [environ.get("LD_LIBRARY_PATH")])]
+    return {"CUDA_HOME": str(homes[-1].parent), "LD_LIBRARY_PATH": ":".join(libraries)}

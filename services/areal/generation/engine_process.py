@@ -33,7 +33,6 @@ HEALTH_MISSES = 4
 HEALTH_DEADLINE_S = HEALTH_MISSES * (HEALTH_TIMEOUT_S + HEALTH_PERIOD_S)
 STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
 STOP_S = 2.0  # between SIGTERM and SIGKILL; nothing runs any more, and stock SGLang looks every 5 s only
-START_DEADLINE_S = 600.0  # large models load for minutes
 RESTARTS = BudgetPolicy(max_restarts=10)
 HOPELESS = 3  # deaths of an engine that never answered: its command or its model is wrong
 
@@ -104,7 +103,7 @@ class EngineProcess:
         family = self._family = Family.start(Command("engine", launch.argv, env, descriptors=(memory,)), output=2)
         self.starts += 1
         exited = asyncio.ensure_future(family.wait())
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._watch(launch.start_s))
         try:
             await asyncio.wait((exited, watching), return_when=asyncio.FIRST_COMPLETED)
             reason = watching.result() if watching.done() else f"it ended, {describe(exited.result())}"
@@ -120,12 +119,12 @@ class EngineProcess:
             self._on_down(reason)
         return reason
 
-    async def _watch(self) -> str:
-        """Wait until the engine answers, then watch it; returns what is wrong with it."""
+    async def _watch(self, start_s: float) -> str:
+        """Wait at most `start_s` until the engine answers, then watch it; returns what is wrong with it."""
         began = time.monotonic()
         while not await self._client.healthy(HEALTH_TIMEOUT_S):
-            if time.monotonic() - began > START_DEADLINE_S:
-                return f"it did not answer within {START_DEADLINE_S:.0f} s"
+            if time.monotonic() - began > start_s:
+                return f"it did not answer within {start_s:.0f} s"
             await asyncio.sleep(START_POLL_S)
         log.info("the engine answers after %.1f s", time.monotonic() - began)
         self._answered = True

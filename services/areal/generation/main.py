@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 from areal import nvidia
 from areal.errors import ExitCode
@@ -51,6 +55,31 @@ def _adapters(spec: JobSpec) -> AdapterRoom | None:
     return AdapterRoom(lora.rank, tuple(lora.targets), lora_slots(spec))
 
 
+def seed_kernels() -> int:
+    """Copy the compiled kernels of the image into SGLang's cache where that lacks them; returns how many.
+
+    The cache may be a volume that several servers fill at once: a module appears whole, by a rename.
+    """
+    source, cache = os.environ.get("AREAL_KERNELS"), os.environ.get("SGLANG_JIT_CACHE_DIR")
+    if source is None or cache is None:
+        return 0
+    copied = 0
+    for module in sorted(Path(source).glob("*/*/*/*")):  # target, name, how it was built, of which sources
+        place = Path(cache, module.relative_to(source))
+        if place.exists():
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".seed-", dir=place.parent))
+        try:
+            shutil.copytree(module, staging, dirs_exist_ok=True)
+            staging.rename(place)
+            copied += 1
+        except OSError as problem:  # another server was first, or there is no room: SGLang compiles what it lacks
+            log.info("the kernels of %s were not copied: %s", module.name, problem)
+            shutil.rmtree(staging, ignore_errors=True)
+    return copied
+
+
 async def run(ctx: RoleContext) -> int:
     """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive,
     and ConfigError when GPUs were promised and aren't there.
@@ -58,6 +87,7 @@ async def run(ctx: RoleContext) -> int:
     settings = settings_of(ctx)
     if isinstance(settings.engine, SglangEngine):
         nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
+        seed_kernels()
     agent = GenerationAgent(settings, ctx.progress)
     port = await agent.start()
     agent.metrics.serve(ctx.metrics_port, ctx.bind)

@@ -144,13 +144,21 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> Role
         depends_on=[],
         ready=spec.readiness,
         drain_s=spec.drain_s,
-        start_deadline_s=spec.start_s,
+        start_deadline_s=_start_s(resolved, instance.role),
         restart="epoch" if spec.gang else "in_place",
         max_restarts=_MAX_RESTARTS,
         probe_host="127.0.0.1" if resolved.bind in _ANYWHERE else resolved.bind,
         bind=resolved.bind,
         held=spec.held,
     )
+
+
+def _start_s(resolved: ResolvedJob, role: Role) -> float:
+    """Seconds from a start to ready. A server's agent gives its engine up first: it knows why."""
+    engine = resolved.spec.generation.engine
+    if role is Role.GENERATION and isinstance(engine, SglangEngine):
+        return engine.start_s + 60.0
+    return spec_of(role).start_s
 
 
 def _command(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> list[str]:
@@ -197,8 +205,10 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost)
     if place.scratch is None:
         return environment
     environment |= caches(place.scratch)
-    kept = resolved.spec.storage.cache_claim_name is not None and spec_of(instance.role).holds_model
-    return {**environment, **kernel_caches(Path(KERNELS_DIR))} if kept else environment
+    if not spec_of(instance.role).holds_model:
+        return environment
+    kept = resolved.spec.storage.cache_claim_name is not None
+    return environment | kernel_caches(Path(KERNELS_DIR) if kept else place.scratch / "kernels")
 
 
 def kernel_caches(place: Path) -> dict[str, str]:
@@ -208,6 +218,8 @@ def kernel_caches(place: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
         "FLASHINFER_WORKSPACE_BASE": str(place / "flashinfer"),
         "CUDA_CACHE_PATH": str(place / "cuda"),
+        "SGLANG_CACHE_DIR": str(place / "sglang"),
+        "SGLANG_JIT_CACHE_DIR": str(place / "sglang" / "jit"),  # its default is below HOME, whatever the other says
     }
 
 

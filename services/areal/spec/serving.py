@@ -19,6 +19,10 @@ COMPILE_S = 20.0
 _DTYPE = "Precision of the served weights; bfloat16 on GPUs, and the trainer's where that has GPUs, unless given."
 
 
+START_S = 600.0  # large models load for minutes
+COLD_START_S = 1800.0  # a dozen kernels at one core, each a minute, then CUDA graphs
+
+
 class EmbeddedEngineBlock(SpecBlock):
     """The engine of this project: torch on CPU, for small models; needs nothing installed."""
 
@@ -73,6 +77,11 @@ class SglangEngine(SpecBlock):
     extra_args: list[Argument] = knob(
         list, what="More arguments of SGLang's server.", change=Mutability.RESUME, max_length=64
     )
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from a start to the first answer, at most: on GPUs a first start compiles kernels."""
+        return COLD_START_S if self.gpus else START_S
 
 
 def _engine_type(value: Any) -> str:
