@@ -31,6 +31,7 @@ def environment() -> Path:
     return place
 
 
+@pytest.mark.component
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("arch", sorted(ARCHES))

@@ -94,7 +94,7 @@ def test_a_damaged_summary_ends_no_command_as_a_bug(tmp_path, damage, capsys):
     run, other = str(make_run(tmp_path / "a", rewards=(0.5,))), str(make_run(tmp_path / "b"))
     (tmp_path / "a" / "summary.json").write_text(damage)
     (tmp_path / "a" / "metrics.jsonl").open("a").write('{"step": "x"}\n{"step": 3, "seconds": []}\n')
-    codes = {"status": ExitCode.DATA, "compare": ExitCode.DATA, "report": ExitCode.DATA, "why": ExitCode.CONFIG}
+    codes = {"status": ExitCode.CONFIG, "compare": ExitCode.DATA, "report": ExitCode.DATA, "why": ExitCode.CONFIG}
     for command, code in codes.items():
         arguments = [command, run, *([other] if command == "compare" else [])]
         assert guarded(lambda arguments=arguments: app(arguments)) == code
