@@ -40,7 +40,9 @@ class Runs:
             raise end
         held = [{"version": v, "mean": 0.2 + 0.1 * v, "rows": 9, "at": 1.0} for v in range(3)]
         (place / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in held))
-        (place / "summary.json").write_text(json.dumps(run_summary(status=end, steps=4, wallSeconds=61.0)))
+        (place / "summary.json").write_text(
+            json.dumps(run_summary(status=end, steps=4 if end == "Complete" else 1, wallSeconds=61.0))
+        )
         return int(ExitCode.DONE if end == "Complete" else ExitCode.DRAINED)
 
 
