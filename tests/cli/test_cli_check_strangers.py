@@ -184,7 +184,7 @@ def test_gpus_that_are_not_there_are_refused_as_a_run_refuses_them(tmp_path, mon
     make_tiny_job(tmp_path)
     write_job(tmp_path, **EXACT, trainer={"gpus": 8, "gpuMemory": "79Gi"})
     code, said = told(tmp_path, capsys)
-    assert (code, "the job asks for 8 GPUs on this machine (trainer-0 8), and it shows 0" in said) == (64, True), said
+    assert (code, "the job asks for 8 GPUs on this machine (trainer 8), and it shows 0" in said) == (64, True), said
 
 
 def test_a_model_that_another_run_makes_is_named_with_its_command(tmp_path, monkeypatch, capsys):

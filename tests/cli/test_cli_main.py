@@ -100,7 +100,7 @@ def test_a_full_standard_output_is_said_plainly(tmp_path):
     done = subprocess.run(
         f"{sys.executable} -m areal.cli.main runs --json > /dev/full", shell=True, cwd=tmp_path, capture_output=True
     )
-    assert (done.returncode, done.stderr.splitlines()[0]) == (75, b"infra error: the disk is full")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (75, b"infra error [disk-full]: the disk is full")
 
 
 @pytest.mark.component

@@ -88,7 +88,7 @@ def job_pages() -> dict[str, str]:
     objects = [job("digits", "2026-03-01T09:00:00Z", STATUS, observability={"view": True})]
     listing = Listing("team", lines_of(objects, NOW), cut=True, refused=["other"])
     one = page_of(objects[0], NOW, ADDRESS)
-    given = {"run": "", "path": "/jobs/team/digits", "query": {}, "behind": 0}
+    given = {"run": "", "path": "/jobs/team/digits", "query": {}, "behind": 0, "progress": None}
     pages = (("jobs.html", listing), ("job.html", one), ("jobs_refused.html", {"says": "It did not answer."}))
     return {name: environment().get_template(name).render(page=page, **given) for name, page in pages}
 
