@@ -153,6 +153,12 @@ def by_kind(kind: Kind, message: str, *, fix: str = "", cause: Cause | None = No
     return classes[kind](message, fix=fix, cause=cause)
 
 
+def line_in(trace: str, file: Path | str) -> int | None:
+    """The line of `file` that a traceback's text names last; None where it names none."""
+    lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', trace)
+    return int(lines[-1]) if lines else None
+
+
 def as_bug(error: BaseException) -> BugError:
     """An error that nobody expected: its type, its words, and the innermost line of its stack."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -297,22 +297,20 @@ class Run:
 
         Raises ConfigError when the extra `view` is not installed.
         """
-        from areal.errors import ArealError
-
         from areal_view.pages.main import serve
 
-        told: SimpleQueue[str | ArealError] = SimpleQueue()
+        told: SimpleQueue[str | Exception] = SimpleQueue()
 
         def serving() -> None:
             try:
                 serve([self.directory], 0, told.put)
-            except ArealError as error:
+            except Exception as error:  # raised by who waits for the address
                 told.put(error)
 
         if not self._address:
             threading.Thread(target=serving, name="areal page", daemon=True).start()
             answer = told.get()
-            if isinstance(answer, ArealError):
+            if isinstance(answer, Exception):
                 raise answer
             self._address = answer
         return self._address

@@ -225,3 +225,12 @@ def test_a_table_is_a_data_frame_where_pandas_is() -> None:
 def test_a_directory_that_is_no_run_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run directory"):
         areal.open(tmp_path)
+
+
+def test_a_page_that_can_t_be_served_raises_its_own_error_and_waits_for_nothing(tmp_path, monkeypatch):
+    def broken(*arguments):
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr("areal_view.pages.main.serve", broken)
+    with pytest.raises(OSError, match="in use"):
+        Run(tmp_path).page()

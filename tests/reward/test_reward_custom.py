@@ -269,9 +269,13 @@ async def test_slow_items_get_more_processes(custom: Make, item) -> None:
     verifier = custom(size=PoolSize(least=1, most=4))
     await verifier.start()
     slow = "value:__import__('time').sleep(0.2) or __import__('os').getpid()"
-    results = await verifier.score([item(slow) for _ in range(12)])
-    assert kinds(results) == ["score"] * 12
-    assert len({result.score for result in results}) > 1
+    processes: set[float] = set()
+    until = time.monotonic() + 60  # a busy machine takes seconds to start one more
+    while len(processes) < 2 and time.monotonic() < until:
+        results = await verifier.score([item(slow) for _ in range(12)])
+        assert kinds(results) == ["score"] * 12
+        processes |= {result.score for result in results}
+    assert len(processes) > 1
 
 
 async def test_a_recipe_that_fails_to_import_is_refused_at_the_start(custom: Make) -> None:

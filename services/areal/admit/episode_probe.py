@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import secrets
 import shutil
 import traceback
@@ -20,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from areal.admit.recipe_probe import DryRun, away
-from areal.errors import ArealError, DataError
+from areal.errors import ArealError, DataError, line_in
 from areal.gateway.core import GatewayCore
 from areal.gateway.http import GatewayServer
 from areal.gateway.session import SessionLimits
@@ -219,5 +218,5 @@ def _workflow(recipe: Recipe | None, spec: JobSpec) -> RolloutWorkflow | None:
 
 
 def _placed(recipe: Recipe | None, failure: _Failure) -> str:
-    lines = re.findall(rf'File "{re.escape(str(recipe.path))}", line (\d+)', failure.trace) if recipe else []
-    return f"{recipe.path}:{lines[-1]}: {failure.words}" if recipe and lines else failure.words
+    line = line_in(failure.trace, recipe.path) if recipe is not None else None
+    return f"{recipe.path}:{line}: {failure.words}" if recipe is not None and line else failure.words

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import sys
 import time
 import traceback
@@ -29,7 +28,7 @@ from areal.admit.sources import Sources, sources_of
 from areal.data.adapters import read_rows
 from areal.data.source import source_from_spec
 from areal.engine.served import served
-from areal.errors import ArealError, ConfigError, DataError, ExitCode, InfraError
+from areal.errors import ArealError, ConfigError, DataError, ExitCode, InfraError, line_in
 from areal.reward.verifier import Verifier
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
@@ -182,10 +181,13 @@ def _model(job: RLJob, sources: Sources, stack: contextlib.ExitStack) -> AnswerS
     async def reply(ids: Ids, sampling: Sampling) -> list[int]:
         body = {"model": "any", "prompt": ids.tolist(), "max_tokens": sampling.max_new_tokens, "return_token_ids": True}
         drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        async with httpx.AsyncClient(base_url=address, timeout=_ANSWER_S) as client:
-            answered = await client.post("/v1/completions", json={**body, **drawn})
-        if answered.status_code != 200:
-            raise InfraError(f"the model does not answer: {answered.text[:300]}")
+        try:
+            async with httpx.AsyncClient(base_url=address, timeout=_ANSWER_S) as client:
+                answered = await client.post("/v1/completions", json={**body, **drawn})
+                answered.raise_for_status()
+        except httpx.HTTPError as error:
+            said = error.response.text[:300] if isinstance(error, httpx.HTTPStatusError) else repr(error)
+            raise InfraError(f"the model does not answer: {said}", fix="see what its engine printed above") from error
         return list(answered.json()["choices"][0]["token_ids"])
 
     return reply
@@ -214,8 +216,8 @@ async def _play(job: RLJob, sources: Sources, tokenizer: Tokenizer, reply: Answe
         trial.traceback = trial.traceback or "".join(traceback.format_exception(error))
         trial.error = error.message if isinstance(error, ArealError) else f"{type(error).__name__}: {error}"
         trial.fix = error.fix if isinstance(error, ArealError) else ""
-        lines = re.findall(rf'File "{re.escape(str(sources.recipe))}", line (\d+)', trial.traceback)
-        trial.where = f"{sources.recipe}:{lines[-1]}" if lines else ""
+        line = line_in(trial.traceback, sources.recipe) if sources.recipe is not None else None
+        trial.where = f"{sources.recipe}:{line}" if line else ""
     finally:
         await verifier.stop()
         await workflow.aclose()

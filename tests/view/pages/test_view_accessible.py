@@ -116,6 +116,7 @@ def test_the_keyboard_alone_leads_from_the_runs_to_a_token(browser: Browser, add
     before = figures.inner_text()
     tab.keyboard.press("ArrowLeft")
     expect(figures).not_to_have_text(before, timeout=WAIT_MS)
+    assert tab.url.endswith("/samples/10.1")
     tab.close()
 
 

@@ -10,13 +10,12 @@ import inspect
 import json
 import math
 import numbers
-import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from areal.errors import DataError
+from areal.errors import DataError, line_in
 from areal.workflow.episode import FIGURE_NAMES, is_figure_name
 from areal.workflow.recipe import REWARD_ARGUMENTS, load_recipe
 
@@ -55,8 +54,7 @@ def line_of_fault(reward: Callable[..., Any], trace: str) -> int:
     code = getattr(inspect.unwrap(reward), "__code__", None)
     if code is None:
         return 1
-    lines = re.findall(rf'File "{re.escape(code.co_filename)}", line (\d+)', trace)
-    return int(lines[-1]) if lines else code.co_firstlineno
+    return line_in(trace, code.co_filename) or code.co_firstlineno
 
 
 def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) -> Callable[[Any], Any]:
