@@ -60,6 +60,17 @@ def test_an_image_that_runs_triton_ends_with_a_compiler(image):
     assert {"gcc", "libc6-dev"} <= set(installed), "Triton compiles its launcher at the first kernel"
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docker/*.Dockerfile")), ids=lambda file: file.stem)
+def test_what_an_image_copies_is_there_and_not_ignored(file):
+    seen = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copies = [line.split()[1:-1] for line in file.read_text().splitlines() if line.startswith("COPY ")]
+    sources = [source for words in copies if not words[0].startswith("--") for source in words]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert source in seen, source
+
+
 def test_images_are_built_and_pushed_under_the_registrys_name(machine):
     called, done = machine("build", "--push", "reward", REGISTRY="registry.example.com/", TAG="7", TOOLCHAINS="full")
     reference = "registry.example.com/areal/reward:7"

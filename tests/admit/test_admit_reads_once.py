@@ -43,11 +43,11 @@ def test_a_verdict_reads_each_file_once_and_imports_the_recipe_once(tmp_path, mo
         return real_text(path, *given, **options)
 
     def run(command, **options):
-        read["probe"] += 1
+        read[Path(command[0]).name if "-m" not in command else command[command.index("-m") + 1]] += 1
         return real_run(command, **options)
 
     monkeypatch.setattr(Path, "read_text", read_text)
     monkeypatch.setattr(recipe_probe.subprocess, "run", run)
     verdict = admit(job, tmp_path, tmp_path / "run")
     assert not verdict.faults, json.dumps([error.message for error in verdict.faults])
-    assert (read["config.json"], read["probe"]) == (1, 1)
+    assert (read["config.json"], read["areal.admit.recipe_probe"]) == (1, 1)
