@@ -8,6 +8,7 @@ from typing import Any
 from areal.convert.allocation import Part, parse_allocation
 from areal.convert.draft import Carried
 from areal.convert.targets import JobDraft, model_source, on_or_off
+from areal.spec.rules_sglang import Effect, kind_of
 
 _TRAININGS = {"sft": "SFT", "dpo": "DPO", "rw": "RewardModel"}
 _NAMES = {"actor.use_sapo_loss": "SAPO", "actor.use_cispo_loss": "CISPO", "actor.m2_threshold": "M2PO"}
@@ -374,6 +375,10 @@ def _engine_arguments(draft: JobDraft) -> None:
     arguments: list[str] = []
     for entry in [entry for entry in draft.dropped if entry.why == _OFF and entry.was not in (False, [], "")]:
         flag = f"--{entry.key.removeprefix('sglang.').replace('_', '-')}"
+        kind = kind_of(flag)
+        if kind is None or kind.effect is Effect.REFUSED:
+            draft.dropped[draft.dropped.index(entry)] = replace(entry, why=kind.reason if kind else "the agent sets it")
+            continue
         arguments += [flag] if entry.was is True else [flag, str(entry.was)]
         draft.dropped.remove(entry)
         draft.carried.append(replace(entry, to="generation.engine.extraArgs", value=flag, why=""))

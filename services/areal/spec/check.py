@@ -18,6 +18,7 @@ from areal.spec import (
     rules_learning,
     rules_lora,
     rules_mesh,
+    rules_sglang,
     rules_sources,
     rules_teacher,
     rules_trainings,
@@ -30,6 +31,7 @@ from areal.spec.rules import Facts, Finding, Rule, Severity
 RULES: tuple[Rule, ...] = (
     *rules_trainings.RULES,
     *rules_sources.RULES,
+    *rules_sglang.RULES,
     *rules_datasets.RULES,
     *rules_agents.RULES,
     *rules_code.RULES,

@@ -10,17 +10,10 @@ from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule
 from areal.spec.rules_teacher import TAUGHT_ALONE
-from areal.spec.serving import SglangEngine
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # they leave the scoring to somebody else
-_AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
-    "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size",
-    "--tensor-parallel-size",
-    "--api-key", "--admin-api-key", "--max-running-requests", "--skip-tokenizer-init", "--weight-version",
-    "--stream-interval",
-)  # fmt: skip
 
 
 @rule(
@@ -292,24 +285,6 @@ def workflow(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "sglang-arguments",
-    "spec.generation.engine.extraArgs",
-    "extraArgs leaves alone what the agent sets.",
-    fix="Remove it from generation.engine.extraArgs; the job's own fields set it.",
-    cel=(
-        "self.spec.generation.engine.type != 'sglang' || !has(self.spec.generation.engine.extraArgs) || "
-        f"self.spec.generation.engine.extraArgs.all(a, !(a.split('=')[0] in {list(_AGENT_OWNS)}))"
-    ),
-)
-def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
-    engine = job.spec.generation.engine
-    if not isinstance(engine, SglangEngine):
-        return None
-    taken = [argument for argument in engine.extra_args if argument.partition("=")[0] in _AGENT_OWNS]
-    return f"{', '.join(taken)} is set by the generation agent" if taken else None
-
-
-@rule(
     "model-context",
     "spec.rollout.maxSampleTokens",
     "A sample fits the model's context.",
@@ -355,7 +330,6 @@ RULES = (
     custom_without_reward,
     two_rewards,
     workflow,
-    sglang_arguments,
     model_context,
     vocabulary,
 )
