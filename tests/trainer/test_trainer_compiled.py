@@ -30,7 +30,7 @@ def graphs():
     return lambda: counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("recompute", [pytest.param("none", marks=pytest.mark.nightly), "selective"])
 def test_gradients_are_those_of_layers_that_are_not_compiled(deep_model, ranks, graphs, recompute):
     kept = gradients(deep_model, ranks, recompute=recompute)
     compiled = gradients(deep_model, ranks, recompute=recompute, compile="blocks")
@@ -41,6 +41,7 @@ def test_gradients_are_those_of_layers_that_are_not_compiled(deep_model, ranks, 
         )
 
 
+@pytest.mark.nightly
 def test_in_bfloat16_they_differ_by_rounding_alone(deep_model, ranks, graphs):
     exact = gradients(deep_model, ranks)
     kept = gradients(deep_model, ranks, precision="bfloat16")
