@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from areal.cli.arguments import JobFile, Overrides, commands
+from areal.cli.arguments import AsJson, JobFile, Overrides, commands
+from areal.errors import ExitCode
 
 if TYPE_CHECKING:
     from areal.spec import RLJob
@@ -39,6 +41,7 @@ def submit(
     context: Annotated[
         str | None, typer.Option(help="Context of the kubeconfig; its current one unless given.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a job, upload the files that it names by relative paths, and apply it to a cluster.
 
@@ -60,7 +63,8 @@ def submit(
 
         where = namespace or made.metadata.namespace or "default"
         request = SubmitRequest(made, base_dir, where, verifier, pods=pods)
-        sys.stdout.write(objects(request, RuntimeSpec(), no_progress).text())
+        found = objects(request, RuntimeSpec(), no_progress)
+        sys.stdout.write(json.dumps(found.listed()) + "\n" if as_json else found.text())
         return
     from areal_operator.submit.cluster import connect
 
@@ -70,11 +74,15 @@ def submit(
     )
     applied = submit_objects(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
     _next(applied, console)
-    if not wait:
-        return
-    with console.status("waiting for the operator") as shown:
-        code, sentence = follow(cluster, applied, shown.update)
-    console.print(sentence, highlight=False, soft_wrap=True)
+    told: dict[str, Any] = {"name": applied["metadata"]["name"], "namespace": applied["metadata"]["namespace"]}
+    code = ExitCode.DONE
+    if wait:
+        with console.status("waiting for the operator") as shown:
+            code, sentence = follow(cluster, applied, shown.update)
+        console.print(sentence, highlight=False, soft_wrap=True)
+        told |= {"code": int(code), "message": sentence}
+    if as_json:
+        print(json.dumps(told))
     raise typer.Exit(int(code))
 
 

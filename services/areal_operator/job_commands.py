@@ -69,17 +69,23 @@ def _ended(signum: int, frame: FrameType | None) -> None:
 
 
 def set_fields(
-    name: str, changes: Sequence[str], namespace: str | None, kubeconfig: Path | None, context: str | None
+    name: str,
+    changes: Sequence[str],
+    namespace: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Patch the job's spec; the API server refuses what breaks a rule, the operator takes the rest over."""
     wanted = read_changes(changes, live_fields())
     cluster, job = find_job(name, namespace, kubeconfig, context)
     made = cluster.merge("RLJob", job["metadata"]["namespace"], name, {"spec": nested(wanted)}, manager=MANAGER)
+    in_force: dict[str, Any] = dict.fromkeys(wanted, made["spec"])
     for field in wanted:
-        value = made["spec"]
         for key in field.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        print(f"{field}  {value}")
+            in_force[field] = in_force[field].get(key) if isinstance(in_force[field], dict) else None
+    print(json.dumps(in_force) if as_json else "\n".join(f"{field}  {value}" for field, value in in_force.items()))
 
 
 def find_job(

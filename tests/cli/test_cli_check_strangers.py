@@ -174,11 +174,15 @@ def test_an_agents_command_is_started_with_a_session(tmp_path, monkeypatch):
     model = str(tmp_path / "model")
     item = {"row": {"prompt": "1=", "answer": "1"}, "place": "x:1", "right": "1", "tokenizer": model, "model": model}
     (tmp_path / "a.py").write_text(AGENT)
-    played = dry_run(None, spec, item, lambda prompt, completion, row: 0.0)
+
+    async def score(asked):
+        return 0.0
+
+    played = dry_run(None, spec, item, score)
     assert played.given == ("right answers 2", "wrong answers 2", "empty answers 2")
     (tmp_path / "a.py").write_text("import sys\n\nsys.exit('no key in the drawer')\n")
     with pytest.raises(DataError, match="no key in the drawer"):
-        dry_run(None, spec, item, lambda prompt, completion, row: 0.0)
+        dry_run(None, spec, item, score)
 
 
 def test_gpus_that_are_not_there_are_refused_as_a_run_refuses_them(tmp_path, monkeypatch, capsys):

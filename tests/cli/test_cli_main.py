@@ -76,6 +76,11 @@ def test_a_job_file_is_read_once(name, shown, tmp_path):
         (["status", "nowhere", "--json"], 64, "config"),
         (["check", "--json", "--nothing"], 64, "config"),
         (["run", "--json"], 64, "config"),
+        (["logs", "nowhere", "--json"], 64, "config"),
+        (["new", "toy", "here", "--json"], 64, "config"),
+        (["study", "sweep", "nowhere.yaml", "--json"], 64, "config"),
+        (["submit", "nowhere.yaml", "--json"], 64, "config"),
+        (["clean", "--nothing", "--json"], 64, "config"),
     ],
 )
 def test_an_error_under_json_is_one_object(arguments, code, kind, tmp_path, monkeypatch, capsys):

@@ -115,6 +115,18 @@ def test_the_command_shows_first_and_removes_what_it_showed(tmp_path):
     assert "no run in" in invoke("runs", tmp_path)
 
 
+def test_cleaning_for_scripts_never_asks_and_says_what_went(tmp_path):
+    done = make(tmp_path / "done")
+    make(tmp_path / "stopped", "Stopped")
+    told = json.loads(invoke("clean", tmp_path, "--json"))
+    assert (told["removed"], told["bytes"], told["leftAlone"]) == (False, 2 * 64 << 10, 1)
+    assert [row["place"] for row in told["runs"]] == [str(done)]
+    assert names(done) >= set(PARTS)
+    assert json.loads(invoke("clean", tmp_path, "--json", "--yes")) == {**told, "removed": True}
+    assert not names(done) & set(PARTS)
+    assert json.loads(invoke("clean", tmp_path, "--json"))["runs"] == []
+
+
 def test_the_list_is_json_for_scripts(tmp_path):
     make(tmp_path / "done")
     (row,) = json.loads(invoke("runs", tmp_path, "--json"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
 import pytest
+from areal.cli.main import app
 from areal.errors import ConfigError
 from areal.local.log_stream import Follower, log_files, merged, since, stamp_of
+from typer.testing import CliRunner
 
 TRAINER = """════ 2026-03-01 12:00:00 trainer, start 1 ════
 2026-03-01 12:00:02 info    trainer        step 0
@@ -51,6 +54,16 @@ def test_a_role_is_chosen_by_its_name_or_that_of_its_kind(logs):
     with pytest.raises(ConfigError) as refused:
         log_files(logs, ["trainr"])
     assert "generation-0, trainer" in refused.value.fix
+
+
+def test_the_command_prints_an_object_a_line_for_scripts(logs, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/resolved.json").touch()
+    (tmp_path / "run/logs").symlink_to(logs)
+    done = CliRunner().invoke(app, ["logs", str(tmp_path / "run"), "--role", "generation", "--json"])
+    told = [json.loads(line) for line in done.output.splitlines()]
+    assert [one["text"] for one in told] == ENGINE.splitlines()
+    assert {one["role"] for one in told} == {"generation-0"}
 
 
 def test_only_what_is_new_enough_is_shown(logs):

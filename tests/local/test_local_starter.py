@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -42,6 +43,8 @@ def test_a_project_s_own_test_passes_and_its_job_is_fine(kind, tmp_path, rows):
     }  # fmt: skip
     assert "$" not in "".join(file.read_text() for file in made.iterdir())
     assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=.", "test_recipe.py", cwd=made)
+    again = CliRunner().invoke(app, ["new", kind, str(tmp_path / "again"), "--json"])
+    assert {Path(file).name for file in json.loads(again.output)["files"]} == {file.name for file in made.glob("*.*")}
     (made / "data").symlink_to(rows)
     init_model(made / "models/new-1m")
     init_model(made / "runs/my-words-start/model")

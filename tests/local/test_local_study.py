@@ -155,6 +155,17 @@ def test_a_training_on_fixed_rows_is_refused_in_words(job, tmp_path):
         run_study(StagingRequest(sft, own, tmp_path / "s"), plan, Console(file=StringIO()))
 
 
+def test_the_ranking_is_printed_for_scripts(job, capsys):
+    request = StagingRequest(job, ("algorithm.maxSteps=8",), job.parent / "study")
+    runs = Scored(lambda job: job.spec.optimizer.learning_rate)
+    plan = grid(["optimizer.learningRate=1e-05,2e-05"], 1)
+    run_study(request, plan, Console(file=StringIO()), runs, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["scores"]) for row in told] == [
+        ("learningRate-2e-05", [2e-05]), ("learningRate-1e-05", [1e-05]),
+    ]  # fmt: skip
+
+
 def test_what_is_no_study_is_refused(job):
     with pytest.raises(ConfigError, match="names no numbers"):
         etas_of("0,many")

@@ -11,15 +11,17 @@ import contextlib
 import json
 import secrets
 import shutil
+import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from areal.admit.recipe_probe import DryRun, away
-from areal.errors import ArealError, DataError, line_in
+from areal.errors import ArealError, ConfigError, DataError, line_in
 from areal.gateway.core import GatewayCore
 from areal.gateway.http import GatewayServer
 from areal.gateway.session import SessionLimits
@@ -28,7 +30,7 @@ from areal.spec.job import JobSpec
 from areal.spec.rollout import AGENT, AgentBlock
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.agent import AgentWorkflow, agent_of
-from areal.workflow.base import Prompt, RolloutWorkflow
+from areal.workflow.base import Prompt, RolloutWorkflow, sampling_of
 from areal.workflow.branches import SessionEnding
 from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode, RejectedError, check_episode
@@ -40,27 +42,35 @@ from areal.workflow.tokenizer import Tokenizer
 _MOST_CALLS = 64  # of one episode; a script never makes an agent's search end
 _LIVES_S = 3600.0  # a session's key; its episode ends it long before
 
-Score = Callable[[str, str, Mapping[str, Any]], float]
-"""The reward of prompt, completion and row."""
+AnswerSource = Callable[[Ids, Sampling], Awaitable[Sequence[int]]]
+"""The tokens that continue a prompt's."""
+
+Score = Callable[[dict[str, Any]], Awaitable[float]]
+"""The reward of one item: prompt, completion, the tokens of both, and the row."""
 
 
-class _NotHere(Exception):
-    """An episode needs what a dry run hasn't."""
+class OutsideRunError(ConfigError):
+    """An episode needs what exists in a run only."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, fix="play the job: areal run JOB algorithm.maxSteps=1")
 
 
-class ScriptedEngine:
-    """See `areal.workflow.base.Engine`: every answer is the same text, cut to its room. Also a session's owner."""
+class TrialEngine:
+    """See `areal.workflow.base.Engine`: one episode outside of a run, each answer by `reply`. Also a session's owner.
 
-    def __init__(self, spec: JobSpec, tokenizer: Tokenizer, answer: str, score: Score, server: GatewayServer) -> None:
-        sampling = spec.rollout.sampling
+    `turns` are the prompts and answers so far, in tokens; `seconds` what answers and rewards took in all. Without a
+    `server` it has no sessions.
+    """
+
+    def __init__(
+        self, spec: JobSpec, tokenizer: Tokenizer, reply: AnswerSource, score: Score, server: GatewayServer | None
+    ) -> None:
         self.tokenizer = tokenizer
-        self.sampling = Sampling(max_new_tokens=sampling.max_new_tokens)
-        self.calls = 0
-        self._spec = spec
-        self._score = score
-        self._server = server
-        ends = sorted(tokenizer.eos_ids)[:1]
-        self._ids = as_ids([*tokenizer.encode(answer, special=False).tolist(), *ends])
+        self.sampling = sampling_of(spec.rollout.sampling)
+        self.turns: list[tuple[Ids, Ids]] = []
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._spec, self._reply, self._score, self._server = spec, reply, score, server
 
     def prompt(self, row: Mapping[str, Any]) -> Prompt:
         """See `Engine.prompt`."""
@@ -68,34 +78,44 @@ class ScriptedEngine:
 
     async def agenerate(self, request: GenerationRequest) -> GenerationResult:
         """See `Engine.agenerate`."""
-        wanted = request.sampling or self.sampling
-        room = min(wanted.max_new_tokens, self._spec.rollout.max_sample_tokens - len(request.input_ids))
-        if room <= 0 and not self.calls:
-            raise RejectedError("the prompt leaves no room for an answer", fix="raise rollout.maxSampleTokens")
-        return self._answer(max(0, room))
+        sampling, ids = request.sampling or self.sampling, as_ids(request.input_ids)
+        room = min(sampling.max_new_tokens, self._spec.rollout.max_sample_tokens - len(ids))
+        if room <= 0 and not self.turns:
+            raise RejectedError(f"a prompt of {len(ids)} tokens leaves no room", fix="raise rollout.maxSampleTokens")
+        return await self._answer(ids, sampling, max(0, room))
 
     async def generate(
         self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
     ) -> GenerationResult:
         """See `areal.gateway.http.Owner.generate`."""
-        return self._answer(sampling.max_new_tokens)
+        return await self._answer(ids, sampling, sampling.max_new_tokens)
 
-    def _answer(self, room: int) -> GenerationResult:
-        self.calls += 1
-        if self.calls > _MOST_CALLS:
-            raise _NotHere(f"it asks for more than {_MOST_CALLS} answers")
-        ids = self._ids[:room]
-        spans = (TokenSpan(0, len(ids), "0.f1", "script"),) if len(ids) else ()
-        reason = "stop" if len(ids) == len(self._ids) else "length"
-        return GenerationResult(ids, np.full(len(ids), -0.5, dtype="<f4"), spans, reason)
+    async def _answer(self, ids: Ids, sampling: Sampling, room: int) -> GenerationResult:
+        if len(self.turns) >= _MOST_CALLS:
+            raise OutsideRunError(f"it asks for more than {_MOST_CALLS} answers")
+        with self._timed("answers"):
+            made = as_ids(list(await self._reply(ids, sampling))[:room])
+        self.turns.append((ids, made))
+        spans = (TokenSpan(0, len(made), "0.f1", "trial"),) if len(made) else ()
+        ended = len(made) < room or (len(made) and int(made[-1]) in self.tokenizer.eos_ids)
+        return GenerationResult(made, np.full(len(made), -0.5, "<f4"), spans, "stop" if ended else "length")
 
-    async def score(self, *, prompt: str, completion: str, row: Mapping[str, Any], **ids: Any) -> float:
+    async def score(self, **item: Any) -> float:
         """See `Engine.score`."""
-        return self._score(prompt, completion, row)
+        with self._timed("rewards"):
+            return await self._score(item)
+
+    @contextlib.contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - began
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[_Session]:
         """See `Engine.session`."""
+        if self._server is None:
+            raise OutsideRunError("a trial has no gateway for agents")
         opened = _Session(self, self._server, self._spec)
         try:
             yield opened
@@ -104,13 +124,23 @@ class ScriptedEngine:
 
     def box(self, **wanted: Any) -> NoReturn:
         """See `Engine.box`."""
-        raise _NotHere("it works in a sandbox's box")
+        raise OutsideRunError("it works in a sandbox's box")
+
+
+def scripted(tokenizer: Tokenizer, answer: str) -> AnswerSource:
+    """The same text each time, and an end token where the tokenizer has one."""
+    ids = [*tokenizer.encode(answer, special=False).tolist(), *sorted(tokenizer.eos_ids)[:1]]
+
+    async def reply(prompt: Ids, sampling: Sampling) -> list[int]:
+        return ids
+
+    return reply
 
 
 class _Session:
     """See `areal.workflow.base.AgentSession`."""
 
-    def __init__(self, engine: ScriptedEngine, server: GatewayServer, spec: JobSpec) -> None:
+    def __init__(self, engine: TrialEngine, server: GatewayServer, spec: JobSpec) -> None:
         self._over, self._server, self._name = asyncio.Event(), server, secrets.token_hex(4)
         self._ending: SessionEnding | None = None
         calls = (spec.rollout.agent or AgentBlock()).max_calls
@@ -153,8 +183,10 @@ def dry_run(recipe: Recipe | None, spec: JobSpec, item: Mapping[str, Any], score
             rewards, calls = asyncio.run(_episode(workflow, spec, tokenizer, answer, item["row"], score))
             given.append(f"{kind} answers {rewards}")
             asked += calls
-        except (_NotHere, TimeoutError) as error:
-            return DryRun(unseen=f"{what}: {str(error) or 'an episode computes for long, or waits for a service'}")
+        except OutsideRunError as error:
+            return DryRun(unseen=f"{what}: {error.message}")
+        except TimeoutError:
+            return DryRun(unseen=f"{what}: an episode computes for long, or waits for a service")
         except _Failure as failure:
             if why := away(failure.trace):
                 return DryRun(unseen=f"{what}: {why}")
@@ -179,21 +211,21 @@ async def _episode(
     template = Template(tokenizer, chat_template=spec.rollout.chat_template)
     core = GatewayCore(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
     server = GatewayServer(core, tokenizer, ignores=spec.rollout.gateway.unsupported == "ignore")
-    engine = ScriptedEngine(spec, tokenizer, answer, score, server)
+    engine = TrialEngine(spec, tokenizer, scripted(tokenizer, answer), score, server)
     if isinstance(workflow, AgentWorkflow):
         server.start()
     try:
         made = await workflow.arun_episode(engine, json.loads(json.dumps(row)))
         if made is None:
-            return "none: rejected", engine.calls
+            return "none: rejected", len(engine.turns)
         check_episode(made, vocab_size=tokenizer.vocab_size)
-        return ", ".join(f"{sequence.reward:g}" for sequence in made.sequences), engine.calls
+        return ", ".join(f"{sequence.reward:g}" for sequence in made.sequences), len(engine.turns)
     except RejectedError:
-        return "none: rejected", engine.calls
-    except (_NotHere, TimeoutError):
+        return "none: rejected", len(engine.turns)
+    except (OutsideRunError, TimeoutError):
         raise
     except Exception as error:
-        raise _Failure(error, engine.calls) from error
+        raise _Failure(error, len(engine.turns)) from error
     finally:
         await server.stop()
 

@@ -216,11 +216,11 @@ def _played(recipe: Recipe | None, told: Mapping[str, Any]) -> DryRun:
     spec = JobSpec.model_validate(told["spec"])
     weights = spec.reward.weights
 
-    def score(prompt: str, completion: str, row: Mapping[str, Any]) -> float:
+    async def score(asked: dict[str, Any]) -> float:
         if recipe is None or recipe.reward is None:
-            return float(completion == item["right"])
-        asked = {"prompt": prompt, "completion": completion, "prompt_ids": [0], "completion_ids": [0]}
-        said = judge_of(recipe.reward, weights)({**asked, "row": dict(row)})
+            return float(asked["completion"] == item["right"])
+        ids = {name: list(map(int, asked[name])) for name in ("prompt_ids", "completion_ids")}
+        said = judge_of(recipe.reward, weights)({**asked, **ids, "row": dict(asked["row"])})
         if said[0] == "fault":
             raise DataError(f"{said[1]}\n{said[3]}", fix=said[2])
         return float(said[1])

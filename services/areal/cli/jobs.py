@@ -65,6 +65,7 @@ def study(
     halving: Annotated[
         bool, typer.Option("--halving", help="sweep: stop the worse half early, again and again (successive halving).")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts: print study.json; the rest to stderr.")] = False,
 ) -> None:
     """Run variants of a job with several seeds, say first what that costs, rank them with 95 % intervals, draw them."""
     from areal.errors import ConfigError
@@ -83,7 +84,7 @@ def study(
         else grid(sweep or (), seeds, draw=random, halving=halving)
     )
     request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
-    raise typer.Exit(run_study(request, plan, lossy_console()))
+    raise typer.Exit(run_study(request, plan, lossy_console(stderr=as_json), as_json=as_json))
 
 
 @app.command(

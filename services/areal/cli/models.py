@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from areal.cli.arguments import commands
+from areal.cli.arguments import AsJson, commands
 from areal.distribution import install
 from areal.errors import BugError, ConfigError
 
@@ -32,6 +33,7 @@ def new_project(
     ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; its last part names the job.")],
     model: Annotated[str | None, typer.Option(help="A model of your own, instead of a small new one.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Begin a project: recipe, job, a test of the recipe, and a small task that trains as it is on two CPU cores.
 
@@ -39,15 +41,14 @@ def new_project(
     """
     from areal.local.starter import EXAMPLES, KINDS, begin, copy_examples
 
-    if kind == EXAMPLES:
-        print(*copy_examples(directory), sep="\n")
-        print(f"next: cd {directory}; each job's first lines say what to type")
-        return
-    if kind not in KINDS:
+    if kind not in (*KINDS, EXAMPLES):
         raise ConfigError(f"there is no project {kind!r}", fix=f"name one of {', '.join(KINDS)}, {EXAMPLES}")
-    for file in begin(kind, directory, model):
-        print(file)
-    print(f"next: cd {directory}, and follow README.md")
+    files = copy_examples(directory) if kind == EXAMPLES else begin(kind, directory, model)
+    if as_json:
+        print(json.dumps({"files": [str(file) for file in files]}))
+        return
+    print(*files, sep="\n")
+    print(f"next: cd {directory}, and follow {'the first lines of a job' if kind == EXAMPLES else 'README.md'}")
 
 
 @app.command(

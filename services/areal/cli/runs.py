@@ -72,6 +72,7 @@ def logs(
     since: Annotated[str | None, typer.Option(help="Only from so long ago on: 90s, 10m, 2h, 1d.")] = None,
     lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="At most so many, the newest.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged next.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts: an object a line.")] = False,
 ) -> None:
     """Print the logs of all roles as one stream in the order of time, of a run that goes on or has ended."""
     from areal.local import log_stream
@@ -84,6 +85,9 @@ def logs(
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(files)}
 
     def show(name: str, text: str) -> None:
+        if as_json:
+            print(json.dumps({"role": name, "text": text}), flush=follow)
+            return
         console.print(Text(f"{name:<{width}} ", style=colours[name]) + Text(text))
 
     logged = log_stream.merged(files, log_stream.since(since, time.time()) if since is not None else 0.0)
@@ -110,7 +114,7 @@ def list_runs(places: Places = None, as_json: AsJson = False) -> None:
 
     runs = kept(_some(places))
     if as_json:
-        print(json.dumps([{**asdict(run), "place": str(run.place)} for run in runs], indent=2))
+        print(json.dumps(_for_scripts(runs), indent=2))
     elif runs:
         Console().print(_listed(runs))
     else:
@@ -125,6 +129,9 @@ def clean(
     whole: Annotated[bool, typer.Option("--whole", help="Remove whole directories, figures and models too.")] = False,
     stopped: Annotated[bool, typer.Option("--stopped", help="Also runs that could still be gone on with.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For scripts: never asks, and removes with --yes only.")
+    ] = False,
 ) -> None:
     """Free the disk: show what would go, ask, and remove it. Of a complete run that is what only going on with it
     needs: checkpoints, published versions, the ledger; its figures, samples, evidence and final model stay.
@@ -134,15 +141,21 @@ def clean(
 
     runs = kept(_some(places))
     going = [run for run in runs if run.status != "Running" and (run.over or stopped) and (whole or run.spare)]
+    left = sum(run.status == "Running" or not (run.over or stopped) for run in runs)
+    freed = sum(run.size if whole else run.spare for run in going)
+    if as_json:
+        for run in going if yes else ():
+            remove(run, whole=whole)
+        told = {"removed": yes, "bytes": freed, "leftAlone": left, "runs": _for_scripts(going)}
+        print(json.dumps(told, indent=2))
+        return
     if going:
         Console().print(_listed(going, whole=whole))
-    left = sum(run.status == "Running" or not (run.over or stopped) for run in runs)
     if left:
         print(f"{left} left alone: running, or to be gone on with (--stopped takes those that don't run)")
     if not going:
         print("nothing to remove")
         return
-    freed = sum(run.size if whole else run.spare for run in going)
     if not yes:
         if not sys.stdin.isatty():
             print(f"{size(freed)} would go; say --yes to remove it")
@@ -220,7 +233,7 @@ def set_fields(
 ) -> None:
     """Change live fields of a run or of a job on a cluster while it goes on; prints what is in force then."""
     if (name := job_name(run)) is not None:
-        load("areal_operator.job_commands:set_fields")(name, changes, namespace, kubeconfig, context)
+        load("areal_operator.job_commands:set_fields")(name, changes, namespace, kubeconfig, context, as_json=as_json)
         return
     from areal.local.inspect import HOT, set_hot
     from areal.spec.live import read_changes
@@ -267,6 +280,10 @@ def _audit_table(report: dict[str, Any]) -> Table:
 
 def _some(places: list[Path] | None) -> list[Path]:
     return places or [Path("runs")]
+
+
+def _for_scripts(runs: Sequence[KeptRun]) -> list[dict[str, Any]]:
+    return [{**asdict(run), "place": str(run.place)} for run in runs]
 
 
 def _listed(runs: Sequence[KeptRun], *, whole: bool | None = None) -> Table:

@@ -9,21 +9,20 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
-import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from areal.admit.episode_probe import AnswerSource, Score, TrialEngine, scripted
 from areal.admit.sources import Sources, sources_of
 from areal.data.adapters import read_rows
 from areal.data.source import source_from_spec
@@ -33,24 +32,19 @@ from areal.reward.verifier import Verifier
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
-from areal.rollout.worker.main import find_workflow, instance_of, sampling_of
+from areal.rollout.worker.main import find_workflow, instance_of
 from areal.spec import RLJob
 from areal.spec.load import job_from
 from areal.spec.rollout import AGENT
 from areal.v1 import reward_pb2 as pb
-from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, TokenSpan, as_ids
-from areal.workflow.base import Prompt
+from areal.values.generation import Ids, Sampling, as_ids
 from areal.workflow.episode import check_episode
-from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import Recipe, load_recipe
 from areal.workflow.tokenizer import Tokenizer
 from areal.yaml_file.document import Document
 
 _ANSWER_S = 600.0  # a large model on a CPU
 _SHOWN = 2_000  # characters of a prompt or an answer
-
-AnswerSource = Callable[[Ids, Sampling], Awaitable[Sequence[int]]]
-"""The tokens that continue a prompt's."""
 
 
 @dataclass
@@ -69,71 +63,6 @@ class Trial:
     traceback: str = ""
 
 
-class TrialEngine:
-    """See `areal.workflow.base.Engine`: for one episode, each answer by `reply`; `trial` gets what happens."""
-
-    def __init__(self, job: RLJob, tokenizer: Tokenizer, reply: AnswerSource, verifier: Verifier, trial: Trial) -> None:
-        self.tokenizer = tokenizer
-        self.sampling = sampling_of(job.spec.rollout.sampling)
-        self._rollout = job.spec.rollout
-        self._reply, self._verifier, self._trial = reply, verifier, trial
-
-    def prompt(self, row: Mapping[str, Any]) -> Prompt:
-        """See `Engine.prompt`."""
-        return prompt_of(row, self.tokenizer, chat_template=self._rollout.chat_template)
-
-    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
-        """See `Engine.agenerate`."""
-        began, ids = time.perf_counter(), as_ids(request.input_ids)
-        sampling = request.sampling or self.sampling
-        room = min(sampling.max_new_tokens, self._rollout.max_sample_tokens - len(ids))
-        if room <= 0 and not self._trial.turns:
-            raise DataError(f"a prompt of {len(ids)} tokens leaves no room", fix="raise rollout.maxSampleTokens")
-        made = as_ids(list(await self._reply(ids, sampling))[: max(0, room)])
-        self._trial.turns.append({"prompt": self.tokenizer.decode(ids), "answer": self.tokenizer.decode(made)})
-        self._took("answers", began)
-        spans = (TokenSpan(0, len(made), "0.f1", "trial"),) if len(made) else ()
-        ended = len(made) and int(made[-1]) in self.tokenizer.eos_ids
-        return GenerationResult(made, np.full(len(made), -0.5, "<f4"), spans, "stop" if ended else "length")
-
-    async def score(
-        self,
-        *,
-        prompt: str,
-        completion: str,
-        prompt_ids: Sequence[int] | Ids,
-        completion_ids: Sequence[int] | Ids,
-        row: Mapping[str, Any],
-    ) -> float:
-        """See `Engine.score`. Raises DataError for a reward that fails, after it was written down."""
-        item = pb.ScoreItem(
-            prompt=prompt,
-            completion=completion,
-            prompt_ids=as_ids(prompt_ids).tobytes(),
-            completion_ids=as_ids(completion_ids).tobytes(),
-            row_json=orjson.dumps(dict(row)),
-        )
-        began = time.perf_counter()
-        (result,) = await self._verifier.score([item])
-        self._took("rewards", began)
-        if result.HasField("fault"):
-            self._trial.traceback = result.fault.traceback
-            raise DataError(result.fault.message, fix=result.fault.fix)
-        self._trial.parts = dict(result.verdict.figures)
-        return result.verdict.score if result.HasField("verdict") else result.score
-
-    def session(self) -> NoReturn:
-        """See `Engine.session`."""
-        raise ConfigError("a trial has no gateway for agents", fix="play the job: areal run JOB algorithm.maxSteps=1")
-
-    def box(self, **wanted: Any) -> NoReturn:
-        """See `Engine.box`."""
-        raise ConfigError("a trial has no sandbox", fix="play the job: areal run JOB algorithm.maxSteps=1")
-
-    def _took(self, what: str, began: float) -> None:
-        self._trial.seconds[what] = self._trial.seconds.get(what, 0.0) + time.perf_counter() - began
-
-
 def try_command(
     document: Document, overrides: Sequence[str], *, row: int, answer: str | None, as_json: bool, console: Console
 ) -> int:
@@ -147,7 +76,7 @@ def try_command(
         )
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
         tokenizer = _tokenizer(job, sources)
-        reply = _model(job, sources, stack) if answer is None else _scripted(tokenizer, answer)
+        reply = _model(job, sources, stack) if answer is None else scripted(tokenizer, answer)
         trial = asyncio.run(_play(job, sources, tokenizer, reply, row))
     if as_json:
         print(json.dumps(asdict(trial), indent=2))
@@ -163,13 +92,6 @@ def _tokenizer(job: RLJob, sources: Sources) -> Tokenizer:
             fix="name one that is: model.path=DIRECTORY, or model.tokenizer=DIRECTORY",
         )
     return Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model, job=job.spec.model)
-
-
-def _scripted(tokenizer: Tokenizer, answer: str) -> AnswerSource:
-    async def reply(ids: Ids, sampling: Sampling) -> list[int]:
-        return [*tokenizer.encode(answer, special=False).tolist(), *sorted(tokenizer.eos_ids)[:1]]
-
-    return reply
 
 
 def _model(job: RLJob, sources: Sources, stack: contextlib.ExitStack) -> AnswerSource:
@@ -201,9 +123,9 @@ async def _play(job: RLJob, sources: Sources, tokenizer: Tokenizer, reply: Answe
     workflow = instance_of(
         find_workflow(job.spec.rollout.workflow, recipe.workflows if recipe else None), job.spec.rollout.max_turns
     )
+    engine = TrialEngine(job.spec, tokenizer, reply, _scored(verifier, trial), None)
     await verifier.start()
     try:
-        engine = TrialEngine(job, tokenizer, reply, verifier, trial)
         episode = await workflow.arun_episode(engine, row)
         if episode is None:
             trial.error = "the workflow rejected the row"
@@ -221,7 +143,32 @@ async def _play(job: RLJob, sources: Sources, tokenizer: Tokenizer, reply: Answe
     finally:
         await verifier.stop()
         await workflow.aclose()
+        trial.seconds = dict(engine.seconds)
+        trial.turns = [
+            {"prompt": tokenizer.decode(ids), "answer": tokenizer.decode(made)} for ids, made in engine.turns
+        ]
     return trial
+
+
+def _scored(verifier: Verifier, trial: Trial) -> Score:
+    """Rewards by a verifier; the parts of the last one, or its traceback, go to `trial`."""
+
+    async def score(asked: dict[str, Any]) -> float:
+        item = pb.ScoreItem(
+            prompt=asked["prompt"],
+            completion=asked["completion"],
+            prompt_ids=as_ids(asked["prompt_ids"]).tobytes(),
+            completion_ids=as_ids(asked["completion_ids"]).tobytes(),
+            row_json=orjson.dumps(dict(asked["row"])),
+        )
+        (result,) = await verifier.score([item])
+        if result.HasField("fault"):
+            trial.traceback = result.fault.traceback
+            raise DataError(result.fault.message, fix=result.fault.fix)
+        trial.parts = dict(result.verdict.figures)
+        return result.verdict.score if result.HasField("verdict") else result.score
+
+    return score
 
 
 def _row(sources: Sources, number: int) -> tuple[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal.v1 import sandbox_pb2
-from areal.values.boxes import END_KEY, BoxEnd, BoxEndedError, BoxLanguage, Cause, CommandEnding, CommandResult
+from areal.values.boxes import END_KEY, BoxEnd, BoxEndCause, BoxEndedError, BoxLanguage, CommandEnding, CommandResult
 
 log = logging.getLogger(__name__)
 
@@ -239,15 +239,15 @@ def _raise(error: grpc.aio.AioRpcError) -> NoReturn:
             end = BoxEnd(_cause_of(wire.cause), wire.message)
             if end.cause.of_program:
                 raise BoxEndedError(wire.id, end) from error
-            if end.cause is Cause.CLOSED:
+            if end.cause is BoxEndCause.CLOSED:
                 raise DataError(f"box {wire.id} is closed", fix="use a box inside its context only") from error
             raise InfraError(f"box {wire.id} was lost ({end.cause}): {end.message}", fix="try again") from error
     raise_as(error)
 
 
-def _cause_of(cause: pb.BoxEndCause.ValueType) -> Cause:
+def _cause_of(cause: pb.BoxEndCause.ValueType) -> BoxEndCause:
     """A cause by the wire's name; one that is not known here is the machine's."""
     try:
-        return Cause[pb.BoxEndCause.Name(cause).removeprefix("BOX_END_CAUSE_")]
+        return BoxEndCause[pb.BoxEndCause.Name(cause).removeprefix("BOX_END_CAUSE_")]
     except (KeyError, ValueError):
-        return Cause.INFRA
+        return BoxEndCause.INFRA

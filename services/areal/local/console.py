@@ -56,7 +56,7 @@ class LossyStream(io.TextIOBase):
             return
 
 
-def lossy_console() -> Console:
-    """Standard output as a console that outlives its terminal."""
-    stream = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (there is none where it was closed before the start)
+def lossy_console(*, stderr: bool = False) -> Console:
+    """Standard output, or error, as a console that outlives its terminal."""
+    stream = (sys.stderr if stderr else sys.stdout) or open(os.devnull, "w")  # noqa: SIM115 (there is none where it was closed before the start)
     return Console(file=cast(TextIO, LossyStream(stream)))

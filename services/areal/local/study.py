@@ -107,8 +107,13 @@ def run_study(
     plan: StudyPlan,
     console: Console,
     run: Callable[[StagingRequest, Console], int] = run_job,
+    *,
+    as_json: bool = False,
 ) -> int:
-    """Run what isn't complete, and write `study.md`, `.json` and `.svg`; returns the first exit code that isn't 0."""
+    """Run what isn't complete, and write `study.md`, `.json` and `.svg`; returns the first exit code that isn't 0.
+
+    `as_json`: print the ranking of `study.json` on standard output, too.
+    """
     request = replace(request, overrides=(*request.overrides, *plan.overrides))
     job = load(replace(request, overrides=(*request.overrides, *plan.variants[0].overrides)))
     if not job.spec.is_rl:
@@ -135,6 +140,8 @@ def run_study(
     found = rows(directory, plan, plan.variants)
     write_study(directory, found, job.metadata.name)
     console.print(_table(found))
+    if as_json:
+        print((directory / "study.json").read_text(encoding="utf-8"), end="")
     console.print(f"wrote {directory / 'study.svg'}, .md and .json", highlight=False, markup=False, soft_wrap=True)
     return code
 

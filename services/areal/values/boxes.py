@@ -18,7 +18,7 @@ class BoxLanguage(StrEnum):
     PYTHON = "python"
 
 
-class Cause(StrEnum):
+class BoxEndCause(StrEnum):
     """Why a box ended."""
 
     CLOSED = "closed"
@@ -39,14 +39,22 @@ class Cause(StrEnum):
         return self in _OF_PROGRAM
 
 
-_OF_PROGRAM = frozenset((Cause.MEMORY_LIMIT, Cause.CPU_LIMIT, Cause.PROCESS_LIMIT, Cause.DISK_LIMIT, Cause.PROGRAM))
+_OF_PROGRAM = frozenset(
+    (
+        BoxEndCause.MEMORY_LIMIT,
+        BoxEndCause.CPU_LIMIT,
+        BoxEndCause.PROCESS_LIMIT,
+        BoxEndCause.DISK_LIMIT,
+        BoxEndCause.PROGRAM,
+    )
+)
 
 
 @dataclass(frozen=True)
 class BoxEnd:
     """The end of a box."""
 
-    cause: Cause
+    cause: BoxEndCause
     message: str = ""
 
 

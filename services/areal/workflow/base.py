@@ -15,6 +15,7 @@ from areal.workflow.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # it brings gRPC along
     from areal.clients.boxes import Box, BoxLimits
+    from areal.spec.rollout import SamplingBlock
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,16 @@ class RolloutWorkflow(ABC):
         """Close what all episodes shared, such as clients; called on their event loop after the last one, within half a
         second."""
         return
+
+
+def sampling_of(wanted: SamplingBlock) -> Sampling:
+    """How a job's tokens are drawn."""
+    return Sampling(
+        temperature=wanted.temperature,
+        max_new_tokens=wanted.max_new_tokens,
+        top_p=wanted.top_p,
+        top_k=wanted.top_k,
+        min_new_tokens=wanted.min_new_tokens,
+        stop=tuple(wanted.stop),
+        stop_token_ids=tuple(wanted.stop_token_ids),
+    )

@@ -15,8 +15,8 @@ from areal.values.boxes import (
     MOST_FILE_BYTES,
     MOST_OUTPUT_BYTES,
     BoxEnd,
+    BoxEndCause,
     BoxLanguage,
-    Cause,
     CommandEnding,
     CommandResult,
 )
@@ -29,10 +29,10 @@ from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, RunEn
 MOST_FRAME_BYTES = MOST_FILE_BYTES + MOST_OUTPUT_BYTES
 _SLACK_S = 30.0  # beyond a command's time: ending what it started, on a loaded machine
 _CAUSES = {
-    Ending.MEMORY_LIMIT: Cause.MEMORY_LIMIT,
-    Ending.CPU_LIMIT: Cause.CPU_LIMIT,
-    Ending.PROCESS_LIMIT: Cause.PROCESS_LIMIT,
-    Ending.DISK_LIMIT: Cause.DISK_LIMIT,
+    Ending.MEMORY_LIMIT: BoxEndCause.MEMORY_LIMIT,
+    Ending.CPU_LIMIT: BoxEndCause.CPU_LIMIT,
+    Ending.PROCESS_LIMIT: BoxEndCause.PROCESS_LIMIT,
+    Ending.DISK_LIMIT: BoxEndCause.DISK_LIMIT,
 }
 BOX_LIMITS = Limits(
     memory_bytes=512 << 20, disk_bytes=128 << 20, inodes=16384, processes=64, open_files=256, stack_bytes=16 << 20
@@ -60,10 +60,10 @@ def end_of(ended: RunEnding, *, asked: bool) -> BoxEnd:
     `asked`: whether a command was ever given to it. Before the first one nothing of a program runs in a box, so that a
     signal came from outside.
     """
-    cause = _CAUSES.get(ended.ending, Cause.PROGRAM)
+    cause = _CAUSES.get(ended.ending, BoxEndCause.PROGRAM)
     if ended.signal is not None and not asked:
-        return BoxEnd(Cause.INFRA, f"the box was killed from outside (signal {ended.signal})")
-    if cause is Cause.PROGRAM:
+        return BoxEnd(BoxEndCause.INFRA, f"the box was killed from outside (signal {ended.signal})")
+    if cause is BoxEndCause.PROGRAM:
         how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
         return BoxEnd(cause, f"what serves the box was ended by what ran in it ({how})")
     return BoxEnd(cause, f"the box passed its {cause.value.replace('_limit', '')} limit")

@@ -15,7 +15,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.v1 import boxes_pb2_grpc as rpc
-from areal.values.boxes import Cause
+from areal.values.boxes import BoxEndCause
 
 from areal_judge.boxes.registry import BoxBounds, BoxRegistry
 from areal_judge.boxes.service import SERVICE_NAME
@@ -55,7 +55,7 @@ async def run(ctx: RoleContext) -> int:
 
 
 async def _counted(registry: BoxRegistry, metrics: RoleMetrics) -> None:
-    told: dict[Cause, int] = {}
+    told: dict[BoxEndCause, int] = {}
     while True:
         metrics.gauge("areal_boxes_live").set(registry.live)
         for cause, ended in registry.ends.items():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from areal.errors import ArealError, DataError, InfraError
-from areal.values.boxes import BoxEnd, BoxEndedError, BoxLanguage, Cause, CommandResult
+from areal.values.boxes import BoxEnd, BoxEndCause, BoxEndedError, BoxLanguage, CommandResult
 
 from areal_judge.boxes.box import MOST_FRAME_BYTES, BoxRequest, DriverFalsity, DriverGone, DriverLine, end_of, run_of
 from areal_judge.sandbox.host.runner import Sandbox
@@ -66,7 +66,7 @@ class BoxRegistry:
         self._starting = asyncio.Semaphore(bounds.starting)
         self._stopping = False
         self.created = 0
-        self.ends: Counter[Cause] = Counter()
+        self.ends: Counter[BoxEndCause] = Counter()
 
     @property
     def live(self) -> int:
@@ -93,7 +93,7 @@ class BoxRegistry:
             if (end := self._ends.get(request.id)) is not None:
                 raise BoxEndedError(request.id, end)
             if self._stopping:
-                raise BoxEndedError(request.id, BoxEnd(Cause.STOPPED, "the service is stopping"))
+                raise BoxEndedError(request.id, BoxEnd(BoxEndCause.STOPPED, "the service is stopping"))
             box, new = self._begin(request), True
         elif box.request != request:
             raise DataError(f"box {request.id} is there with other limits or files", fix="use another id")
@@ -111,21 +111,21 @@ class BoxRegistry:
         return box
 
     async def _live(self, box: _RegistryBox) -> None:
-        end = BoxEnd(Cause.INFRA, "the box was lost")
+        end = BoxEnd(BoxEndCause.INFRA, "the box was lost")
         try:
             async with self._room.held():
                 end = await self._in_cell(box)
         except asyncio.CancelledError:
             end = box.cause or end
         except InfraError as error:
-            end = box.cause or BoxEnd(Cause.INFRA, error.message)
+            end = box.cause or BoxEnd(BoxEndCause.INFRA, error.message)
         except ArealError as error:
             if not box.line.done():
                 box.line.set_exception(error)
-            end = box.cause or BoxEnd(Cause.CLOSED, error.message)
+            end = box.cause or BoxEnd(BoxEndCause.CLOSED, error.message)
         except Exception as error:
             log.exception("box %s failed", box.request.id)
-            end = BoxEnd(Cause.INFRA, f"{type(error).__name__}: {error}")
+            end = BoxEnd(BoxEndCause.INFRA, f"{type(error).__name__}: {error}")
         finally:
             self._bury(box, end)
 
@@ -162,8 +162,8 @@ class BoxRegistry:
         """Ends a box; returns when nothing of it is left."""
         box = self._boxes.get(name)
         if box is None:
-            return self._ends.get(name) or BoxEnd(Cause.UNKNOWN, "no such box is known here")
-        self._end(box, BoxEnd(Cause.CLOSED, "closed"))
+            return self._ends.get(name) or BoxEnd(BoxEndCause.UNKNOWN, "no such box is known here")
+        self._end(box, BoxEnd(BoxEndCause.CLOSED, "closed"))
         return await asyncio.shield(box.ended)
 
     async def stop(self) -> None:
@@ -171,7 +171,7 @@ class BoxRegistry:
         self._stopping = True
         boxes = list(self._boxes.values())
         for box in boxes:
-            self._end(box, BoxEnd(Cause.STOPPED, "the service stopped"))
+            self._end(box, BoxEnd(BoxEndCause.STOPPED, "the service stopped"))
         await asyncio.gather(*(box.ended for box in boxes))
 
     # ---- leases
@@ -198,10 +198,10 @@ class BoxRegistry:
             box.timer.cancel()
         left = box.expires - loop.time()
         if box.holder and not self._holders[box.holder] and self.bounds.grace_s < left:
-            end = BoxEnd(Cause.DISCONNECTED, f"its holder was not there for {self.bounds.grace_s:g} s")
+            end = BoxEnd(BoxEndCause.DISCONNECTED, f"its holder was not there for {self.bounds.grace_s:g} s")
             left = self.bounds.grace_s
         else:
-            end = BoxEnd(Cause.EXPIRED, "its lease ended")
+            end = BoxEnd(BoxEndCause.EXPIRED, "its lease ended")
         box.timer = loop.call_later(left, self._end, box, end)
 
     @contextlib.contextmanager
@@ -270,7 +270,7 @@ class BoxRegistry:
                 # What serves the box is gone or lies. Gone: the sandbox says how; else its word would be the program's.
                 patience_s = _GONE_S if isinstance(work.exception(), DriverGone) else _FALSIFIED_S
                 await asyncio.wait([box.ended], timeout=patience_s)
-                self._end(box, BoxEnd(Cause.PROGRAM, str(work.exception())))
+                self._end(box, BoxEnd(BoxEndCause.PROGRAM, str(work.exception())))
             raise BoxEndedError(box.request.id, await asyncio.shield(box.ended))
         finally:
             work.cancel()
@@ -287,7 +287,7 @@ class BoxRegistry:
     def _box(self, name: str) -> _RegistryBox:
         box = self._boxes.get(name)
         if box is None:
-            raise BoxEndedError(name, self._ends.get(name) or BoxEnd(Cause.UNKNOWN, "no such box is known here"))
+            raise BoxEndedError(name, self._ends.get(name) or BoxEnd(BoxEndCause.UNKNOWN, "no such box is known here"))
         return box
 
 

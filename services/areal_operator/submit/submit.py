@@ -52,14 +52,18 @@ class Objects:
     job: Json
     trees: list[Tree]
 
+    def listed(self) -> Json:
+        """As a Kubernetes List."""
+        made = [each for each in (self.recipe, self.claim, self.job) if each is not None]
+        return {"apiVersion": "v1", "kind": "List", "items": made}
+
     def text(self) -> str:
         """As YAML documents; comments say what would be uploaded."""
-        made = [each for each in (self.recipe, self.claim, self.job) if each is not None]
         notes = [
             f"# {tree.field}: {len(tree.files)} files, {show_bytes(tree.size)}, from {tree.source}\n"
             for tree in self.trees
         ]
-        return "".join(notes) + "---\n".join(_yaml(each) for each in made)
+        return "".join(notes) + "---\n".join(_yaml(each) for each in self.listed()["items"])
 
 
 class _Blocks(yaml.SafeDumper):

@@ -12,7 +12,7 @@ import pytest
 from areal.clients.boxes import BoxClient, BoxLimits
 from areal.errors import DataError, InfraError
 from areal.v1 import boxes_pb2 as pb
-from areal.values.boxes import BoxEndedError, Cause
+from areal.values.boxes import BoxEndCause, BoxEndedError
 from boxes.conftest import Served
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
@@ -73,7 +73,7 @@ async def test_a_command_that_is_sent_twice_runs_once(client: BoxClient) -> None
 async def test_a_box_whose_lease_ended_is_an_infrastructure_fault(served: Served, client: BoxClient) -> None:
     await client._stub.CreateBox(pb.CreateBoxRequest(id="short", lease_ms=60_000), timeout=60)
     await client._stub.RenewBox(pb.RenewBoxRequest(id="short", lease_ms=1), timeout=60)
-    await until(lambda: served.stack.registry.ends[Cause.EXPIRED] > 0)
+    await until(lambda: served.stack.registry.ends[BoxEndCause.EXPIRED] > 0)
     with pytest.raises(InfraError, match="expired"):
         async with client.box(work_s=600, name="short"):
             pass
@@ -97,11 +97,11 @@ async def test_boxes_of_a_holder_that_went_end_after_the_grace(served: Served) -
     lost = served.client()
     for number in range(3):
         await left_open(lost, f"lost {number}")
-    ended = served.stack.registry.ends[Cause.DISCONNECTED]
+    ended = served.stack.registry.ends[BoxEndCause.DISCONNECTED]
     assert served.stack.registry.boxes_of(lost.holder) == 3
     await lost.close()
     await until(lambda: served.stack.registry.boxes_of(lost.holder) == 0)
-    assert served.stack.registry.ends[Cause.DISCONNECTED] == ended + 3
+    assert served.stack.registry.ends[BoxEndCause.DISCONNECTED] == ended + 3
 
 
 async def test_a_holder_that_is_there_by_another_stream_keeps_its_boxes(served: Served) -> None:
@@ -122,7 +122,7 @@ async def test_a_program_that_ends_its_box_is_its_own_fault(client: BoxClient) -
     async with client.box(work_s=600) as box:
         with pytest.raises(BoxEndedError) as ended:
             await box.bash("kill -9 $PPID; sleep 1000", timeout_s=LONG_S)
-        assert ended.value.end.cause is Cause.PROGRAM
+        assert ended.value.end.cause is BoxEndCause.PROGRAM
         with pytest.raises(BoxEndedError):
             await box.read("any")
 

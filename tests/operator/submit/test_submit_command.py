@@ -41,6 +41,13 @@ def test_a_dry_run_prints_everything_and_needs_no_cluster(tmp_path, monkeypatch)
     job_from_object(job)
 
 
+def test_a_dry_run_for_scripts_is_one_list(tmp_path):
+    done = submit(str(write_job(tmp_path)), "--dry-run", "--json")
+    listed = json.loads(done.output)
+    assert [one["kind"] for one in listed["items"]] == ["ConfigMap", "PersistentVolumeClaim", "RLJob"]
+    assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
+
+
 def test_a_job_that_check_refuses_is_refused_here(tmp_path):
     done = submit(str(write_job(tmp_path)), "algorithm.groupSize=1", "--dry-run")
     assert isinstance(done.exception, ConfigError)

@@ -28,11 +28,10 @@ from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, SessionRules, Sessions
 from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.resolved_algorithm import needs_scores
-from areal.spec.rollout import AgentBlock, SamplingBlock
+from areal.spec.rollout import AgentBlock
 from areal.v1 import common_pb2 as common
-from areal.values.generation import Sampling
 from areal.workflow.agent import AgentWorkflow, agent_of
-from areal.workflow.base import RolloutWorkflow
+from areal.workflow.base import RolloutWorkflow, sampling_of
 from areal.workflow.command import CommandAgent
 from areal.workflow.hosted import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
@@ -135,19 +134,6 @@ async def run(ctx: RoleContext) -> int:
             await reward.close()
         await ledger.close_connection()
         await server.stop(0.5)
-
-
-def sampling_of(wanted: SamplingBlock) -> Sampling:
-    """How a job's tokens are drawn."""
-    return Sampling(
-        temperature=wanted.temperature,
-        max_new_tokens=wanted.max_new_tokens,
-        top_p=wanted.top_p,
-        top_k=wanted.top_k,
-        min_new_tokens=wanted.min_new_tokens,
-        stop=tuple(wanted.stop),
-        stop_token_ids=tuple(wanted.stop_token_ids),
-    )
 
 
 def _settings(job: ResolvedJob) -> EpisodeSettings:
