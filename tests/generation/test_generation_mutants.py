@@ -235,11 +235,11 @@ async def refused_and_healed(
     policy = str(ref.policy_id)
     if trainer is not None:
         await trainer.members(SERVER)
-        assert await trainer.offer(ref) != ""
+        assert list(await trainer.offer(ref)) == [SERVER]
     await world.controller.want(ref.message())
     if trainer is not None:
         await trainer.send()
-        assert (await trainer.sent())["sent"]
+        assert (await trainer.sent())["sent"] == {SERVER: True}
     state = await world.until(lambda state: state.refused.policy_id == policy)
     assert state.refused.tries == 1
     words = "says that it serves" if name == LABEL_KEPT else "tensor '"

@@ -34,10 +34,10 @@ class Fleet:
         """Offer a version, want it, and begin to send it; answers the group's name."""
         await trainer.members(SERVER)
         ref = self.world.prepare(version, model)
-        group = await trainer.offer(ref)
+        groups = await trainer.offer(ref)
         await self.world.controller.want(ref.message())
         await trainer.send(hold)
-        return group
+        return groups[SERVER]
 
     async def answers_as(self, version: int, model: Path) -> None:
         await self.world.ready(version)
@@ -58,15 +58,15 @@ async def fleet(models: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
 async def test_stock_sglang_takes_versions_by_the_group_and_the_volume_when_the_trainer_dies(fleet, models):
     async with GroupTrainer(fleet.port) as trainer:
         first = await fleet.begin(trainer, 0, 0)
-        assert (await trainer.sent())["sent"]
+        assert (await trainer.sent())["sent"] == {SERVER: True}
         await fleet.answers_as(0, models[0])
         await fleet.world.running(start_of("long", PROMPT, 300))
         assert await fleet.begin(trainer, 1, 1) == first != ""
-        assert (await trainer.sent())["sent"]
+        assert (await trainer.sent())["sent"] == {SERVER: True}
         (answer,) = await fleet.world.client.ended("long")
         assert [policy for policy, _, _ in answer.spans] == [fleet.world.policy(0), fleet.world.policy(1)]
         await fleet.answers_as(1, models[1])
-        await fleet.begin(trainer, 2, 2, hold="bucket 1")
+        await fleet.begin(trainer, 2, 2, hold=f"{SERVER} bucket 1")
         await trainer.kill()
         await fleet.answers_as(2, models[2])
     async with GroupTrainer(fleet.port) as successor:

@@ -1,4 +1,4 @@
-"""Two forked gloo ranks that publish to one server by a process group: what arrived, a JSON line a case.
+"""Forked gloo ranks of two machines that publish to one server by its group: what arrived, a JSON line a case.
 
 The server is a member's stream and a rank of the group on threads of rank 0, without a network.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,24 @@ from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.group import GroupOptions, GroupSender
 from areal_trainer.publish.members import Members
 from areal_trainer.publish.publisher import Publisher, PublishOrder
+from areal_trainer.publish.sender import SenderServer
 from areal_trainer.rollout import owners
 from support.forked_ranks import ended, forked, joined
 from support.publishing_ranks import CANARY, tensors
 
 BUCKET_BYTES = 600  # two tensors
+RANKS = 3
 VERSIONS = (3, 4)  # a full one, and its delta
+
+
+class Senders(SenderServer):
+    """A fork server of the program, for all cases."""
+
+    def keep(self) -> None:
+        """It is there."""
+
+    def close(self) -> None:
+        """It ends with the program."""
 
 
 class Server:
@@ -55,8 +69,11 @@ class Server:
         self._told.put_nowait(wire.MemberState.FromString(self._state.SerializeToString()))
 
     async def _states(self) -> AsyncIterator[wire.MemberState]:
+        state = await self._told.get()
         while True:
-            yield await self._told.get()
+            yield state
+            with suppress(TimeoutError):
+                state = await asyncio.wait_for(self._told.get(), 0.5)  # a silent server gets nothing
 
     async def _listen(self, members: Members) -> None:
         async for orders in members.Join(self._states(), None):  # type: ignore[arg-type]
@@ -64,11 +81,12 @@ class Server:
             if epoch.name and epoch.name != self._state.joined:
                 self._group = await asyncio.to_thread(
                     join_group, "gloo", epoch.master_address, epoch.master_port, name=epoch.name,
-                    rank=epoch.rank_offsets["generation-0"], world_size=epoch.world_size, timeout_s=60.0,
+                    rank=1, world_size=epoch.world_size, timeout_s=60.0,
                 )  # fmt: skip
                 self._tell(joined=epoch.name)
             if offer.policy_id and offer.policy_id != self._state.offered:
                 self._tell(offered=offer.policy_id, ready=offer.policy_id)
+            if offer.sending and offer.policy_id not in self.arrived:
                 await asyncio.to_thread(self._take, offer)
                 if self._fails:
                     self._group.give_up()
@@ -92,8 +110,9 @@ class Server:
                 return
 
 
-def rank_main(rank: int, home: Path, fails: bool) -> None:
-    root, ranks = home / "weights", joined(rank, home / "store", 2)
+def rank_main(rank: int, home: Path, fails: bool, senders: SenderServer) -> None:
+    os.environ["GROUP_RANK"] = str(rank // 2)  # the third is of another machine
+    root, ranks = home / "weights", joined(rank, home / "store", RANKS)
     waits, sender, server, faults = WaitRegistry("trainer"), None, None, []
     thread = LoopThread()
     if rank == 0:
@@ -107,8 +126,10 @@ def rank_main(rank: int, home: Path, fails: bool) -> None:
             thread.call(asyncio.sleep(0.01), 10.0)
         sender = GroupSender(
             members, GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES), waits,
-            lambda phase, seconds: faults.append(phase) if phase.startswith("fault") else None,
+            lambda phase, seconds: faults.append(phase) if phase.startswith("fault") else None, senders=senders,
         )  # fmt: skip
+        while not sender._there():
+            thread.call(asyncio.sleep(0.01), 10.0)
     published: list[WeightsRef] = []
 
     def announce(reference: WeightsRef, final: bool) -> str:
@@ -119,7 +140,7 @@ def rank_main(rank: int, home: Path, fails: bool) -> None:
     publisher = Publisher(root, {}, rank, meeting, announce, waits, full_every=3, group=sender)
     for version in VERSIONS:
         whole = tensors(version)
-        writers = owners({name: tensor.numel() for name, tensor in whole.items()}, 2)
+        writers = owners({name: tensor.numel() for name, tensor in whole.items()}, RANKS)
         message = None
         if rank == 0:
             order = publisher.order(PolicyId(version, 1), final=False)
@@ -144,10 +165,14 @@ def rank_main(rank: int, home: Path, fails: bool) -> None:
 
 
 def main(home: Path) -> None:
+    senders = Senders()
+    SenderServer.keep(senders)
     for case in ("takes", "fails"):
         (home / case / "weights").mkdir(parents=True)
         errors = home / case / "error"
-        codes = ended([forked(rank_main, rank, errors, home / case, case == "fails") for rank in range(2)], 240.0)
+        codes = ended(
+            [forked(rank_main, rank, errors, home / case, case == "fails", senders) for rank in range(RANKS)], 240.0
+        )
         file = home / case / "found.json"
         print(json.dumps({"codes": codes, **(json.loads(file.read_text()) if file.exists() else {})}), flush=True)
 

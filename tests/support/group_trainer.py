@@ -21,9 +21,10 @@ BUCKET_BYTES = 1 << 14
 class GroupTrainer:
     """One life of the trainer. `async with` it."""
 
-    def __init__(self, port: int, join_s: float = 120.0) -> None:
+    def __init__(self, port: int, patience_s: float = 60.0) -> None:
+        """`patience_s` is the deadline of every phase after the join."""
         self.address = f"127.0.0.1:{port}"
-        self._argv = [sys.executable, "-m", "support.group_trainer", str(port), str(join_s)]
+        self._argv = [sys.executable, "-m", "support.group_trainer", str(port), str(patience_s)]
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> GroupTrainer:
@@ -44,14 +45,21 @@ class GroupTrainer:
         await self._process.wait()
 
     async def members(self, *servers: str) -> None:
-        """Wait until exactly these servers are connected and able."""
+        """Wait until exactly these servers are connected and have a group."""
         await self._say(servers=sorted(servers))
         assert await self._heard() == {"servers": sorted(servers)}
 
-    async def offer(self, ref: WeightsRef) -> str:
-        """Offer a version; answers the name of the group, empty when it goes by the volume."""
-        await self._say(offer=str(ref.path), digest=ref.manifest_digest)
-        return str((await self._heard())["group"])
+    async def offer(self, ref: WeightsRef, hold: str = "") -> dict[str, str]:
+        """Offer a version; answers the groups' names by server. One that is held answers nothing yet."""
+        await self._say(offer=str(ref.path), digest=ref.manifest_digest, hold=hold)
+        if hold:
+            assert await self._heard() == {"at": hold}
+            return {}
+        return await self.offered()
+
+    async def offered(self) -> dict[str, str]:
+        """Wait for the end of `offer`."""
+        return dict((await self._heard())["groups"])
 
     async def send(self, hold: str = "") -> None:
         """Begin to send what was offered; wait at the point `hold`."""
@@ -64,7 +72,7 @@ class GroupTrainer:
         await self._say(go=True)
 
     async def sent(self) -> dict[str, Any]:
-        """Wait for the end of `send`: {"sent": whether, "faults": phases, "seconds": by phase}."""
+        """Wait for the end of `send`: {"sent": whether, by server, "faults": phases}."""
         return await self._heard()
 
     async def _say(self, **order: object) -> None:
@@ -82,17 +90,21 @@ class GroupTrainer:
         return heard
 
 
-def main(port: int, join_s: float) -> None:
+def main(port: int, patience_s: float) -> None:
+    import time
+
+    import torch
     from areal.net.server import GrpcServer, LoopThread
     from areal.observe.progress import ProgressCounter
     from areal.observe.waits import WaitRegistry
     from areal.v1 import weights_pb2_grpc as rpc
     from areal.weights.verify import open_version
+    from areal_trainer.engine.host_copy import HostSlab, specs_of
     from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
     from areal_trainer.publish.members import Members
     from safetensors.torch import load_file
 
-    held, faults, seconds = [""], [], {}
+    held, faults = [""], []
 
     def say(**words: object) -> None:
         print(json.dumps(words), flush=True)
@@ -111,8 +123,6 @@ def main(port: int, join_s: float) -> None:
     def seen(phase: str, taken: float) -> None:
         if phase.startswith("fault: "):
             faults.append(phase.removeprefix("fault: "))
-        else:
-            seconds[phase] = taken
 
     thread = LoopThread()
     members = Members(thread.loop)
@@ -124,29 +134,32 @@ def main(port: int, join_s: float) -> None:
         return server
 
     kept = thread.call(serve(), 60.0)  # it ends when it is forgotten
-    limits = Deadlines(join=join_s, offer=join_s, ready=join_s, broadcast=join_s, received=join_s)
+    limits = Deadlines(60.0, *[patience_s] * 4)
     options = GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES, deadlines=limits)
     sender = GroupSender(members, options, WaitRegistry("trainer"), seen, at)
+    slabs = []
     say(serves=kept is not None)
     while True:
         told = order()
-        faults.clear()
-        seconds.clear()
         if "servers" in told:
-            import time
-
-            while list(members.able()) != told["servers"]:
+            while sorted(sender._there()) != told["servers"]:
                 time.sleep(0.02)
             say(servers=told["servers"])
         elif "offer" in told:
-            path = Path(told["offer"])
-            manifest = open_version(path, told["digest"])
-            offered = sender.offer(manifest, told["digest"])
-            say(group=sender.group if offered else "")
+            faults.clear()
+            held[0] = told["hold"]
+            path, digest = Path(told["offer"]), told["digest"]
+            manifest = open_version(path, digest)
+            sender.propose(manifest.policy_id)
+            sender.offer(manifest.policy_id)
+            say(groups={server: pair.name for server, pair in sender._there().items()})
         else:
             held[0] = told["hold"]
             tensors = {name: tensor for file in path.glob("*.safetensors") for name, tensor in load_file(file).items()}
-            say(sent=sender.send(manifest, tensors), faults=faults, seconds=seconds)
+            slab = HostSlab("weights", specs_of(tensors.items()), torch.device("cpu"), shared=True)
+            slab.fill(tensors.items())
+            slabs.append(slab)
+            say(sent=sender.send(manifest, digest, slab.places), faults=faults)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,13 @@ import torch
 from areal.net.server import LoopThread
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
+from areal.values.policy import PolicyId
 from areal.weights.manifest import Manifest
 from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
 from areal_trainer.publish.members import MemberFault, Members
 from torch.distributed import HashStore
 
+POLICY = PolicyId(3, 1)
 MANIFEST = Manifest(policy="3.f1", step=3, created=0, tensors={}, files={})
 
 
@@ -52,10 +54,11 @@ class Server:
 
 
 @contextmanager
-def members() -> Iterator[tuple[Members, LoopThread]]:
+def members(clock: Callable[[], float] = lambda: 0.0) -> Iterator[tuple[Members, LoopThread]]:
+    """On a clock that stands: nobody is silent."""
     thread = LoopThread()
     try:
-        yield Members(thread.loop), thread
+        yield Members(thread.loop, clock), thread
     finally:
         thread.stop()
 
@@ -76,53 +79,50 @@ def until(thread: LoopThread, holds: Callable[[], bool]) -> None:
 
 def test_a_phase_that_is_missed_names_the_server():
     with members() as (found, thread):
-        first, _ = both(found, thread)
-        first.tell(joined="g")
-        until(thread, lambda: found.able()["generation-0"].joined == "g")
-        with pytest.raises(MemberFault, match="phase join of group g: generation-1 not there") as fault:
-            found.wait("join", "g", list(found.able()), lambda state: state.joined == "g", 1.0)
-        assert fault.value.phase == "join"
+        both(found, thread)
+        with pytest.raises(MemberFault, match="phase join of group g: generation-1 not there after 0 s") as fault:
+            found.wait("join", "g", "generation-1", lambda state: state.joined == "g", 0.1)
+        assert (fault.value.phase, fault.value.late) == ("join", True)
 
 
 def test_a_server_that_leaves_or_fails_ends_a_wait_before_its_deadline():
     with members() as (found, thread):
         first, second = both(found, thread)
-        names = list(found.able())
         second.tell(failed="an earlier group", joined="g")
         first.tell(failed="g", reason="out of memory")
         until(thread, lambda: [state.failed for state in found.able().values()] == ["g", "an earlier group"])
-        with pytest.raises(MemberFault, match="generation-0 failed: out of memory"):
-            found.wait("ready", "g", names, lambda state: False, 120.0)
+        with pytest.raises(MemberFault, match="generation-0 failed: out of memory") as fault:
+            found.wait("ready", "g", "generation-0", lambda state: False, 120.0)
+        assert not fault.value.late
         second.leave()
         with pytest.raises(MemberFault, match="generation-1 is gone"):
-            found.wait("join", "h", ["generation-1"], lambda state: False, 120.0)
+            found.wait("join", "h", "generation-1", lambda state: False, 120.0)
+
+
+def test_orders_are_a_server_s_own():
+    with members() as (found, thread):
+        first, second = both(found, thread)
+        found.order("generation-1", wire.GroupOrders(epoch=wire.GroupEpoch(name="h")))
+        until(thread, lambda: bool(second.heard) and second.heard[-1].epoch.name == "h")
+        assert not any(orders.epoch.name for orders in first.heard)
+
+
+def test_a_server_that_has_been_silent_takes_no_weights():
+    now = [0.0]
+    with members(lambda: now[0]) as (found, thread):
+        first, _ = both(found, thread)
+        now[0] = 6.0
+        assert not found.able()
+        first.tell()
+        until(thread, lambda: list(found.able()) == ["generation-0"])
 
 
 def test_a_version_without_a_server_goes_by_the_volume():
     with members() as (found, _):
         sender = GroupSender(found, GroupOptions("127.0.0.1"), WaitRegistry("trainer"))
-        assert not sender.offer(MANIFEST, "digest")
-
-
-def test_servers_that_do_not_join_are_told_to_leave_and_the_next_group_has_another_name():
-    with members() as (found, thread):
-        first, _ = both(found, thread)
-        faults: list[str] = []
-        limits = Deadlines(join=0.5)
-        sender = GroupSender(
-            found,
-            GroupOptions("127.0.0.1", deadlines=limits),
-            WaitRegistry("trainer"),
-            lambda phase, seconds: faults.append(phase),
-        )
-        assert not sender.offer(MANIFEST, "digest")
-        assert not sender.offer(MANIFEST, "digest")
-        assert faults == ["fault: join"] * 2
-
-        def told() -> list[str]:
-            return [orders.epoch.name for orders in first.heard if orders.epoch.name]
-
-        until(thread, lambda: len(set(told())) == 2 and not first.heard[-1].HasField("epoch"))
+        sender.propose(POLICY)
+        assert not sender.offer(POLICY)
+        sender.close()
 
 
 def test_a_server_whose_engine_left_the_group_ends_a_wait() -> None:
@@ -133,10 +133,112 @@ def test_a_server_whose_engine_left_the_group_ends_a_wait() -> None:
         until(thread, lambda: all(state.joined == "g" for state in found.able().values()))
         second.tell(joined="")
         with pytest.raises(MemberFault, match="generation-1 has left it"):
-            found.wait("ready", "g", ["generation-0", "generation-1"], lambda state: False, 120.0)
+            found.wait("ready", "g", "generation-1", lambda state: False, 120.0)
         first.tell(able=False)
         with pytest.raises(MemberFault, match="generation-0 has left it"):
-            found.wait("join", "h", ["generation-0"], lambda state: False, 120.0)
+            found.wait("join", "h", "generation-0", lambda state: False, 120.0)
+
+
+class Talk:
+    """A sender without a process: every work ends at once."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.killed = False
+
+    def tell(self, **order: object) -> None:
+        self.told += order
+
+    def hear(self, deadline_s: float, check: Callable[[], None]) -> dict[str, object]:
+        check()
+        if self.killed:
+            raise RuntimeError("the sender ended")
+        return {"port": 1}
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def close(self) -> None:
+        pass
+
+
+class Senders:
+    """A fork server whose senders are kept."""
+
+    def __init__(self) -> None:
+        self.made: list[Talk] = []
+
+    def keep(self) -> None:
+        pass
+
+    def fork(self, device: str, deadline_s: float) -> Talk:
+        self.made.append(Talk())
+        return self.made[-1]
+
+    def close(self) -> None:
+        pass
+
+
+def names(sender: GroupSender) -> dict[str, str]:
+    """Of the groups that are whole, by server."""
+    return {server: pair.name for server, pair in sender._there().items()}
+
+
+@contextmanager
+def pairs(limits: Deadlines) -> Iterator[tuple[GroupSender, dict[str, Server], LoopThread, list[str]]]:
+    """Two servers in their groups."""
+    with members() as (found, thread):
+        servers = dict(zip(("generation-0", "generation-1"), both(found, thread), strict=True))
+        phases: list[str] = []
+        sender = GroupSender(
+            found, GroupOptions("127.0.0.1", deadlines=limits), WaitRegistry("trainer"),
+            lambda phase, _seconds: phases.append(phase), senders=Senders(),
+        )  # fmt: skip
+        for server in servers.values():
+            until(thread, lambda server=server: bool(server.heard) and bool(server.heard[-1].epoch.name))
+            server.tell(joined=server.heard[-1].epoch.name)
+        until(thread, lambda: len(names(sender)) == 2)
+        yield sender, servers, thread, phases
+        sender.close()
+
+
+def test_a_server_that_hears_no_offer_or_is_not_ready_keeps_no_other_from_the_version():
+    with pairs(Deadlines(join=60.0, offer=0.3, ready=0.3)) as (sender, servers, thread, phases):
+        first, second = servers.values()
+        for name in ("first", "second"):
+            before = names(sender)
+            sender.propose(POLICY)
+            first.tell(offered=str(POLICY), ready=str(POLICY), received=str(POLICY))
+            second.tell(offered=str(POLICY) if name == "first" else "")
+            until(thread, lambda: first.heard[-1].offer.policy_id == str(POLICY))
+            assert sender.offer(POLICY)
+            sent = sender.send(MANIFEST, "digest", {})
+            if name == "first":  # it was busy: its group goes on
+                assert sent == {"generation-0": True, "generation-1": False}
+                assert names(sender) == before
+            else:
+                assert sent == {"generation-0": True}
+                assert names(sender).get("generation-1") != before["generation-1"]
+            assert names(sender)["generation-0"] == before["generation-0"]
+        assert [phase for phase in phases if phase.startswith("fault")] == ["fault: ready", "fault: offer"]
+        until(thread, lambda: not second.heard[-1].HasField("offer"))
+
+
+def test_generation_need_not_be_interrupted_before_the_first_bucket_is_built():
+    with pairs(Deadlines(ready=60.0)) as (sender, servers, _thread, _):
+        built: list[bool] = []
+        for server in servers.values():
+            server.tell(offered=str(POLICY), ready=str(POLICY), received=str(POLICY))
+        sender.propose(POLICY)
+        assert sender.offer(POLICY)
+        for pair in sender._there().values():
+            told = pair._order
+            pair._order = lambda offer, pair=pair, told=told: (
+                built.append("prepare" in pair._sender.told) if offer is not None and offer.sending else None,
+                told(offer),
+            )
+        assert sender.send(MANIFEST, "digest", {}) == {"generation-0": True, "generation-1": True}
+        assert built == [True, True]
 
 
 class Connections:

@@ -216,6 +216,7 @@ class LedgerDesk(Desk):
         options = GroupOptions(
             address=settings.advertise.rpartition(":")[0].strip("[]"),
             backend="nccl" if gpus else "gloo",
+            devices=settings.spec.trainer.gpus or 1,
             bucket_bytes=settings.spec.weight_sync.bucket_bytes,
         )
         return GroupSender(self._members, options, self.waits, self._sent)

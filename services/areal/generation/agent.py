@@ -277,6 +277,7 @@ class GenerationAgent:
             Seat(trainer, settings.token, settings.server_id, ranks),
             self.engine,
             lambda: self.core.engine_up and not self.core.draining,
+            lambda: self.process.kill(),
             stages=isinstance(engine, EmbeddedEngineBlock),
         )
 

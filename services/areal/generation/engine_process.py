@@ -94,6 +94,11 @@ class EngineProcess:
         self._stopping = True
         await self._end()
 
+    async def kill(self) -> None:
+        """End the engine's life; `run` starts another one."""
+        if self._family is not None:
+            await self._family.end()
+
     async def _once(self) -> str:
         """One life of the engine; returns why it ended."""
         launch = self._command()

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 from areal.errors import ArealError, DataError, InfraError
@@ -140,9 +141,16 @@ class Swapper:
             await group.decline(f"the manifest of {wanted.policy} can't be proven")
             return None
         with self._waits.waiting("swap", f"the trainer to send {wanted.policy}", deadline_s=600):
-            async with self._lock:
+            if not await group.sending(wanted):
+                return None
+            async with AsyncExitStack() as interruption:
+
+                async def interrupt() -> None:
+                    await interruption.enter_async_context(self._lock)
+                    await self._interrupt()
+
                 try:
-                    await group.receive(manifest, self._interrupt)
+                    await group.receive(manifest, interrupt)
                 except GroupLoadFault as fault:
                     self._metrics.counter("areal_weight_sync_failures_total", reason=GROUP).inc()
                     log.warning("%s", fault.message)

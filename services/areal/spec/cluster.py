@@ -52,7 +52,7 @@ class Rdma(SpecBlock):
     """Network cards for collectives between nodes, as their device plugin calls them."""
 
     resource: LabelKey = resting(what="The extended resource, for example rdma/hca.")
-    count: int = resting(1, what="How many of it each trainer pod asks for.", ge=1, le=64)
+    count: int = resting(1, what="How many of it each such pod asks for.", ge=1, le=64)
 
 
 class Storage(SpecBlock):
@@ -83,7 +83,7 @@ class Scheduling(SpecBlock):
         None, what="Trainer pods share one value of this node label, for example topology.kubernetes.io/rack."
     )
     exclusive_nodes: bool = resting(False, what="No two trainer pods on one node.")
-    rdma: Rdma | None = resting(None, what="RDMA devices of trainer pods; none unless given.")
+    rdma: Rdma | None = resting(None, what="RDMA devices of trainer pods, and of servers that take weights by NCCL.")
 
 
 class Cleanup(SpecBlock):

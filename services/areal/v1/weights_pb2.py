@@ -24,25 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61real/v1/weights.proto\x12\x08\x61real.v1\"\x9f\x01\n\x0bMemberState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x01(\r\x12\x0c\n\x04\x61\x62le\x18\x03 \x01(\x08\x12\x0e\n\x06joined\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07offered\x18\x07 \x01(\t\x12\r\n\x05ready\x18\x08 \x01(\t\x12\x10\n\x08received\x18\t \x01(\t\"W\n\x0bGroupOrders\x12#\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x14.areal.v1.GroupEpoch\x12#\n\x05offer\x18\x02 \x01(\x0b\x32\x14.areal.v1.GroupOffer\"\xdd\x01\n\nGroupEpoch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0emaster_address\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\x12;\n\x0crank_offsets\x18\x06 \x03(\x0b\x32%.areal.v1.GroupEpoch.RankOffsetsEntry\x1a\x32\n\x10RankOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"N\n\nGroupOffer\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x62ucket_bytes\x18\x03 \x01(\x06\x32G\n\x0bWeightGroup\x12\x38\n\x04Join\x12\x15.areal.v1.MemberState\x1a\x15.areal.v1.GroupOrders(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61real/v1/weights.proto\x12\x08\x61real.v1\"\x9f\x01\n\x0bMemberState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x01(\r\x12\x0c\n\x04\x61\x62le\x18\x03 \x01(\x08\x12\x0e\n\x06joined\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07offered\x18\x07 \x01(\t\x12\r\n\x05ready\x18\x08 \x01(\t\x12\x10\n\x08received\x18\t \x01(\t\"W\n\x0bGroupOrders\x12#\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x14.areal.v1.GroupEpoch\x12#\n\x05offer\x18\x02 \x01(\x0b\x32\x14.areal.v1.GroupOffer\"l\n\nGroupEpoch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0emaster_address\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\"_\n\nGroupOffer\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x62ucket_bytes\x18\x03 \x01(\x06\x12\x0f\n\x07sending\x18\x04 \x01(\x08\x32G\n\x0bWeightGroup\x12\x38\n\x04Join\x12\x15.areal.v1.MemberState\x1a\x15.areal.v1.GroupOrders(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'areal.v1.weights_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GROUPEPOCH_RANKOFFSETSENTRY']._loaded_options = None
-  _globals['_GROUPEPOCH_RANKOFFSETSENTRY']._serialized_options = b'8\001'
   _globals['_MEMBERSTATE']._serialized_start=37
   _globals['_MEMBERSTATE']._serialized_end=196
   _globals['_GROUPORDERS']._serialized_start=198
   _globals['_GROUPORDERS']._serialized_end=285
-  _globals['_GROUPEPOCH']._serialized_start=288
-  _globals['_GROUPEPOCH']._serialized_end=509
-  _globals['_GROUPEPOCH_RANKOFFSETSENTRY']._serialized_start=459
-  _globals['_GROUPEPOCH_RANKOFFSETSENTRY']._serialized_end=509
-  _globals['_GROUPOFFER']._serialized_start=511
-  _globals['_GROUPOFFER']._serialized_end=589
-  _globals['_WEIGHTGROUP']._serialized_start=591
-  _globals['_WEIGHTGROUP']._serialized_end=662
+  _globals['_GROUPEPOCH']._serialized_start=287
+  _globals['_GROUPEPOCH']._serialized_end=395
+  _globals['_GROUPOFFER']._serialized_start=397
+  _globals['_GROUPOFFER']._serialized_end=492
+  _globals['_WEIGHTGROUP']._serialized_start=494
+  _globals['_WEIGHTGROUP']._serialized_end=565
 # @@protoc_insertion_point(module_scope)

@@ -3,10 +3,8 @@
 isort:skip_file
 The trainer's face towards generation servers that get weights straight from it, by a process group."""
 
-from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class MemberState(_message.Message):
-    """What one server tells about its place in the group."""
+    """What one server tells about its place in its group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -46,7 +44,7 @@ class MemberState(_message.Message):
     offered: _builtins.str
     """the newest policy that it has heard an offer of"""
     ready: _builtins.str
-    """the policy whose buckets it waits for"""
+    """the policy whose manifest it has read: it may be sent"""
     received: _builtins.str
     """the policy whose last bucket it has"""
     def __init__(
@@ -72,6 +70,8 @@ Global___MemberState: _TypeAlias = MemberState  # noqa: Y015
 
 @_typing.final
 class GroupOrders(_message.Message):
+    """What this server is told; every server has a group of its own."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
@@ -100,48 +100,22 @@ Global___GroupOrders: _TypeAlias = GroupOrders  # noqa: Y015
 
 @_typing.final
 class GroupEpoch(_message.Message):
-    """One membership of the group. A fault, or another membership, is another epoch with another name."""
+    """One group: a sender of the trainer's is rank 0, the engine's ranks are 1 … After a fault another one has another name."""
 
     DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class RankOffsetsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NAME_FIELD_NUMBER: _builtins.int
     MASTER_ADDRESS_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
-    RANK_OFFSETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     master_address: _builtins.str
     """of the rendezvous store"""
     master_port: _builtins.int
     world_size: _builtins.int
-    """rank 0 is the trainer's"""
     backend: _builtins.str
     """gloo | nccl"""
-    @_builtins.property
-    def rank_offsets(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """server id → first of its engine's ranks"""
-
     def __init__(
         self,
         *,
@@ -150,11 +124,10 @@ class GroupEpoch(_message.Message):
         master_port: _builtins.int = ...,
         world_size: _builtins.int = ...,
         backend: _builtins.str = ...,
-        rank_offsets: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "master_address", b"master_address", "master_port", b"master_port", "name", b"name", "rank_offsets", b"rank_offsets", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "master_address", b"master_address", "master_port", b"master_port", "name", b"name", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,26 +135,31 @@ Global___GroupEpoch: _TypeAlias = GroupEpoch  # noqa: Y015
 
 @_typing.final
 class GroupOffer(_message.Message):
-    """A version that is on the volume, and is about to be sent in buckets that both sides make of its manifest."""
+    """A version that is being written to the volume, or is there, and is sent in buckets that both sides make of its manifest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_ID_FIELD_NUMBER: _builtins.int
     MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     BUCKET_BYTES_FIELD_NUMBER: _builtins.int
+    SENDING_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.str
     manifest_digest: _builtins.str
+    """from `sending` on"""
     bucket_bytes: _builtins.int
+    sending: _builtins.bool
+    """the first bucket is ready to leave: only now need generation be interrupted"""
     def __init__(
         self,
         *,
         policy_id: _builtins.str = ...,
         manifest_digest: _builtins.str = ...,
         bucket_bytes: _builtins.int = ...,
+        sending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_bytes", b"bucket_bytes", "manifest_digest", b"manifest_digest", "policy_id", b"policy_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_bytes", b"bucket_bytes", "manifest_digest", b"manifest_digest", "policy_id", b"policy_id", "sending", b"sending"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.cluster_jobs import (
     CPU_RUNTIME,
+    GPU_RUNTIME,
+    large,
     large_wanted,
     quickstart,
     quickstart_wanted,
@@ -123,7 +125,15 @@ def test_gpus_and_network_cards_are_requests_and_limits_of_the_pods_that_use_the
         assert asked[Role.TRAINER][kind]["nvidia.com/gpu"] == "8"
         assert asked[Role.TRAINER][kind]["rdma/hca"] == "8"
         assert asked[Role.GENERATION][kind]["nvidia.com/gpu"] == "2"
+        assert "rdma/hca" not in asked[Role.GENERATION][kind], "it reads the volume"
         assert "nvidia.com/gpu" not in asked[Role.WORKER].get(kind, {})
+
+
+def test_servers_that_take_weights_by_nccl_have_network_cards_too() -> None:
+    job = large()
+    job["spec"]["weightSync"] = {**job["spec"].get("weightSync", {}), "mode": "Group"}
+    asked = main_of(pod_template(wanted(job, GPU_RUNTIME, recipe=None), Role.GENERATION))["resources"]
+    assert [asked[kind]["rdma/hca"] for kind in ("requests", "limits")] == ["8", "8"]
 
 
 def test_a_claim_keeps_compiled_kernels_for_trainers_and_engines() -> None:

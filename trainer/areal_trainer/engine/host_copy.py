@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+import mmap
+import os
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -44,18 +46,32 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, TensorSpec]:
     return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors}
 
 
+Place = tuple[int, int, int, int]
+"""Bytes that another process of this user on this machine can map: process, its descriptor, start, length."""
+
+
 class HostSlab:
     """Host memory for tensors of these specs. `views` shares it."""
 
-    def __init__(self, purpose: str, specs: Mapping[str, TensorSpec], device: torch.device) -> None:
-        """Raises InfraError when the memory can't be pinned for `device`."""
+    def __init__(
+        self, purpose: str, specs: Mapping[str, TensorSpec], device: torch.device, *, shared: bool = False
+    ) -> None:
+        """`shared`: other processes may map it, by `places`. Raises InfraError when it can't be pinned for `device`."""
         starts, total = {}, 0
         for name, spec in specs.items():
             starts[name], total = total, total + -(-spec.size // _ALIGNED) * _ALIGNED
-        self._memory = torch.empty(total, dtype=torch.uint8)
+        self.places: dict[str, Place] = {}
+        if shared and total:
+            descriptor = os.memfd_create(purpose)  # nothing of it outlives the processes that have it
+            os.ftruncate(descriptor, total)
+            self._memory = mapped(descriptor)
+            weakref.finalize(self._memory.untyped_storage(), os.close, descriptor)
+            self.places = {name: (os.getpid(), descriptor, starts[name], spec.size) for name, spec in specs.items()}
+        else:
+            self._memory = torch.empty(total, dtype=torch.uint8)
         self.pinned = device.type == "cuda" and total > 0
         if self.pinned:
-            _pin(self._memory, purpose)
+            pin(self._memory, purpose)
         self.views = {
             name: self._memory[starts[name] : starts[name] + spec.size].view(spec.dtype).view(spec.shape)
             for name, spec in specs.items()
@@ -82,7 +98,12 @@ class HostSlab:
             torch.cuda.current_stream(device).synchronize()
 
 
-def _pin(memory: Tensor, purpose: str) -> None:
+def mapped(descriptor: int) -> Tensor:
+    """All bytes of a file in memory, uint8 [bytes]; what is written to them, others see."""
+    return torch.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), dtype=torch.uint8)
+
+
+def pin(memory: Tensor, purpose: str) -> None:
     """Page-lock memory until nobody shares it."""
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     address = memory.data_ptr()

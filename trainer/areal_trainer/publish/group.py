@@ -1,9 +1,9 @@
-"""Sends versions to servers by a process group: rank 0 of a gloo or NCCL broadcast, in buckets.
+"""Sends versions to servers by process groups: a pair for each server, in buckets, by gloo or NCCL.
 
-The volume stays the truth: only a version that is sealed there is sent, and whatever goes wrong here, servers read it
-from there. Owns the epoch, which is one membership of the group: it lasts over versions, ends with the first fault
-or change of servers, and is never used again. Every phase (join, offer, ready, broadcast, received) has a deadline and
-names the server that misses it. Works on the publishing thread; never raises what servers or the network did.
+The volume stays the truth: only a version that is sealed there is sent, and whatever goes wrong here, that one server
+reads it from there. A pair lasts over versions and ends with its first fault or its server; the next one has another
+name. Every phase (join, offer, ready, bucket, received) has a deadline. Never raises what servers or the network did,
+and never waits for a server that doesn't move longer than the deadline of one phase.
 """
 
 from __future__ import annotations
@@ -12,62 +12,231 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
 
-import torch
-from areal.broadcast import ProcessGroup, join_group, rendezvous_server
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.values.policy import PolicyId
-from areal.weights.group import Bucket, buckets
+from areal.weights.group import buckets
 from areal.weights.manifest import Manifest
-from torch import Tensor
 
-from areal_trainer.publish.members import JOIN, SLICE_S, MemberFault, Members
+from areal_trainer.engine.host_copy import Place
+from areal_trainer.publish.members import JOIN, MemberFault, Members
+from areal_trainer.publish.sender import SenderProcess, SenderServer
 
 _log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2  # between two looks at which servers there are
+_AGAIN_S = 3.0  # after a fault, until that server gets another pair
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds that a phase may take."""
+    """Seconds that a phase of a pair may take. A server gives its engine up ten seconds after the last bucket."""
 
     join: float = 60.0
-    offer: float = 10.0
-    ready: float = 120.0  # servers may still score the version before
-    broadcast: float = 60.0  # one bucket; also when a rank that hangs is given up by the others
-    received: float = 60.0
+    offer: float = 3.0
+    ready: float = 8.0  # a server that isn't by then, say because it scores the version before, reads the volume
+    bucket: float = 5.0
+    received: float = 8.0
 
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """How a group is made. `address` is where servers reach this trainer."""
+    """How pairs are made. `address` is where servers reach this trainer; `devices` are this machine's for NCCL."""
 
     address: str
     backend: str = "gloo"
+    devices: int = 1
     bucket_bytes: int = 512 << 20
     deadlines: Deadlines = field(default_factory=Deadlines)
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    orders: wire.GroupEpoch
-    ranks: Mapping[str, int]  # server → its engine's ranks
-    group: ProcessGroup
-    store: Any  # kept: ranks meet at it
 
 
 Seen = Callable[[str, float], None]
 """Told of each phase that ended and its seconds; of a fault as ("fault: <phase>", 0)."""
 
+At = Callable[[str], None]
+"""Told of the points `<server> join`, `offer`, `ready`, `bucket <n>` and `received`."""
+
+
+@dataclass(frozen=True)
+class _Outgoing:
+    """A version that is sealed."""
+
+    policy: str
+    digest: str
+    buckets: list[list[Place]]
+
+
+class ServerPair:
+    """One server's group, from its making to its first fault. Works on a thread of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        server: str,
+        ranks: int,
+        device: int,
+        members: Members,
+        senders: SenderServer,
+        options: GroupOptions,
+        seen: Seen,
+        at: At,
+    ) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.device = device
+        self.joined = False
+        self.over = False
+        self._server = server
+        self._members = members
+        self._senders = senders
+        self._options = options
+        self._seen = seen
+        self._at = at
+        self._epoch = wire.GroupEpoch()
+        self._sender: SenderProcess | None = None
+        self._lock = threading.Lock()  # of `over` and the sender
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"areal-pair-{server}")
+        self._thread.submit(self._whole, self._join)
+
+    def propose(self, policy: str) -> None:
+        """Tell the server what will be sent."""
+        self._order(wire.GroupOffer(policy_id=policy, bucket_bytes=self._options.bucket_bytes))
+        self._at(f"{self._server} offer")
+
+    def heard(self, policy: str, within_s: float) -> bool:
+        """Whether the server knows what was proposed; one that doesn't loses this pair."""
+        return self._whole(lambda: self._wait("offer", lambda state: state.offered == policy, within_s))
+
+    def withdraw(self) -> None:
+        """What was proposed isn't sent."""
+        self._order(None)
+
+    def send(self, version: _Outgoing) -> Future[bool]:
+        """Begin to send what was proposed; answers whether the server has it."""
+        return self._thread.submit(self._whole, lambda: self._send(version))
+
+    def lost(self) -> bool:
+        """Whether the server is in another state than this pair."""
+        try:
+            self._check("ready" if self.joined else JOIN)
+        except MemberFault:
+            return True
+        return False
+
+    def close(self) -> None:
+        """Leave the server, and end the sender."""
+        with self._lock:
+            if self.over:
+                return
+            self.over = True
+        self._members.order(self._server, wire.GroupOrders())
+        if self._sender is not None:
+            self._sender.kill()
+        self._thread.submit(self._closed)  # its own thread may hear the sender now
+        self._thread.shutdown(wait=False)
+
+    def _closed(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+
+    # ---- phases
+
+    def _join(self) -> bool:
+        options, limits = self._options, self._options.deadlines
+        size = 1 + self.ranks
+        device = f"cuda:{self.device}" if options.backend == "nccl" else "cpu"
+        sender = self._senders.fork(device, limits.join)
+        with self._lock:
+            self._sender = sender
+            if self.over:  # meanwhile
+                sender.kill()
+        sender.tell(begin={})
+        port = sender.hear(limits.join, lambda: self._check(JOIN))["port"]
+        sender.tell(join={"backend": options.backend, "name": self.name, "world_size": size, "timeout_s": limits.join})
+        self._epoch = wire.GroupEpoch(
+            name=self.name, master_address=options.address, master_port=port, world_size=size, backend=options.backend
+        )
+        self._order(None)
+        self._at(f"{self._server} join")
+        sender.hear(limits.join, lambda: self._check(JOIN))
+        self._wait(JOIN, lambda state: state.joined == self.name, limits.join)
+        self.joined = True
+        _log.info("weight group %s: with %s", self.name, self._server)
+        return True
+
+    def _send(self, version: _Outgoing) -> bool:
+        limits, sender, began = self._options.deadlines, self._sender, time.monotonic()
+        if sender is None or self.over:
+            return False
+        sender.tell(prepare={"buckets": version.buckets})
+        sender.hear(limits.join, lambda: self._check("ready"))  # the first time all memory is mapped
+        self._at(f"{self._server} ready")
+        try:
+            self._wait("ready", lambda state: state.ready == version.policy, limits.ready)
+        except MemberFault as fault:
+            if not fault.late:
+                raise
+            self.withdraw()  # it is busy: nothing is wrong with the pair
+            self._seen("fault: ready", 0.0)
+            return False
+        began = self._timed("ready", began)
+        self._order(
+            wire.GroupOffer(
+                policy_id=version.policy,
+                manifest_digest=version.digest,
+                bucket_bytes=self._options.bucket_bytes,
+                sending=True,
+            )
+        )
+        for number in range(len(version.buckets)):
+            self._at(f"{self._server} bucket {number}")
+            sender.tell(send={"number": number})
+            sender.hear(limits.bucket, lambda: self._check("bucket"))
+        began = self._timed("broadcast", began)
+        self._at(f"{self._server} received")
+        self._wait("received", lambda state: state.received == version.policy, limits.received)
+        self._timed("received", began)
+        self._order(None)
+        return True
+
+    def _whole(self, work: Callable[[], bool]) -> bool:
+        """Do a work; a fault ends this pair, and no other."""
+        try:
+            return work()
+        except MemberFault as error:
+            fault = error
+        except RuntimeError as error:  # the sender's; it may be known who
+            fault = MemberFault("bucket" if self.joined else JOIN, f"group {self.name}: {error}")
+        if not self.over:
+            _log.warning("%s reads the volume: %s", self._server, fault.message)
+            self._seen(f"fault: {fault.phase}", 0.0)
+            self.close()
+        return False
+
+    def _order(self, offer: wire.GroupOffer | None) -> None:
+        self._members.order(self._server, wire.GroupOrders(epoch=self._epoch, offer=offer))
+
+    def _check(self, phase: str) -> None:
+        self._members.check(self.name, self._server, phase)
+
+    def _wait(self, phase: str, holds: Callable[[wire.MemberState], bool], deadline_s: float) -> bool:
+        self._members.wait(phase, self.name, self._server, holds, deadline_s)
+        return True
+
+    def _timed(self, phase: str, began: float) -> float:
+        now = time.monotonic()
+        self._seen(phase, now - began)
+        return now
+
 
 class GroupSender:
-    """Rank 0 of the weight group. `offer` a version before it is announced, then `send` or `withdraw` it."""
+    """The pairs of all servers. `propose` a version while it is written, `offer` it before it is announced, then `send`
+    or `withdraw` it.
+    """
 
     def __init__(
         self,
@@ -75,9 +244,9 @@ class GroupSender:
         options: GroupOptions,
         waits: WaitRegistry,
         seen: Seen = lambda phase, seconds: None,
-        at: Callable[[str], None] = lambda point: None,
+        at: At = lambda point: None,
+        senders: SenderServer | None = None,
     ) -> None:
-        """`at` is told of the points `bucket <n>` before each broadcast."""
         self._members = members
         self._options = options
         self._waits = waits
@@ -85,170 +254,86 @@ class GroupSender:
         self._at = at
         self._life = uuid.uuid4().hex[:8]
         self._number = 0
-        self._epoch: _Epoch | None = None
+        self._senders = senders or SenderServer()
+        self._pairs: dict[str, ServerPair] = {}
+        self._again: dict[str, float] = {}  # when a server may get another pair
+        self._offered: dict[str, ServerPair] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="areal-pairs", daemon=True)
+        self._keeper.start()
 
-    @property
-    def group(self) -> str:
-        """The name of the group that there is; empty when there is none."""
-        return "" if self._epoch is None else str(self._epoch.orders.name)
+    def propose(self, policy: PolicyId) -> None:
+        """Tell all servers that have a pair that this version will be sent."""
+        self._offered = self._there()
+        for pair in self._offered.values():
+            pair.propose(str(policy))
 
-    def offer(self, manifest: Manifest, digest: str) -> bool:
-        """Tell the servers, in a group that all of them have joined, what will be sent; False: they read the volume."""
-        able = {server: state.ranks for server, state in self._members.able().items()}
-        try:
-            if not able:
-                self._end()
-                return False
-            if self._epoch is None or self._epoch.ranks != able or not self._joined(self._epoch):
-                self._end()
-                self._timed(JOIN, lambda: self._begin(able))
-            self._timed("offer", lambda: self._tell(manifest.policy_id, digest))
-        except MemberFault as fault:
-            self._fault(fault)
-            return False
-        return True
+    def offer(self, policy: PolicyId) -> bool:
+        """Whether a server waits for the version; the others read the volume."""
+        deadline = time.monotonic() + self._options.deadlines.offer
+        with self._waits.waiting("weight group", "generation servers to hear of a version"):
+            self._offered = {
+                server: pair
+                for server, pair in self._offered.items()
+                if pair.heard(str(policy), max(0.0, deadline - time.monotonic()))
+            }
+        return bool(self._offered)
 
-    def send(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> bool:
-        """Broadcast what was offered; False when that failed and the servers read the volume."""
-        epoch, policy, limits = self._epoch, str(manifest.policy), self._options.deadlines
-        assert epoch is not None
-        name, servers = epoch.orders.name, list(epoch.ranks)
-        try:
-            self._timed(
-                "ready",
-                lambda: self._members.wait("ready", name, servers, lambda state: state.ready == policy, limits.ready),
-            )
-            self._timed("broadcast", lambda: self._broadcast(epoch, manifest, tensors))
-            self._timed(
-                "received",
-                lambda: self._members.wait(
-                    "received", name, servers, lambda state: state.received == policy, limits.received
-                ),
-            )
-        except MemberFault as fault:
-            self._fault(fault)
-            return False
-        self._members.order(wire.GroupOrders(epoch=epoch.orders))
-        return True
+    def send(self, manifest: Manifest, digest: str, places: Mapping[str, Place]) -> dict[str, bool]:
+        """Send what was offered, to all at once; answers which servers have it."""
+        cut = buckets(manifest.tensors, self._options.bucket_bytes)
+        version = _Outgoing(
+            str(manifest.policy), digest, [[places[piece.name] for piece in bucket.pieces] for bucket in cut]
+        )
+        sent = {server: pair.send(version) for server, pair in self._offered.items() if not pair.over}
+        with self._waits.waiting("weight group", f"generation servers to take {version.policy}"):
+            return {server: one.result() for server, one in sent.items()}
 
     def withdraw(self) -> None:
         """What was offered isn't sent: the controller wants another version."""
-        if self._epoch is not None:
-            self._members.order(wire.GroupOrders(epoch=self._epoch.orders))
+        for pair in self._offered.values():
+            pair.withdraw()
 
     def close(self) -> None:
-        """Leave the group."""
-        self._end()
+        """Leave all groups."""
+        self._closing.set()
+        self._keeper.join()
+        for pair in self._pairs.values():
+            pair.close()
+        self._senders.close()
 
-    # ---- phases
+    def _there(self) -> dict[str, ServerPair]:
+        """The groups that are whole, by server."""
+        with self._lock:
+            return {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
 
-    def _begin(self, able: Mapping[str, int]) -> None:
-        """Make a group of the servers: all of them and this rank meet at a new store."""
-        options, limits = self._options, self._options.deadlines
+    def _keep(self) -> None:
+        """Every server that takes weights has a pair, and no other server has."""
+        while not self._closing.wait(_LOOK_S):
+            able = self._members.able()
+            if able:
+                self._senders.keep()
+            with self._lock:
+                for server, pair in list(self._pairs.items()):
+                    if pair.over or server not in able or pair.lost():
+                        self._drop(server, pair)
+                for server in able.keys() - self._pairs.keys():
+                    if time.monotonic() >= self._again.get(server, 0.0):
+                        self._pairs[server] = self._made(server, able[server].ranks)
+
+    def _drop(self, server: str, pair: ServerPair) -> None:
+        if pair.over:
+            self._again[server] = time.monotonic() + _AGAIN_S
+        else:
+            pair.close()
+        del self._pairs[server]
+
+    def _made(self, server: str, ranks: int) -> ServerPair:
         self._number += 1
-        try:
-            store = rendezvous_server(limits.join)
-        except RuntimeError as error:
-            raise MemberFault(JOIN, f"no rendezvous store: {error}") from error
-        offsets: dict[str, int] = {}
-        size = 1
-        for server, ranks in able.items():
-            offsets[server], size = size, size + ranks
-        orders = wire.GroupEpoch(
-            name=f"areal-{self._life}-e{self._number}",
-            master_address=options.address,
-            master_port=store.port,
-            world_size=size,
-            backend=options.backend,
-            rank_offsets=offsets,
+        used = [pair.device for pair in self._pairs.values()]
+        device = min(range(self._options.devices), key=used.count)
+        name = f"areal-{self._life}-{self._number}"
+        return ServerPair(
+            name, server, ranks, device, self._members, self._senders, self._options, self._seen, self._at
         )
-        self._members.order(wire.GroupOrders(epoch=orders))
-        joining: Future[ProcessGroup] = Future()
-
-        def join() -> None:
-            try:
-                joining.set_result(
-                    join_group(
-                        options.backend, "127.0.0.1", store.port, name=orders.name, rank=0, world_size=size,
-                        timeout_s=max(limits.join, limits.broadcast),
-                    )
-                )  # fmt: skip
-            except RuntimeError as error:
-                joining.set_exception(error)
-
-        threading.Thread(target=join, name="areal-join-group", daemon=True).start()
-        try:
-            self._members.wait(
-                JOIN, orders.name, list(able), lambda state: state.joined == orders.name, limits.join,
-                also=joining.done,
-            )  # fmt: skip
-            group = joining.result()
-        except RuntimeError as error:
-            raise MemberFault(JOIN, f"group {orders.name}: {error}") from error
-        _log.info("weight group %s: %s", orders.name, ", ".join(able))
-        self._epoch = _Epoch(orders, dict(able), group, store)
-
-    def _joined(self, epoch: _Epoch) -> bool:
-        states = self._members.able()
-        return all(state.joined == epoch.orders.name for state in states.values())
-
-    def _tell(self, policy: PolicyId, digest: str) -> None:
-        assert self._epoch is not None
-        offer = wire.GroupOffer(policy_id=str(policy), manifest_digest=digest, bucket_bytes=self._options.bucket_bytes)
-        self._members.order(wire.GroupOrders(epoch=self._epoch.orders, offer=offer))
-        self._members.wait(
-            "offer",
-            self._epoch.orders.name,
-            list(self._epoch.ranks),
-            lambda state: state.offered == str(policy),
-            self._options.deadlines.offer,
-        )
-
-    def _broadcast(self, epoch: _Epoch, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
-        for number, bucket in enumerate(buckets(manifest.tensors, self._options.bucket_bytes)):
-            self._at(f"bucket {number}")
-            flat = _flat(bucket, tensors)
-            if self._options.backend == "nccl":
-                flat = flat.cuda()
-            try:
-                self._sent(epoch, epoch.group.broadcast(flat), number)
-            except RuntimeError as error:
-                self._members.check(epoch.orders.name, list(epoch.ranks), "broadcast")  # it may be known who
-                raise MemberFault("broadcast", f"bucket {number} by {epoch.orders.name}: {error}") from error
-
-    def _sent(self, epoch: _Epoch, work: Any, number: int) -> None:
-        """Wait until a bucket is out, as long as every server is there."""
-        deadline = time.monotonic() + self._options.deadlines.broadcast
-        while not work.is_completed():
-            with suppress(RuntimeError):  # the slice is over; how the work itself ended is asked below
-                work.wait(timedelta(seconds=SLICE_S))
-            self._members.check(epoch.orders.name, list(epoch.ranks), "broadcast")
-            if time.monotonic() > deadline:
-                late = f"bucket {number} by {epoch.orders.name} is not out after"
-                raise MemberFault("broadcast", f"{late} {self._options.deadlines.broadcast:.0f} s")
-        work.wait()
-
-    # ---- ends
-
-    def _fault(self, fault: MemberFault) -> None:
-        _log.warning("weights go by the volume: %s", fault.message)
-        self._seen(f"fault: {fault.phase}", 0.0)
-        self._end()
-
-    def _end(self) -> None:
-        self._members.order(wire.GroupOrders())
-        if self._epoch is not None:
-            self._epoch.group.give_up()
-            self._epoch = None
-
-    def _timed(self, phase: str, work: Callable[[], None]) -> None:
-        began = time.monotonic()
-        with self._waits.waiting("weight group", f"phase {phase} of every generation server"):
-            work()
-        self._seen(phase, time.monotonic() - began)
-
-
-def _flat(bucket: Bucket, tensors: Mapping[str, Tensor]) -> Tensor:
-    """The bucket's bytes."""
-    parts: Iterable[Tensor] = (tensors[piece.name].reshape(-1).view(torch.uint8) for piece in bucket.pieces)
-    return torch.cat(list(parts))

@@ -1,6 +1,6 @@
-"""Membership of the weight group: a gRPC service on which servers tell their state and hear what all of them are told.
+"""Membership of the weight groups: a gRPC service on which servers tell their state and hear their orders.
 
-Owns the newest state of every connected server. Lives on an event loop; the publishing thread gives orders and waits,
+Owns the newest state of every connected server. Lives on an event loop; threads of the trainer give orders and wait,
 with a deadline, for states. A wait that fails names the server.
 """
 
@@ -9,130 +9,136 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from areal.errors import InfraError
+from areal.net.kept_stream import SILENCE_S
 from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc
 
 _REPEAT_S = 0.5  # orders are said again: a silent trainer hangs
 JOIN = "join"  # the first phase
-SLICE_S = 0.05  # between two looks at what no message tells
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One server's connection."""
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class _ServerSaid:
+    stream: _Stream
+    state: wire.MemberState
+    at: float  # of the clock
 
 
 class MemberFault(InfraError):
-    """A phase of the group failed. `phase` is one of a few words, for metrics."""
+    """A phase of a group failed. `phase` is one of a few words, for metrics; `late`: its deadline passed, no more."""
 
-    def __init__(self, phase: str, message: str) -> None:
-        super().__init__(message, fix="servers read this version from the volume; the next one has a new group")
+    def __init__(self, phase: str, message: str, *, late: bool = False) -> None:
+        super().__init__(message, fix="this server reads this version from the volume; the next one has a new group")
         self.phase = phase
+        self.late = late
 
 
 class Members(rpc.WeightGroupServicer):
     """The servers that are connected now."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic) -> None:
         self._loop = loop
+        self._clock = clock
         self._changed = threading.Condition()
-        self._states: dict[str, tuple[object, wire.MemberState]] = {}  # with the stream that told it
-        self._orders = wire.GroupOrders()
-        self._streams: set[asyncio.Event] = set()
+        self._states: dict[str, _ServerSaid] = {}
+        self._orders: dict[str, wire.GroupOrders] = {}
 
     async def Join(
         self, request_iterator: AsyncIterator[wire.MemberState], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[wire.GroupOrders]:
         """One server's stream."""
-        news = asyncio.Event()
-        reader = asyncio.create_task(self._read(request_iterator, news), name="member")
-        self._streams.add(news)
+        stream = _Stream()
+        reader = asyncio.create_task(self._read(request_iterator, stream), name="member")
         try:
+            await stream.news.wait()  # it says who it is
             while not reader.done():
-                news.clear()
-                yield self._orders
+                stream.news.clear()
+                yield self._orders.get(stream.server, wire.GroupOrders())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_REPEAT_S):
-                        await news.wait()
+                        await stream.news.wait()
         finally:
-            self._streams.discard(news)
             reader.cancel()
 
-    async def _read(self, states: AsyncIterator[wire.MemberState], stream: asyncio.Event) -> None:
-        server = ""
+    async def _read(self, states: AsyncIterator[wire.MemberState], stream: _Stream) -> None:
         try:
             with suppress(grpc.RpcError):
                 async for state in states:
-                    server = state.server_id
+                    if not stream.server:
+                        stream.server = state.server_id
+                        stream.news.set()
                     with self._changed:
-                        self._states[server] = (stream, state)
+                        self._states[stream.server] = _ServerSaid(stream, state, self._clock())
                         self._changed.notify_all()
         finally:
             with self._changed:
-                if self._states.get(server, (None,))[0] is stream:
-                    del self._states[server]
+                said = self._states.get(stream.server)
+                if said is not None and said.stream is stream:
+                    del self._states[stream.server]
                 self._changed.notify_all()
-            stream.set()
+            stream.news.set()
 
-    # ---- of the publishing thread
+    # ---- of the trainer's threads
 
-    def order(self, orders: wire.GroupOrders) -> None:
-        """Order that all servers are told from now on."""
+    def order(self, server: str, orders: wire.GroupOrders) -> None:
+        """Order that a server is told from now on."""
 
         def tell() -> None:
-            self._orders = orders
-            for stream in self._streams:
-                stream.set()
+            self._orders[server] = orders
+            if server in self._states:
+                self._states[server].stream.news.set()
 
         self._loop.call_soon_threadsafe(tell)
 
     def able(self) -> dict[str, wire.MemberState]:
-        """Servers that take weights now, by name in order."""
+        """Servers that take weights now, by name in order. One that is silent doesn't."""
+        now = self._clock()
         with self._changed:
-            found = {server: state for server, (_, state) in self._states.items() if state.able}
-        return dict(sorted(found.items()))
+            states = {s: said.state for s, said in self._states.items() if now - said.at < SILENCE_S}
+        return {server: state for server, state in sorted(states.items()) if state.able}
 
-    def check(self, group: str, servers: Collection[str], phase: str) -> None:
-        """Raise GroupFault naming the first server that is gone or can't go on with the group."""
+    def check(self, group: str, server: str, phase: str) -> None:
+        """Raise MemberFault when a server is gone or can't go on with its group."""
         with self._changed:
-            self._check(group, servers, phase)
+            self._check(group, server, phase)
 
     def wait(
-        self,
-        phase: str,
-        group: str,
-        servers: Collection[str],
-        holds: Callable[[wire.MemberState], bool],
-        deadline_s: float,
-        *,
-        also: Callable[[], bool] = lambda: True,
+        self, phase: str, group: str, server: str, holds: Callable[[wire.MemberState], bool], deadline_s: float
     ) -> None:
-        """Wait until `holds` of every server, and `also`, which is asked again and again.
-
-        Raises GroupFault naming the servers of which it doesn't hold by the deadline, or the one that failed.
-        """
+        """Wait until `holds` of a server. Raises MemberFault: it failed, or it doesn't hold by the deadline."""
         deadline = time.monotonic() + deadline_s
         with self._changed:
             while True:
-                self._check(group, servers, phase)
-                missing = [server for server in servers if not holds(self._states[server][1])]
-                if not missing and also():
+                if holds(self._check(group, server, phase)):
                     return
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    who = ", ".join(missing) or "the trainer itself"
-                    raise MemberFault(
-                        phase, f"phase {phase} of group {group}: {who} not there after {deadline_s:.0f} s"
-                    )
-                self._changed.wait(min(left, SLICE_S))
+                    words = f"phase {phase} of group {group}: {server} not there after {deadline_s:.0f} s"
+                    raise MemberFault(phase, words, late=True)
+                self._changed.wait(left)
 
-    def _check(self, group: str, servers: Collection[str], phase: str) -> None:
-        for server in servers:
-            if server not in self._states:
-                raise MemberFault(phase, f"phase {phase} of group {group}: {server} is gone")
-            state = self._states[server][1]
-            if state.failed == group:
-                raise MemberFault(phase, f"phase {phase} of group {group}: {server} failed: {state.reason}")
-            if not state.able or (phase != JOIN and state.joined != group):
-                raise MemberFault(phase, f"phase {phase} of group {group}: {server} has left it")
+    def _check(self, group: str, server: str, phase: str) -> wire.MemberState:
+        said = self._states.get(server)
+        if said is None:
+            raise MemberFault(phase, f"phase {phase} of group {group}: {server} is gone")
+        state = said.state
+        if state.failed == group:
+            raise MemberFault(phase, f"phase {phase} of group {group}: {server} failed: {state.reason}")
+        if not state.able or (phase != JOIN and state.joined != group):
+            raise MemberFault(phase, f"phase {phase} of group {group}: {server} has left it")
+        return state

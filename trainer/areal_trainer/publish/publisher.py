@@ -30,12 +30,12 @@ from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, writ
 from areal.weights.verify import open_version
 from torch import Tensor
 
-from areal_trainer.engine.host_copy import HostSlab, TensorSpec
+from areal_trainer.engine.host_copy import HostSlab, Place, TensorSpec
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.group import GroupSender
-from areal_trainer.publish.handover import OwnersTensors, dismiss, hand_over
+from areal_trainer.publish.handover import VersionPlaces, dismiss, hand_over
 
 _HOST = torch.device("cpu")
 
@@ -51,19 +51,32 @@ class Snapshots:
         self._before: HostSlab | None = None
 
     def take(
-        self, tensors: Iterable[tuple[str, Tensor]], specs: Mapping[str, TensorSpec], device: torch.device
+        self,
+        tensors: Iterable[tuple[str, Tensor]],
+        specs: Mapping[str, TensorSpec],
+        device: torch.device,
+        *,
+        shared: bool = False,
     ) -> None:
-        """Copy tensors from the device; on return they may change. What was current is the copy before."""
+        """Copy tensors from the device; on return they may change. What was current is the copy before.
+
+        `shared`: senders may map them.
+        """
         if self._keeps_before:
             self._now, self._before = self._before, self._now
         if self._now is None:
-            self._now = HostSlab("a version's copy", specs, device)
+            self._now = HostSlab("a version's copy", specs, device, shared=shared)
         self._now.fill(tensors)
 
     @property
     def current(self) -> dict[str, Tensor]:
         """The newest copy, by name."""
         return {} if self._now is None else self._now.views
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where the newest copy is shared, by name."""
+        return {} if self._now is None else self._now.places
 
     @property
     def before(self) -> dict[str, Tensor]:
@@ -97,7 +110,7 @@ class PublishOrder:
     staging: Path
     final: bool
     full: bool = True  # else the changes from the version before
-    by_group: bool = False  # rank 0 may ask the others for their tensors, to send them to servers
+    by_group: bool = False  # rank 0 may ask the others for their tensors: senders map them
 
 
 class Publisher:
@@ -136,6 +149,7 @@ class Publisher:
         self._base: Manifest | None = None  # on rank 0: of the version before
         self._until_full = 0  # on rank 0: publications until the next full one
         self._at = at
+        self._places: VersionPlaces | None = None
         self._snapshots = Snapshots(keeps_before=full_every > 1)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
         self._running: Future[Publication] | None = None
@@ -167,7 +181,8 @@ class Publisher:
         `specs` of all of them are the same at each call. `device` is where they are.
         """
         self.wait(deadline_s)
-        self._snapshots.take(tensors, specs, device)
+        self._snapshots.take(tensors, specs, device, shared=order.by_group)
+        self._places = self._places or VersionPlaces(device)
         self._at("copied")
         self._running = self._pool.submit(self._publish, order, canary)
 
@@ -198,6 +213,8 @@ class Publisher:
 
     def _publish(self, order: PublishOrder, canary: Canary) -> Publication:
         began = time.monotonic()
+        if self._group is not None:
+            self._group.propose(order.policy)
         try:
             part, written = self._write(order)
             said = part.model_dump_json().encode()
@@ -216,7 +233,7 @@ class Publisher:
                 if others is not None:
                     dismiss(others, [rank for rank, one in enumerate(heard) if rank and not failures([one])])
         elif others is not None:
-            hand_over(others, self._snapshots.current)
+            hand_over(others, self._snapshots.current, self._snapshots.places)
         return Publication(order.policy, time.monotonic() - began, written)
 
     def _write(self, order: PublishOrder) -> tuple[ShardPart | DeltaPart, int]:
@@ -241,29 +258,23 @@ class Publisher:
         self._at("sealed")
         self._base = open_version(reference.path, reference.manifest_digest)
         self._count(self._base)
-        served = self._announced(order, reference, self._tensors(order, heard, self._base, others))
+        owners = {name: rank for rank, raw in enumerate(heard) for name in _names(raw, full=order.full)}
+        served = self._announced(order, reference, owners, others)
         if self._exporter is not None:
             self._exporter.run(order.policy)
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
 
-    def _tensors(
-        self, order: PublishOrder, heard: list[bytes], manifest: Manifest, others: Any
-    ) -> Mapping[str, Tensor]:
-        """All of a version's tensors, of which other ranks have a part."""
-        if others is None:
-            return self._snapshots.current
-        owners = {name: rank for rank, raw in enumerate(heard) for name in _names(raw, full=order.full)}
-        return OwnersTensors(others, manifest, owners, self._snapshots.current)
-
-    def _announced(self, order: PublishOrder, reference: WeightsRef, tensors: Mapping[str, Tensor]) -> str:
+    def _announced(self, order: PublishOrder, reference: WeightsRef, owners: Mapping[str, int], others: Any) -> str:
         """Announce what is sealed, and send it to servers; answers the policy that is served."""
         assert self._base is not None
-        offered = self._group is not None and self._group.offer(self._base, reference.manifest_digest)
+        assert self._places is not None
+        offered = self._group is not None and self._group.offer(order.policy)
         served = self._announce(reference, order.final)
         self._at("announced")
         if self._group is not None and offered:
             if served == str(order.policy):
-                self._group.send(self._base, tensors)
+                places = self._places.of(others, self._base, owners, self._snapshots.places)
+                self._group.send(self._base, reference.manifest_digest, places)
             else:
                 self._group.withdraw()
         return served

@@ -62,14 +62,18 @@ def resources(role: Role, job: RLJob) -> Json:
 
 
 def devices(role: Role, job: RLJob) -> dict[str, str]:
-    """Extended resources that a role's pods ask for: GPUs, and the trainer's network cards."""
+    """Extended resources that a role's pods ask for: GPUs, and network cards.
+
+    Servers get cards, too, where weights come to their GPUs by NCCL: it takes TCP when one side has none.
+    """
+    rdma = job.spec.scheduling.rdma
+    cards = {rdma.resource: str(rdma.count)} if rdma else {}
     if role is Role.TRAINER:
-        rdma = job.spec.scheduling.rdma
-        found = {GPU: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}
-        return found | ({rdma.resource: str(rdma.count)} if rdma else {})
+        return ({GPU: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}) | cards
     engine = job.spec.generation.engine
     if role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus:
-        return {GPU: str(engine.gpus)}
+        by_nccl = job.spec.weights_by_group and job.spec.trainer.gpus
+        return {GPU: str(engine.gpus)} | (cards if by_nccl else {})
     return {}
 
 
