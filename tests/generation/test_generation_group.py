@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from areal.generation.agent import GenerationAgent
+from areal.generation.engine_process import RESTARTS
+from areal.processes.budget import Budget
 from generation_parts import SERVER, Answer, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
 from support.engine_server import free_port
@@ -152,6 +154,7 @@ CELLS = [
 async def test_a_lost_server_costs_itself_the_version_and_nobody_else(group, trainer, how, point):
     """The trainer's deadlines are 5 s here; a stopped engine is found by its agent or by the trainer."""
     world, first = group.world, group.world.agent
+    group.second.process._budget = Budget(RESTARTS)  # all cells lose the same one
     world.new_fence()
 
     def lose() -> None:
