@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from areal.generation.engine_client import KV_CACHE, WEIGHTS, EngineClient, EngineMemory
 from areal.observe.waits import WaitRegistry
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
@@ -18,7 +20,7 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.frozen_model import FrozenQuestion, OnSameRanks
 from areal_trainer.served_teacher import ServedTeacher
 from support.engine_models import CONTEXT, EOS, VOCAB, hf_logprobs, make_model
-from support.engine_server import EngineServer, logprobs
+from support.engine_server import Background, EngineServer, logprobs
 from support.trainer_parts import batch
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
@@ -296,6 +298,50 @@ def test_checksums_tell_weights_apart(engine, models):
     again = engine.post("/weights_checker", action="checksum").json()["ranks"][0]["checksums"]
     assert first == again
     assert first != second
+
+
+def memory_of(engine: EngineServer) -> EngineMemory:
+    return EngineMemory(EngineClient(engine.port, embedded=engine.kind == "embedded"))
+
+
+def test_memory_is_released_under_running_requests_and_taken_again_with_other_weights(engine, models):
+    call = engine.generating(PROMPT, LONG)
+    engine.until_running()
+    late: list[Background] = []
+
+    async def give_and_take() -> None:
+        memory = memory_of(engine)
+        await memory.release()
+        await memory.release()  # twice is once
+        late.append(engine.generating(PROMPT, {"max_new_tokens": 3, "temperature": 0.0}))
+        assert engine.http.get("/health").status_code == 200
+        await memory.resume(WEIGHTS)
+        await memory.resume(WEIGHTS)
+        assert load(engine, models[1], "1.f1")["success"]
+        await memory.resume(KV_CACHE)
+        assert call.running
+        assert late[0].running
+        await memory._engine.resume()
+        await memory._engine.close()
+
+    asyncio.run(give_and_take())
+    answer = call.result()
+    made, spans = answer["output_ids"], answer["meta_info"]["weight_versions"]
+    assert [span["version"] for span in spans] == ["0.f1", "1.f1"]
+    split = spans[0]["end"]
+    assert worst(logprobs(answer)[split:], hf_logprobs(models[1], PROMPT, made)[split:]) < 1e-5
+    assert len(late[0].result()["output_ids"]) == 3
+
+
+def test_what_is_not_released_is_never_resumed(engine):
+    async def resume() -> None:
+        memory = memory_of(engine)
+        await memory.resume(KV_CACHE)
+        await memory.resume(WEIGHTS)
+        await memory._engine.close()
+
+    asyncio.run(resume())
+    assert len(engine.generate(PROMPT, {"max_new_tokens": 4, "ignore_eos": True})["output_ids"]) == 4
 
 
 def test_loads_count_what_runs(engine):

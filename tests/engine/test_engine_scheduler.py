@@ -8,7 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.engine.commands import Abort, Add, Continue, Load, Pause, SetVersion, StopThread
+from areal.engine.commands import (
+    KV_CACHE,
+    WEIGHTS,
+    Abort,
+    Add,
+    Continue,
+    Load,
+    Pause,
+    Release,
+    Resume,
+    SetVersion,
+    StopThread,
+)
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import GenerateRequest, Output, SamplingParams
@@ -211,6 +223,40 @@ def test_an_abort_during_a_pause_is_answered_during_the_pause(run):
     assert run_output.finish["type"] == late.finish["type"] == "abort"
     assert run_output.output_ids
     assert late.output_ids == []
+
+
+def refused(running, command) -> str:
+    running.scheduler.post(command)
+    answer = command.done.result(20)
+    assert not answer.success
+    return answer.message
+
+
+def test_memory_is_given_back_and_taken_only_in_an_order_that_can_work(run, models):
+    running = run()
+    everything = frozenset({WEIGHTS, KV_CACHE})
+    running.add(request("r", [5, 6], 400, stream=True))
+    running.until(lambda: "r" in running.last)
+    assert "pause" in refused(running, Release(everything))
+    running.command(Pause("retract"))
+    assert "isn't released" in refused(running, Resume(frozenset({KV_CACHE})))
+    running.command(Release(everything))
+    running.command(Release(everything))
+    with pytest.raises(DataError, match="released"):
+        _ = running.scheduler.weights
+    assert "kv_cache, weights must" in refused(running, Continue())
+    weights = load_weights(models[1], running.config, F32)
+    load = Load(weights, str(models[1]), "1.f1", flush_cache=True, abort_all=False)
+    assert "released" in refused(running, load)
+    running.command(Resume(frozenset({WEIGHTS})))
+    running.command(Load(weights, str(models[1]), "1.f1", flush_cache=True, abort_all=False))
+    assert "kv_cache must" in refused(running, Continue())
+    running.command(Resume(frozenset({KV_CACHE})))
+    running.command(Continue())
+    running.scheduler.post(Abort(("r",)))
+    (ended,) = running.ended("r")
+    assert ended.spans[0][0] == "0.f1"
+    assert not running.failures
 
 
 def test_repeated_interruptions_lose_and_repeat_nothing(run, models):

@@ -47,6 +47,10 @@ class KVCache:
         """Give the memory back. Only when no row is live."""
         self._allocate(1, SMALLEST_CAPACITY)
 
+    def drop(self) -> None:
+        """Give all of it back, until `reset`. Only when no row is live."""
+        self._allocate(0, 0)
+
     def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` positions of rows `source` to rows `target` (int64 [n] each)."""
         self.keys[:, target, :, :length] = self.keys[:, source, :, :length]

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from areal.engine.request import GenerateRequest
 from areal.engine.weights import Weights
 
+WEIGHTS, KV_CACHE = "weights", "kv_cache"  # the kinds of memory that can be released: SGLang's tags
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 
 
@@ -82,8 +83,24 @@ class Flush:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Free memory of these kinds. Refused while requests hold it: pause with `retract` first."""
+
+    kinds: frozenset[str]
+    done: Future[CommandReply] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Allow memory of these kinds again. Refused for what isn't released; weights then have to be loaded."""
+
+    kinds: frozenset[str]
+    done: Future[CommandReply] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
 class StopThread:
     """End the thread. Running requests end with what they made."""
 
 
-Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | StopThread
+Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | Release | Resume | StopThread

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from areal.engine.commands import CommandReply
+from areal.engine.commands import KV_CACHE, WEIGHTS, CommandReply
 from areal.engine.embedded import TorchEngine
 from areal.engine.replies import error_reply
-from areal.errors import ArealError
+from areal.errors import ArealError, DataError
 
 
 def add_control_routes(app: FastAPI, engine: TorchEngine) -> None:
@@ -40,8 +40,18 @@ def add_control_routes(app: FastAPI, engine: TorchEngine) -> None:
     @app.post("/continue_generation")
     async def continue_generation(request: Request) -> Response:
         await _body(request)
-        await engine.resume()
+        done = await engine.resume()
+        if not done.success:
+            return _outcome(done)
         return _json({"message": "Generation continued successfully.", "status": "ok"})
+
+    @app.post("/release_memory_occupation")
+    async def release_memory_occupation(request: Request) -> Response:
+        return await _memory(request, engine.release_memory)
+
+    @app.post("/resume_memory_occupation")
+    async def resume_memory_occupation(request: Request) -> Response:
+        return await _memory(request, engine.resume_memory)
 
     @app.post("/update_weights_from_disk")
     async def update_weights_from_disk(request: Request) -> Response:
@@ -114,7 +124,10 @@ def add_control_routes(app: FastAPI, engine: TorchEngine) -> None:
 
     @app.api_route("/weights_checker", methods=["GET", "POST"])
     async def weights_checker() -> Response:
-        checksums = await engine.checksums()
+        try:
+            checksums = await engine.checksums()
+        except DataError as error:
+            return _outcome(CommandReply(False, error.message))
         whole = hashlib.sha256("".join(f"{name}={checksums[name]};" for name in sorted(checksums)).encode()).hexdigest()
         ranks = [{"checksums": checksums, "per_gpu_checksum": whole, "parallelism_info": []}]
         engine_sum = hashlib.sha256(whole.encode()).hexdigest()
@@ -134,6 +147,15 @@ async def _body(request: Request) -> dict[str, Any]:
     raw = await request.body()
     value = orjson.loads(raw) if raw else {}
     return value if isinstance(value, dict) else {}
+
+
+async def _memory(request: Request, change: Callable[[frozenset[str]], Coroutine[Any, Any, CommandReply]]) -> Response:
+    """Release or resume what `tags` name, all where they name nothing."""
+    tags = (await _body(request)).get("tags") or [WEIGHTS, KV_CACHE]
+    if not isinstance(tags, list) or not set(map(str, tags)) <= {WEIGHTS, KV_CACHE}:
+        return _json(error_reply(f"tags are {WEIGHTS} and {KV_CACHE}"), 400)
+    done = await change(frozenset(map(str, tags)))
+    return _json(None) if done.success else _outcome(done)
 
 
 async def _tried(work: Coroutine[Any, Any, None], done: str) -> Response:

@@ -7,6 +7,8 @@ loading of new weights beside those in use. Outputs cross once a step, however m
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -20,6 +22,7 @@ from areal.engine import held
 from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.commands import (
+    WEIGHTS,
     Abort,
     Add,
     CommandReply,
@@ -28,6 +31,8 @@ from areal.engine.commands import (
     Load,
     Pause,
     PauseMode,
+    Release,
+    Resume,
     SetVersion,
     StopThread,
 )
@@ -196,6 +201,24 @@ class TorchEngine:
         self._scheduler.post(command)
         return await _answer(command.done)
 
+    async def release_memory(self, kinds: frozenset[str]) -> CommandReply:
+        """Free weights, cache or both, and return the pages to the system."""
+        async with self._loading:
+            command = Release(kinds)
+            self._scheduler.post(command)
+            answer = await _answer(command.done)
+            if answer.success:
+                if WEIGHTS in kinds:
+                    self._base = None
+                await asyncio.get_running_loop().run_in_executor(None, _trim)
+            return answer
+
+    async def resume_memory(self, kinds: frozenset[str]) -> CommandReply:
+        """Allow what was released again; released weights are whatever is loaded next."""
+        command = Resume(kinds)
+        self._scheduler.post(command)
+        return await _answer(command.done)
+
     async def set_version(self, version: str, *, abort_all: bool) -> CommandReply:
         """Rename the weights in use."""
         command = SetVersion(version, abort_all)
@@ -265,6 +288,12 @@ class TorchEngine:
 
 async def _answer(done: Future[CommandReply]) -> CommandReply:
     return await asyncio.wrap_future(done)
+
+
+def _trim() -> None:
+    """Return freed memory to the system: the allocator keeps it otherwise."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _tokenizer(path: Path) -> Tokenizer | None:

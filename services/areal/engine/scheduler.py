@@ -25,6 +25,8 @@ import torch
 from areal.engine import endings, prefill, sampling
 from areal.engine.cache import KVCache
 from areal.engine.commands import (
+    KV_CACHE,
+    WEIGHTS,
     Abort,
     Add,
     Command,
@@ -33,6 +35,8 @@ from areal.engine.commands import (
     Flush,
     Load,
     Pause,
+    Release,
+    Resume,
     SetVersion,
     StopThread,
 )
@@ -41,6 +45,7 @@ from areal.engine.request import GenerateRequest, Output
 from areal.engine.rows import Running, RunningRows
 from areal.engine.stats import Meter, Stats
 from areal.engine.weights import Weights
+from areal.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +75,8 @@ class DecodeScheduler:
         decode_text: Callable[[list[int]], str] | None = None,
     ) -> None:
         self._model = model
-        self._weights = weights
+        self._held: Weights | None = weights  # None: released, and not loaded again
+        self._released: frozenset[str] = frozenset()
         self._version = version
         self._path = model_path
         self._limits = limits
@@ -103,8 +109,10 @@ class DecodeScheduler:
 
     @property
     def weights(self) -> Weights:
-        """The weights in use; never changed in place."""
-        return self._weights
+        """The weights in use; never changed in place. Raises DataError while there are none."""
+        if self._held is None:
+            raise DataError("the engine's weights are released", fix="resume them and load a version")
+        return self._held
 
     @property
     def alive(self) -> bool:
@@ -186,8 +194,15 @@ class DecodeScheduler:
                 self._pause(mode)
                 self._answer(done, CommandReply())
             case Continue(done):
+                if self._released or self._held is None:
+                    self._answer(done, CommandReply(False, f"{self._missing()} must be resumed or loaded first"))
+                    return
                 self._paused = False
                 self._answer(done, CommandReply())
+            case Release(kinds, done):
+                self._answer(done, self._release(kinds))
+            case Resume(kinds, done):
+                self._answer(done, self._resume(kinds))
             case Load():
                 self._request_load(command)
             case SetVersion(version, abort_all, done):
@@ -249,7 +264,34 @@ class DecodeScheduler:
         self._meter.retracted += len(items)
         self._waiting.extendleft(reversed(items))
 
+    def _release(self, kinds: frozenset[str]) -> CommandReply:
+        """Drop what the memory holds. Stock SGLang ends where this refuses."""
+        if self._rows.count or not (self._paused or not self._live):
+            return CommandReply(False, "requests run: pause with mode retract first")
+        self._paused = True
+        self._released |= kinds
+        self._prefixes.clear()
+        if KV_CACHE in kinds:
+            self._cache.drop()
+        if WEIGHTS in kinds:
+            self._held = None
+        return CommandReply()
+
+    def _resume(self, kinds: frozenset[str]) -> CommandReply:
+        if kinds - self._released:
+            return CommandReply(False, f"{', '.join(sorted(kinds - self._released))} isn't released")
+        self._released -= kinds
+        if KV_CACHE in kinds:
+            self._cache.reset()
+        return CommandReply()
+
+    def _missing(self) -> str:
+        return ", ".join(sorted(self._released | (frozenset() if self._held else {WEIGHTS})))
+
     def _request_load(self, command: Load) -> None:
+        if WEIGHTS in self._released:
+            self._answer(command.done, CommandReply(False, "the memory of weights is released: resume it first"))
+            return
         if self._pending_load is not None:
             self._answer(command.done, CommandReply(False, "another weight update waits for running requests"))
             return
@@ -264,7 +306,7 @@ class DecodeScheduler:
         if load is None or not (self._paused or not (self._rows.count or self._waiting)):
             return
         self._pending_load = None
-        self._weights = load.weights
+        self._held = load.weights
         self._path = load.path
         self._prefixes.clear()
         if load.version is not None:
@@ -288,7 +330,8 @@ class DecodeScheduler:
     def _flush(self) -> CommandReply:
         if self._rows.count:
             return CommandReply(False, f"{self._rows.count} requests hold the cache")
-        self._cache.reset()
+        if KV_CACHE not in self._released:
+            self._cache.reset()
         return CommandReply()
 
     # ---- steps
@@ -333,7 +376,7 @@ class DecodeScheduler:
         self._cache.reserve(min(1 << (rows - 1).bit_length(), fitting), capacity, used)
         want_logprobs = [item for item in taken if _wants_prompt(item)]
         if want_logprobs:
-            prefill.score(self._model, self._weights, want_logprobs, self._limits.max_prefill_tokens)
+            prefill.score(self._model, self.weights, want_logprobs, self._limits.max_prefill_tokens)
         eos = self._model.config.eos_token_ids
         for place, item in enumerate(taken):
             params = item.request.sampling
@@ -341,13 +384,13 @@ class DecodeScheduler:
             row = holes[place] if place < len(holes) else self._rows.count
             self._rows.place(row, item, tuple(dict.fromkeys(stops)))
             item.mark(self._version, len(item.made_ids))
-        prefill.fill(self._model, self._weights, self._cache, self._prefixes, taken, self._limits.max_prefill_tokens)
+        prefill.fill(self._model, self.weights, self._cache, self._prefixes, taken, self._limits.max_prefill_tokens)
 
     def _score(self, items: list[Running]) -> None:
         """Requests that only want log-probabilities of their prompt never take a row."""
         wanted = [item for item in items if _wants_prompt(item)]
         if wanted:
-            prefill.score(self._model, self._weights, wanted, self._limits.max_prefill_tokens)
+            prefill.score(self._model, self.weights, wanted, self._limits.max_prefill_tokens)
         for item in items:
             self._finish_waiting(item, endings.length(0))
 
@@ -356,7 +399,7 @@ class DecodeScheduler:
         rows = self._rows
         n = rows.count
         logits = self._model.decode(
-            self._weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
+            self.weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
         )
         early = np.flatnonzero(rows.made[:n] < rows.minimum[:n])
         for row in early.tolist():

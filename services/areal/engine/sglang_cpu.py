@@ -174,6 +174,7 @@ def _unpin(torch: Any) -> None:
 
     for name in ("tensor", "empty", "zeros", "ones", "full"):
         setattr(torch, name, unpinned(getattr(torch, name)))
+    torch.get_device_module = lambda *_: torch.cpu  # a CUDA build would answer torch.cuda, whose synchronize() raises
     torch.Tensor.pin_memory = lambda tensor, *_args, **_options: tensor
 
 

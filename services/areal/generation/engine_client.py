@@ -7,6 +7,8 @@ oldest; requests that still use it are ended first, with what was made, because 
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +26,10 @@ SCORE_S = 60.0
 GROUP_S = 150.0  # of a rendezvous or one bucket; the trainer gives up before
 LOAD_S = 600.0  # a large model from a network volume
 KEEP_ALIVE_S = 2.0  # an engine closes idle connections after five: never use one that it is about to close
+MEMORY_S = 20.0  # of giving memory back or taking it again
+IDLE_S = 5.0  # from a pause until the batch in work is over: one forward pass
+_LOOK_S = 0.02
+WEIGHTS, KV_CACHE = "weights", "kv_cache"  # kinds of memory: SGLang's tags
 CONTROL_CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
 
@@ -80,6 +86,25 @@ class EngineClient:
     async def resume(self) -> None:
         """Continue generation."""
         await self._call("POST", "/continue_generation", {})
+
+    async def idle(self) -> bool:
+        """Whether nothing is in work; its prefix cache is then empty. What waits for the end of a pause doesn't count.
+
+        SGLang asks itself the same before it releases memory, and ends where the answer is no.
+        """
+        try:
+            await self._call("POST", "/flush_cache")
+        except EngineRefusal:
+            return False
+        return True
+
+    async def release_memory(self, kinds: Sequence[str]) -> None:
+        """Give the memory of these kinds back. For `EngineMemory`, which knows when."""
+        await self._call("POST", "/release_memory_occupation", {"tags": list(kinds)}, timeout_s=MEMORY_S)
+
+    async def resume_memory(self, kinds: Sequence[str]) -> None:
+        """Take the memory of these kinds again. For `EngineMemory`, which knows when."""
+        await self._call("POST", "/resume_memory_occupation", {"tags": list(kinds)}, timeout_s=MEMORY_S)
 
     async def update_from_disk(self, path: str, weight_version: str) -> None:
         """Load a directory's weights and name them. Raises EngineRefusal when the engine keeps the old ones."""
@@ -228,6 +253,41 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[list[dict[s
                 events.append(orjson.loads(data))
         if events:
             yield events
+
+
+class EngineMemory:
+    """Which memory of one engine is released. Stock SGLang ends when a batch is in work at a release, and when what
+    isn't released is resumed; an engine behind this is asked neither.
+    """
+
+    def __init__(self, engine: EngineClient, kinds: Sequence[str] = (KV_CACHE, WEIGHTS)) -> None:
+        """`kinds` are what is released: the cache alone where weights stay."""
+        self._engine = engine
+        self._kinds = kinds
+        self.released: set[str] = set()
+
+    async def release(self) -> None:
+        """Interrupt generation, and give memory back. Raises InfraError when the engine doesn't come to rest."""
+        await self._engine.pause("retract")
+        deadline = time.monotonic() + IDLE_S
+        while not await self._engine.idle():
+            if time.monotonic() > deadline:
+                raise InfraError(f"the engine still has a batch in work {IDLE_S:.0f} s after its pause")
+            await asyncio.sleep(_LOOK_S)
+        for kind in self._kinds:
+            if kind not in self.released:
+                await self._engine.release_memory([kind])
+                self.released.add(kind)
+
+    async def resume(self, kind: str) -> None:
+        """Take memory again, if it is released. Generation stays paused; weights then have to be loaded."""
+        if kind in self.released:
+            await self._engine.resume_memory([kind])
+            self.released.discard(kind)
+
+    def forget(self) -> None:
+        """The engine died, and all it held."""
+        self.released.clear()
 
 
 class Adapters:
