@@ -42,6 +42,23 @@ def generation() -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Turns on shared cards",
+                "Seconds that a server takes to give shared cards up, and to have them again, half and 95 % of them.",
+                "s",
+                (
+                    "histogram_quantile(0.5, sum by (le, to) "
+                    f"(rate(areal_generation_switch_seconds_bucket{{{JOB}}}{_RATE})))",
+                    "{{to}} half",
+                ),
+                (
+                    "histogram_quantile(0.95, sum by (le, to) "
+                    f"(rate(areal_generation_switch_seconds_bucket{{{JOB}}}{_RATE})))",
+                    "{{to}} 95 %",
+                ),
+            )
+        )
+        .with_panel(
+            graph(
                 "Servers ready",
                 "Generation pods that are ready, and how many there should be.",
                 "short",

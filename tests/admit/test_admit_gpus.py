@@ -34,6 +34,20 @@ def test_servers_come_first_then_ranks(workspace):
     assert trainer.command[trainer.command.index("--nproc-per-node") + 1] == "4", "a process each"
 
 
+def test_servers_and_trainer_that_share_have_the_same_devices(workspace):
+    job = resolved(workspace, *ON_GPUS, "placement=shared", "algorithm.maxStaleness=1")
+    place = replace(PLACE, gpus=tuple("0123"))
+    assert visible(job, place) == {"generation-0": "0,1", "generation-1": "2,3", "trainer": "0,1,2,3"}
+    with pytest.raises(ConfigError, match=r"4 GPUs .*generation-0 2 or generation-1 2 or trainer 4.* shows 3"):
+        role_table(job, replace(PLACE, gpus=tuple("012")))
+    separate = resolved(workspace, *ON_GPUS)
+    with pytest.raises(ConfigError) as refused:
+        role_table(separate, place)
+    assert "placement: shared" in refused.value.fix
+    waits = {row.start_deadline_s for run in (job, separate) for row in role_table(run, PLACE) if row.role == "trainer"}
+    assert len(waits) == 2, "a trainer that starts again waits for the servers' turn"
+
+
 def test_what_was_dealt_outside_is_dealt_on(workspace):
     place = replace(PLACE, gpus=("GPU-a", "GPU-b"))
     job = resolved(workspace, "trainer.gpus=1", "generation.engine={type: sglang}")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from admit_shapes import QWEN3_32B
+from admit_shapes import QWEN3_32B, QWEN25_7B
 from areal.admit.memory import memory_of
 from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
@@ -85,6 +85,31 @@ def test_whatever_the_advice_proposes_makes_the_plan_fit(gpus, recompute, config
         changed = " ".join(field.format(match[1].replace(",", "")) for match, field in found if match).split()
         assert changed or "smaller model" in refused.fix, advice
         assert not changed or "does-not-fit" not in judged(*given, *changed, config=config)[0], advice
+
+
+ONE_CARD = ["trainer.gpus=1", "trainer.gpuMemory=79Gi", "placement=shared", "algorithm.maxStaleness=1"]
+ONE_SERVER = ["generation.replicas=1", "generation.engine.tensorParallel=1", "generation.engine.gpus=1"]
+SHARED = [*ONE_CARD, *ONE_SERVER, "rollout.maxSampleTokens=4096", "trainer.microBatchTokens=4096", "trainer.mesh=null"]
+
+
+def test_one_card_is_planned_for_both_turns_and_all_of_7b_is_refused_for_an_adapter():
+    findings, lines = judged(*SHARED, config=QWEN25_7B)
+    assert "trainer.lora: {}" in findings["does-not-fit"].fix
+    assert "of which a sleeping server keeps 2.5 GiB" in findings["does-not-fit"].message
+    assert "samples of 4,096" in lines["a shared GPU while servers generate"]
+    assert "1.5 GiB are the sleeping trainer's" in lines["a shared GPU while servers generate"]
+    assert lines["its server asleep"].startswith("2.5 GiB")
+
+    findings, lines = judged(*SHARED, "trainer.lora={}", config=QWEN3_8B)
+    assert not findings
+    assert lines["its server asleep"].startswith("17.8 GiB"), "the adapter's base stays, beside contexts and graphs"
+    host = lines["host memory, a trainer pod"]
+    assert "15.3 GiB what the trainer holds" not in host
+    assert "what the trainer holds, while servers have the cards, pinned" in host
+    separate, told = judged(*SHARED, "placement=separate", "trainer.lora={}", config=QWEN3_8B)
+    assert not separate
+    assert "its server asleep" not in told
+    assert "while servers have the cards" not in told["host memory, a trainer pod"]
 
 
 def test_copies_cost_memory_and_fewer_copies_are_the_knob():

@@ -197,6 +197,7 @@ async def running_agent(
     adapters: AdapterRoom | None = None,
     server_id: str = SERVER,
     weight_group: str | None = None,
+    cards: Path | None = None,
 ) -> AsyncIterator[GenerationAgent]:
     """An agent with its engine; both are stopped at the end."""
     agent = GenerationAgent(
@@ -214,6 +215,7 @@ async def running_agent(
             stream_interval=4,
             adapters=adapters,
             weight_group=weight_group,
+            cards=cards,
         )
     )
     await agent.start()
@@ -233,12 +235,15 @@ async def running_world(
     engine: EmbeddedEngineBlock | SglangEngine | None = None,
     adapters: AdapterRoom | None = None,
     weight_group: str | None = None,
+    cards: Path | None = None,
 ) -> AsyncIterator[World]:
     """A controller, and an agent with its engine; all are stopped at the end."""
     controller = FakeController(TOKEN)
     await controller.start()
     try:
-        async with running_agent(controller, models, volume, engine, adapters, weight_group=weight_group) as agent:
+        async with running_agent(
+            controller, models, volume, engine, adapters, weight_group=weight_group, cards=cards
+        ) as agent:
             client = RawClient(agent.address)
             try:
                 yield World(agent, controller, client, models, volume, count(1))

@@ -34,6 +34,9 @@ def test_schedules_hold_every_kind_of_fault_and_setting() -> None:
     assert struck == set(FaultKind)
     assert {scenario.max_staleness for scenario in scenarios} == {0, 1, 2, 3, 4}
     assert max(scenario.filter_share for scenario in scenarios) == 0.6
+    by_turns = [scenario for scenario in scenarios if scenario.shared]
+    assert len(by_turns) > 100
+    assert {scenario.max_staleness for scenario in by_turns} == {0, 1}
 
 
 def test_a_seeds_story_ends_with_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:

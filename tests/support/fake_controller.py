@@ -21,6 +21,7 @@ class FakeController(rpc.RolloutServicer):
     def __init__(self, token: str) -> None:
         self._token = token
         self._wanted: common.WeightsRef | None = None
+        self._turn = (0, False)  # of shared cards: its number, and whether servers sleep
         self._changed = asyncio.Condition()
         self._server: GrpcServer | None = None
         self.address = ""
@@ -42,6 +43,12 @@ class FakeController(rpc.RolloutServicer):
             self._wanted = wanted
             self._changed.notify_all()
 
+    async def turn(self, number: int, *, sleep: bool) -> None:
+        """Say whose turn it is on shared cards."""
+        async with self._changed:
+            self._turn = (number, sleep)
+            self._changed.notify_all()
+
     async def until(
         self, server_id: str, accepted: Callable[[generation.ServerState], bool], deadline_s: float = 90.0
     ) -> generation.ServerState:
@@ -60,12 +67,16 @@ class FakeController(rpc.RolloutServicer):
         reader = asyncio.create_task(self._read(request_iterator))
         try:
             while True:
-                yield rollout.ServerOrders(wanted=self._wanted)
+                turn, sleep = before = self._turn
+                wanted = self._wanted
+                yield rollout.ServerOrders(wanted=wanted, turn=turn, sleep=sleep)
                 async with self._changed:
-                    before = self._wanted
                     try:
                         await asyncio.wait_for(
-                            self._changed.wait_for(lambda before=before: self._wanted is not before), 0.5
+                            self._changed.wait_for(
+                                lambda wanted=wanted, before=before: self._wanted is not wanted or self._turn != before
+                            ),
+                            0.5,
                         )
                     except TimeoutError:
                         continue

@@ -55,6 +55,8 @@ class Telling:
     skipped_steps: int = 0
     checkpoint_step: int = 0  # of the newest one on disk
     checkpoint_at: float = 0.0  # unix seconds
+    turn: int = 0  # of shared cards: the newest turn after which they were given back
+    wants_cards: bool = False
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Orders:
     served_policy_id: str = ""
     evaluation_done: bool = False
     evaluated_rows: int = 0
+    turn: int = 0  # of shared cards
+    train: bool = False  # the turn is the trainer's
 
 
 class ControllerLink:
@@ -199,6 +203,8 @@ class ControllerLink:
             next_group=told.next_group,
             committed_group=told.committed_group,
             finished=told.finished,
+            turn=self.orders.turn if told.finished else told.turn,  # it never takes them again
+            wants_cards=told.wants_cards,
             waiting=map(wait_to_wire, self._waits.list()),
         )
 
@@ -206,6 +212,7 @@ class ControllerLink:
         self.orders.checkpoint_now = orders.checkpoint_now
         self.orders.evaluation_done = orders.evaluation_done
         self.orders.evaluated_rows = orders.evaluated_rows
+        self.orders.train, self.orders.turn = orders.train, orders.turn
         if orders.served_policy_id:
             self.orders.served_policy_id = orders.served_policy_id
         self._apply(orders.max_steps)

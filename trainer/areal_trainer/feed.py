@@ -56,7 +56,9 @@ class Feed:
         precaution: Precaution | None = None,
         groups_deadline_s: float = 3600.0,
         outage_s: float = 120.0,
+        by_turns: bool = False,
     ) -> None:
+        """`by_turns`: no group comes while this trainer has the cards, so none is waited for."""
         self.consumer = consumer
         self.link = link
         self._ledger = ledger
@@ -66,8 +68,10 @@ class Feed:
         self._precaution = precaution
         self._groups_deadline_s = groups_deadline_s
         self._outage_s = outage_s
+        self._by_turns = by_turns
         self._waiting = ExitStack()
         self._waiting_since: float | None = None
+        self.idle = False  # the newest look found no group at all
         self._refused = 0
         self._refused_since = 0.0
         self.digests: dict[int, tuple[tuple[int, int], ...]] = {}  # of the batch: group → (index, xxh3)
@@ -76,18 +80,17 @@ class Feed:
 
     def poll(self) -> TakenBatch | None:
         """The next batch when it is whole, else None after at most one slice."""
-        self.link.check()
-        if self.link.orders.max_steps is not None:
-            self.consumer.set_max_steps(self.link.orders.max_steps)
-            self.link.telling.max_steps = self.consumer.policy.max_steps
+        self.look()
         wanted = self.consumer.want()
         if wanted is None:
             return None
         from_group, most = wanted
         with self._timer.phase("take"):
             groups = self._ledger.take(self.consumer.fence, from_group, most)
+        self.idle = not groups
         if not groups:
-            self._wait(from_group)
+            if not self._by_turns:
+                self._wait(from_group)
             return None
         batch = self.consumer.offer(groups)
         if batch is None:
@@ -102,6 +105,13 @@ class Feed:
         if self._precaution is not None and self._precaution.step == batch.step:
             divisor = self._precaution.micro_batch_divisor
         return TakenBatch(batch, samples, self.consumer.policy.max_steps, divisor)
+
+    def look(self) -> None:
+        """Hear the controller: whether this trainer is the living one, and how long the run is."""
+        self.link.check()
+        if self.link.orders.max_steps is not None:
+            self.consumer.set_max_steps(self.link.orders.max_steps)
+            self.link.telling.max_steps = self.consumer.policy.max_steps
 
     def _wait(self, from_group: int) -> None:
         now = time.monotonic()

@@ -16,10 +16,11 @@ from areal.values.policy import PolicyId
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.batch_journal import BatchJournal
+from areal_trainer.cards import TrainerTurn
 from areal_trainer.checkpoint.saving import Saving
 from areal_trainer.data.batch import columns
 from areal_trainer.engine.message import RankMessage
-from areal_trainer.feed import Feed
+from areal_trainer.feed import SLICE_S, Feed
 from areal_trainer.figures import sample_means
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.recording import StepRecorder
@@ -48,6 +49,7 @@ class FirstRank:
         recorder: StepRecorder | None = None,
         batches: BatchJournal | None = None,
         spans: StepSpans | None = None,
+        turn: TrainerTurn | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -57,6 +59,7 @@ class FirstRank:
         self._stopping = stopping
         self._recorder = recorder
         self._journal = batches
+        self._turn = turn  # of shared cards
         self._now = now
         self._sleep = sleep
         self._batch: Batch | None = None
@@ -64,14 +67,17 @@ class FirstRank:
         self._uncommitted: Saving | None = None  # the newest checkpoint, while the ledger still holds what is in it
 
     def poll(self, vocabulary: int, timer: PhaseTimer) -> RankMessage:
-        """The next batch, that there is none yet, or the run's end."""
+        """The next batch, that there is none yet, whose turn begins on shared cards, or the run's end."""
         self.commit_sealed()
         stopping, feed = self._stopping(), self._feed
+        if self._turn is not None and self._turn.asleep:
+            return self._rest(self._turn, stopping)
         if stopping or feed.consumer.finished:
             return RankMessage({"kind": "end", "stopped": stopping and not feed.consumer.finished}, {})
         taken = feed.poll()
         if taken is None:
-            return RankMessage({"kind": "wait"}, {})
+            gives = self._turn is not None and feed.idle and self._turn.known(_BEAT_S)
+            return RankMessage({"kind": "sleep" if gives else "wait"}, {})
         self._batch, self._figures = taken.batch, sample_means(taken.samples)
         header = {
             "kind": "batch",
@@ -81,6 +87,24 @@ class FirstRank:
         }
         with timer.phase("take"):
             return RankMessage(header, columns(taken.samples, vocabulary).arrays())
+
+    def _rest(self, turn: TrainerTurn, stopping: bool) -> RankMessage:
+        """While the servers have the cards: nothing is taken, only the controller's word is waited for."""
+        self._feed.look()
+        if stopping and turn.too_late():
+            return RankMessage({"kind": "end", "stopped": True}, {})
+        began = turn.begun(SLICE_S, stopping or self._feed.consumer.finished)
+        return RankMessage({"kind": "wake" if began else "wait"}, {})
+
+    def gave_back(self) -> None:
+        """All ranks let go of the shared cards."""
+        if self._turn is not None:
+            self._turn.gave_back()
+
+    def began(self) -> None:
+        """All ranks have the shared cards."""
+        if self._turn is not None:
+            self._turn.began()
 
     def trained(
         self, batch: TrainBatch, advantages: Advantages, update: UpdateFigures, seconds: dict[str, float],
@@ -138,7 +162,7 @@ class FirstRank:
         """A version is on its way."""
         self._feed.consumer.published()
 
-    def began(self, saving: Saving) -> None:
+    def saving(self, saving: Saving) -> None:
         """A checkpoint is being written."""
         self._uncommitted = saving
 

@@ -6,7 +6,7 @@ that is served is behind an address.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class FrozenModels:
         self._engine = engine
         self._settings = settings
         self._here: dict[str, FrozenModel] = {}
+        self._resident: list[PolicyEngine] = []  # those that stay on these ranks' devices
         self._served = self._served_teacher(ranks, waits)
         if REFERENCE in self._needed and settings.adapter is not None:
             self._here[REFERENCE] = OnSameRanks(engine.base_logprobs)
@@ -54,6 +55,8 @@ class FrozenModels:
                 model = _LOADED[name](settings, ranks)
                 self._refuse_smaller(name, model.vocabulary)
                 self._here[name] = OnSameRanks(placed(model, placement))
+                if placement == "same":
+                    self._resident.append(model)
 
     def ready(self) -> None:
         """Wait for one that is served. A collective."""
@@ -66,6 +69,11 @@ class FrozenModels:
     def get(self, name: str) -> FrozenModel | None:
         """The model of that name; None where the job has none."""
         return self._here.get(name)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Those that stay on these ranks' devices, whether somebody asks or not."""
+        for model in self._resident:
+            yield from model.parameters()
 
     def close(self) -> None:
         """Nothing more is asked."""

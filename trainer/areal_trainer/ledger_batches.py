@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +11,18 @@ from areal.dataflow.own import own_graph
 from areal.errors import ExitCode
 from areal.observe.waits import WaitRegistry, told
 from areal.weights.adapter import ADAPTER_CONFIG
+from torch import Tensor
 
 from areal_trainer import loop
 from areal_trainer.actor import Actor
+from areal_trainer.cards import SharedCards
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.checkpoint.checkpointer import CRITIC, Checkpointer, CheckpointPart
 from areal_trainer.critic import ValueCritic
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup, first_works
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
+from areal_trainer.engine.optimizer import local
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.first_rank import PUBLISH_DEADLINE_S
 from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
@@ -46,6 +50,7 @@ class LedgerBatches:
         self._settings, self._ranks, self._desk, self._waits = settings, ranks, desk, waits
         self._stopping = stopping
         self._user = user = overrides(settings.paths.hooks, settings.paths.recipe)
+        self._cards = self._shared_cards()
         self._own = own_graph(user.graph, settings.spec, user.hooks) if user.graph is not None else None
         loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
         self._engine = PolicyEngine(settings.paths.start_model, settings.engine, ranks)
@@ -69,6 +74,8 @@ class LedgerBatches:
         half = settings.spec.generation.engine.dtype == "bfloat16"
         self._probe = prepare(self._engine, settings.paths.tokenizer, served_in_bfloat16=half)
         check_packing(self._engine, self._probe.token_ids, self._probe.spread)
+        if self._cards is not None:
+            self._cards.holds(lambda: self._on_device(beside))
 
     def _load(self) -> dict[str, CheckpointPart]:
         """The models beside the policy; what of them is in a checkpoint."""
@@ -85,6 +92,22 @@ class LedgerBatches:
         models = StageModels(self._engine, settings.paths.start_model, trainer.micro_batch_tokens, trainer.pack_length)
         models.start(self._own)
         return {**beside, **models.parts}
+
+    def _shared_cards(self) -> SharedCards | None:
+        """The cards that the servers have too, taken: before this, their turn must be over."""
+        settings = self._settings
+        if not settings.spec.shared_cards:
+            return None
+        cards = SharedCards(settings.paths.cards, self._ranks.device, self._waits)
+        cards.take(settings.spec.groups_patience_s, self._stopping.is_set)
+        return cards
+
+    def _on_device(self, beside: dict[str, CheckpointPart]) -> Iterator[Tensor]:
+        """All that lies on this rank's device between two steps."""
+        yield from self._engine.parameters()
+        yield from self._frozen.parameters()
+        for part in (self._engine, *beside.values()):
+            yield from map(local, part.state().values())
 
     def prepare(self) -> None:
         """Nothing: the start model was probed when it was loaded."""
@@ -103,6 +126,7 @@ class LedgerBatches:
             timer=self._timer,
             probe=self._probe,
             waits=self._waits,
+            cards=self._cards,
         )
         self._actor = Actor(
             self._engine,
@@ -127,6 +151,8 @@ class LedgerBatches:
             TrainContext(rollout, actor, self._settings.spec, ranks.rank, ranks.world_size)
         )
         self._desk.check_end(rollout.stopped)
+        if rollout.resting:  # stopped while the servers had the cards, and they did not come: nothing can be saved
+            return ExitCode.DRAINED
         rollout.saved()  # it may be of this very step
         due = rollout.due(checkpoint_now=True)
         if due.publish and not rollout.stopped:
@@ -146,6 +172,8 @@ class LedgerBatches:
         self._frozen.close()
         self._publisher.close()
         self.checkpointer.close()
+        if self._cards is not None:
+            self._cards.close()
 
 
 def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:

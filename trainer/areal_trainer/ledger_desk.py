@@ -23,6 +23,7 @@ from areal.weights.publish import WeightsRef
 from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer.batch_journal import BatchJournal
+from areal_trainer.cards import TrainerTurn
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.control import AskedToStop, ControllerLink
 from areal_trainer.desk import Desk, TrainerPorts, copy_model
@@ -104,8 +105,9 @@ class LedgerDesk(Desk):
             waits=self.waits,
             timer=timer,
             precaution=careful,
-            groups_deadline_s=2 * settings.spec.rollout.group_deadline_seconds + 600.0,
+            groups_deadline_s=settings.spec.groups_patience_s,
             outage_s=settings.outage_s,
+            by_turns=settings.spec.shared_cards,
         )
         reporter = Reporter(
             self.paths.metrics, self.paths.tensorboard, fence, self.metrics, self.progress, self._traces
@@ -114,7 +116,12 @@ class LedgerDesk(Desk):
         self.progress.policy_id = str(PolicyId(state.step, fence))
         timer.doing, timer.spent = self.doing, self._spans.beside(reporter.spent)
         recorder, batches = self._recorder(), self._batches()
-        return FirstRank(self._feed, reporter, stopping, recorder=recorder, batches=batches, spans=self._spans)
+        turn = None
+        if settings.spec.shared_cards:
+            turn = TrainerTurn(self.telling, link.orders, self.waits, settings.spec.groups_patience_s)
+        return FirstRank(
+            self._feed, reporter, stopping, recorder=recorder, batches=batches, spans=self._spans, turn=turn
+        )
 
     def announce(self, reference: WeightsRef, final: bool) -> str:
         """Tell the controller about a version; answers the policy that is served then."""

@@ -19,6 +19,7 @@ from areal.values.policy import PolicyId
 
 from areal_trainer.actor import Actor, UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.cards import SharedCards
 from areal_trainer.checkpoint.saving import RunPosition, Saving
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.group import RankGroup, wait_together
@@ -85,9 +86,10 @@ class Rollout:
         timer: PhaseTimer,
         probe: CanaryProbe,
         waits: WaitRegistry,
+        cards: SharedCards | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`first` is a null object on other ranks than 0 (`first_only`)."""
+        """`first` is a null object on other ranks than 0 (`first_only`). `cards` are shared with the servers."""
         self._ranks = ranks
         self._fence = fence
         self._vocabulary = vocabulary
@@ -97,9 +99,11 @@ class Rollout:
         self._timer = timer
         self._probe = probe
         self._waits = waits
+        self._cards = cards
         self._now = now
         self._saving: Saving | None = None  # the newest checkpoint
         self.stopped = False  # asked to stop before the last step
+        self.resting = False  # the servers have the shared cards
 
     def prepare_batch(self) -> TrainBatch | None:
         """The next batch in order, as soon as it may be trained; None when the run is over or must stop."""
@@ -111,9 +115,27 @@ class Rollout:
             match message.header["kind"]:
                 case "batch":
                     return _batch(message)
+                case "sleep":
+                    self._rest()
+                case "wake":
+                    assert self._cards is not None
+                    with self._timer.phase("wait"):
+                        self._cards.enter()
+                    self.resting = False
+                    self._first.began()
                 case "end":
                     self.stopped = bool(message.header["stopped"])
                     return None
+
+    def _rest(self) -> None:
+        """Give shared cards to the servers, which find there what was published last; otherwise nothing happens."""
+        if self._cards is None or self.resting:
+            return
+        with self._timer.phase("wait"):
+            self._cards.leave()
+        self.resting = True
+        self.settle()
+        self._first.gave_back()
 
     def trained(self, batch: TrainBatch, advantages: Advantages, update: UpdateFigures) -> Due:
         """The batch is consumed: leaves evidence and metrics, moves on, and says what is due."""
@@ -163,7 +185,7 @@ class Rollout:
         """What a checkpoint holds may be freed, once it is on disk: seen to beside training."""
         self._first.commit_sealed()  # the one before: `Actor.save` has waited for it
         self._saving = saving
-        self._first.began(saving)
+        self._first.saving(saving)
 
     def saved(self) -> None:
         """Wait until the checkpoint under way is on disk, and what it holds is freed."""
@@ -175,6 +197,7 @@ class Rollout:
 
     def evaluate(self) -> None:
         """Wait until the controller's evaluation of the final version is done. Raises InfraError without progress."""
+        self._rest()
         with self._waits.waiting("evaluation", "the evaluation of the final version"):
             wait_together(self._ranks, self._first.evaluation())
 

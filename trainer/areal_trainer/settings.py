@@ -33,6 +33,7 @@ class TrainerPaths:
     hooks: Path | None
     checkpoints: Path
     fences: Path
+    cards: Path
     evidence: Path
     weights: Path
     metrics: Path
@@ -243,6 +244,7 @@ def _paths(resolved: ResolvedJob) -> TrainerPaths:
         hooks=resolved.hooks_path,
         checkpoints=layout.checkpoints,
         fences=layout.fences,
+        cards=layout.cards,
         evidence=layout.evidence,
         weights=layout.weights,
         metrics=layout.metrics,

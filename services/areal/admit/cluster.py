@@ -50,6 +50,12 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     name = job.metadata.name
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
+    if job.spec.shared_cards:
+        raise ClusterRefusal(
+            "SharedPlacement",
+            "spec.placement: shared needs trainer and servers in one pod, which a cluster doesn't give them yet",
+            fix="set placement: separate here, or use `areal run` on one machine with the GPUs",
+        )
     layout = RunLayout(Path(names.RUN_DIR))
     model = _model(job, layout)
     source = _recipe(job)

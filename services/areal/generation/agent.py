@@ -16,12 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.errors import DataError
+from areal.cards import CardLock, CardSide, ServerPhase
+from areal.errors import DataError, InfraError
 from areal.generation import engine_command
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
-from areal.generation.engine_client import Adapters, EngineClient
+from areal.generation.engine_client import (
+    KV_CACHE,
+    WEIGHTS,
+    Adapters,
+    EngineClient,
+    EngineMemory,
+    EngineRefusal,
+)
 from areal.generation.engine_command import AdapterRoom
 from areal.generation.engine_process import EngineProcess, OwedToken
 from areal.generation.group import GroupMember, Seat
@@ -34,6 +42,7 @@ from areal.net.kept_stream import KeptStream
 from areal.net.listening import join
 from areal.net.operations import beat, wait_to_wire
 from areal.net.server import GrpcServer
+from areal.net.status import phase_to_wire
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
@@ -52,6 +61,9 @@ log = logging.getLogger(__name__)
 
 START_VERSION = "start"  # the start model's weight version: of no policy, so nothing is sampled from it
 DRAIN_S = 3.0
+SLEEP_S = 20.0  # from an order to sleep until the engine's memory is free
+CARDS_S = 120.0  # from the end of the trainer's turn until it has let go of the cards
+CARDS_LOOK_S = 0.05
 IDLE_LOOK_S = 5.0  # the swapper looks again by itself, whatever it was or wasn't told
 
 
@@ -75,6 +87,7 @@ class AgentSettings:
     port: int = 0
     host: str = "127.0.0.1"  # to listen on
     advertise: str = "127.0.0.1"  # under which workers reach it
+    cards: Path | None = None  # where the lock of cards lies that the trainer has, too
     weight_group: str | None = None  # the trainer's address, which may send versions by a process group
     journal: Path | None = None  # where to journal what is sampled; None: nowhere
     journal_bytes: int = 1 << 30  # at most, of all its processes together
@@ -86,7 +99,8 @@ class GenerationAgent:
 
     def __init__(self, settings: AgentSettings, progress: ProgressCounter | None = None) -> None:
         self.settings = settings
-        self.core = AgentCore()
+        self._cards = None if settings.cards is None else CardLock(settings.cards, CardSide.SERVING)
+        self.core = AgentCore(shared=self._cards is not None)
         self.waits = WaitRegistry(settings.server_id)
         self.progress = progress or ProgressCounter()
         self.metrics = RoleMetrics("generation", settings.job)
@@ -117,6 +131,7 @@ class GenerationAgent:
             adapters=beside,
         )
         self._stage = StagingArea(own_directory(settings.run, settings.server_id))
+        self._memory = EngineMemory(self.engine, [KV_CACHE] if beside else [KV_CACHE, WEIGHTS])
         self._group = None if settings.weight_group is None else self._member(settings.weight_group)
         self._swapper = Swapper(
             self.core,
@@ -128,6 +143,7 @@ class GenerationAgent:
             self._stage,
             self._adapters,
             self._group,
+            memory=self._memory,
             traces=settings.traces,
         )
         self._look = asyncio.Event()
@@ -141,6 +157,7 @@ class GenerationAgent:
             on_down=self._engine_down,
             stalled_s=self._stalled_s,
             waits=self.waits,
+            cards=self._cards,
         )
         self._server = GrpcServer("generation", settings.token, waits=self.waits, progress=self.progress)
         self.address = ""
@@ -167,6 +184,8 @@ class GenerationAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop`. Raises InfraError when the engine can't be kept alive."""
+        if self._cards is not None:
+            await self._changed()
         tasks = [
             self._task(self.process.run()),
             self._task(self._take_weights()),
@@ -194,6 +213,8 @@ class GenerationAgent:
             await self.dispatcher.close()
             await self._aborts.close()
             await self.engine.close()
+            if self._cards is not None:
+                self._cards.close()
             if self._journal is not None:
                 await asyncio.to_thread(self._journal.close)
             await asyncio.to_thread(self._stage.close)
@@ -221,6 +242,7 @@ class GenerationAgent:
             tokens_total=requests.tokens_total,
             engine=self.settings.engine.type,
             interruptions_total=requests.interruptions_total,
+            phase=phase_to_wire(core.phase),
         )
         if core.refused is not None:
             state.refused.CopyFrom(
@@ -243,6 +265,8 @@ class GenerationAgent:
             if wanted != self.core.wanted:
                 self.core.want(wanted)
                 self._look.set()
+        if self._cards is not None and self.core.order(orders.turn, sleep=orders.sleep):
+            self._look.set()
         if orders.drain and not self.core.draining:
             self._task(self.drain(DRAIN_S))
 
@@ -250,6 +274,10 @@ class GenerationAgent:
         """Hold what is wanted: now, and again when a refused version's time has come."""
         while True:
             self._look.clear()
+            if (phase := self.core.switch()) is not None:
+                await (self._sleep() if phase is ServerPhase.ASLEEP else self._wake())
+                await self._changed()
+                continue
             wanted = self.core.due(time.monotonic())
             if wanted is not None:
                 await self._swapper.take(wanted)
@@ -260,15 +288,69 @@ class GenerationAgent:
                 async with asyncio.timeout(IDLE_LOOK_S if not delay else min(delay, IDLE_LOOK_S)):
                     await self._look.wait()
 
+    async def _sleep(self) -> None:
+        """Give the cards to the trainer. An engine that can't give its memory back is ended: that does it, too."""
+        began = time.monotonic()
+        end = not self.core.engine_up  # it is starting, or gone
+        if not end:
+            try:
+                async with asyncio.timeout(SLEEP_S):
+                    await self._swapper.sleep()
+            except (EngineRefusal, InfraError, TimeoutError) as error:
+                log.warning("the engine is ended, it does not give its memory back: %s", error)
+                end = True
+        await self.process.forbid(end=end)
+        self.core.phase = ServerPhase.ASLEEP
+        self._release_cards()
+        self._switched(ServerPhase.ASLEEP, began)
+
+    def _switched(self, phase: ServerPhase, began: float) -> None:
+        took = time.monotonic() - began
+        self.metrics.histogram("areal_generation_switch_seconds", to=phase.value).observe(took)
+        log.info("%s after %.3f s", phase.value, took)
+
+    async def _wake(self) -> None:
+        """Take the cards, as soon as the trainer has let go of them."""
+        self.core.phase = ServerPhase.WAKING
+        await self._changed()
+        if not await self._take_cards():
+            self.core.phase = ServerPhase.ASLEEP
+            return
+        began = time.monotonic()
+        if self.core.engine_up:
+            try:
+                await self._swapper.wake()
+            except (EngineRefusal, InfraError) as error:
+                log.warning("the engine is started anew, it does not wake: %s", error.message)
+                await self.process.forbid(end=True)
+        self.core.phase = ServerPhase.AWAKE
+        self.process.allow()
+        self._switched(ServerPhase.AWAKE, began)
+
+    async def _take_cards(self) -> bool:
+        """Whether the cards were taken before the turn was over again."""
+        assert self._cards is not None
+        with self.waits.waiting("cards", "the trainer to let go of the cards", deadline_s=CARDS_S):
+            while not self._cards.try_take():
+                await asyncio.sleep(CARDS_LOOK_S)
+                if self.core.sleeps:
+                    return False
+        return True
+
+    def _release_cards(self) -> None:
+        if self._cards is not None:
+            self._cards.release()
+
     async def _changed(self) -> None:
         """Tells everybody: what this server holds, or whether it is ready, may have changed."""
         core = self.core
         self.progress.policy_id = str(core.held) if core.ready else ""
-        self.progress.doing = f"serving {core.held}" if core.ready else "not ready"
+        idle = "not ready" if core.phase is ServerPhase.AWAKE else core.phase.value
+        self.progress.doing = f"serving {core.held}" if core.ready else idle
         self.metrics.gauge("areal_generation_policy_version").set(core.version)
         self.dispatcher.wake()
         self._link.wake()
-        await self._server.set_ready(core.ready)
+        await self._server.set_ready(core.ready or core.phase is not ServerPhase.AWAKE)
 
     def _member(self, trainer: str) -> GroupMember:
         settings, engine = self.settings, self.settings.engine
@@ -302,6 +384,7 @@ class GenerationAgent:
                 stream_interval=settings.stream_interval,
                 fp32_head=settings.fp32_head,
                 api_key=self._api_key,
+                shared=self._cards is not None,
                 adapters=settings.adapters,
             ),
         )
@@ -323,6 +406,7 @@ class GenerationAgent:
         if self._group is not None:
             self._group.engine_changed()
         self._aborts.forget()
+        self._memory.forget()
         if self._adapters is not None:
             self._adapters.forget()
         self.requests.lose_all()

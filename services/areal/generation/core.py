@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from areal.cards import ServerPhase
 from areal.values.policy import NOTHING, PolicyId
 
 FIRST_RETRY_S = 0.5  # a torn read on a network volume heals within this
@@ -61,7 +62,8 @@ def retry_delay_s(tries: int) -> float:
 class AgentCore:
     """The state of one server. Times are a monotonic clock's, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        """`shared`: its cards are the trainer's too, by turns. It begins asleep, until it is told."""
         self.engine_up = False
         self.draining = False
         self.held = NOTHING  # what the engine's weights are
@@ -69,8 +71,20 @@ class AgentCore:
         self.accepted: WantedVersion | None = None  # the last version whose canary passed
         self.wanted: WantedVersion | None = None
         self.refused: VersionRefusal | None = None
+        self.phase = ServerPhase.ASLEEP if shared else ServerPhase.AWAKE
+        self._turn = 0  # of the newest order
+        self._sleeps = shared
 
     # ---- what happened
+
+    def order(self, turn: int, *, sleep: bool) -> bool:
+        """Whose turn on shared cards it is: the controller says so again and again. Whether there is something to do.
+
+        An order of an older turn is late, and ignored.
+        """
+        if turn and turn >= self._turn:
+            self._turn, self._sleeps = turn, sleep
+        return self.switch() is not None
 
     def want(self, wanted: WantedVersion) -> None:
         """The controller said what to hold; it says so again and again."""
@@ -117,12 +131,30 @@ class AgentCore:
     @property
     def ready(self) -> bool:
         """Whether the canary passed for the version that a living engine holds."""
-        return self.engine_up and self.proven and self.version >= 0
+        return self.engine_up and self.proven and self.version >= 0 and self.phase is ServerPhase.AWAKE
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the newest order is to sleep."""
+        return self._sleeps
+
+    def switch(self) -> ServerPhase | None:
+        """The phase to go to now, if it is another one."""
+        wanted = ServerPhase.ASLEEP if self._sleeps else ServerPhase.AWAKE
+        return None if wanted is self.phase else wanted
+
+    @property
+    def newest(self) -> WantedVersion | None:
+        """What to wake with: the version that is wanted, unless it was refused, or the last one that was good."""
+        wanted, accepted = self.wanted, self.accepted
+        if wanted is None or (self.refused is not None and self.refused.policy == wanted.policy):
+            return accepted
+        return wanted if accepted is None or takes(accepted.policy, wanted.policy) else accepted
 
     def due(self, now: float) -> WantedVersion | None:
         """The version to take now, if any."""
         wanted = self.wanted
-        if wanted is None or not self.engine_up or self.draining:
+        if wanted is None or not self.engine_up or self.draining or self.phase is not ServerPhase.AWAKE:
             return None
         if not takes(self.held if self.proven else NOTHING, wanted.policy):
             return None

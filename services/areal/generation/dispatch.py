@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from areal.cards import ServerPhase
 from areal.errors import InfraError
 from areal.generation.core import AgentCore, RequestEntry
 from areal.generation.engine_client import EngineClient, EngineRefusal
@@ -97,6 +98,8 @@ class Dispatcher:
         """Under the swap lock nothing changes between the check of a floor and the start."""
         async with self._lock:
             self._flushing = False
+            if self._core.phase is not ServerPhase.AWAKE:
+                return  # who waits here goes on waiting: it is woken when the server is
             fresh, self._fresh = self._fresh, []
             for live in fresh:
                 self._admits(live)

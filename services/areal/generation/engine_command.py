@@ -37,6 +37,7 @@ class EngineStart:
     stream_interval: int
     api_key: str
     fp32_head: bool = False  # logits aren't rounded to the precision of the weights
+    shared: bool = False  # it gives its memory back while the trainer has the cards
     adapters: AdapterRoom | None = None  # of the versions to come; the embedded engine needs no room for them
 
 
@@ -76,6 +77,8 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
     if (room := start.adapters) is not None:
         stock += ["--enable-lora", "--max-lora-rank", str(room.rank), "--lora-target-modules", *room.targets]
         stock += ["--max-loras-per-batch", str(room.slots), "--max-loaded-loras", str(room.slots)]
+    if start.shared and engine.gpus:  # on CPUs its preload can't be loaded, and nothing is freed
+        stock += ["--enable-memory-saver"]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
     if engine.gpus:
         python = engine.python or os.environ.get(SGLANG_PYTHON) or sys.executable

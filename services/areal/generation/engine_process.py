@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from areal.cards import CardLock
 from areal.errors import ArealError, InfraError, Kind
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
@@ -50,8 +51,11 @@ class EngineProcess:
         stalled_s: Callable[[], float],
         waits: WaitRegistry,
         budget: BudgetPolicy = RESTARTS,
+        cards: CardLock | None = None,
     ) -> None:
-        """`stalled_s` answers for how long the engine has owed a token."""
+        """`stalled_s` answers for how long the engine has owed a token. With `cards`, which it has by turns, an engine
+        is started after `allow` only, and holds them as long as it lives.
+        """
         self._client = client
         self._command = command
         self._on_up = on_up
@@ -60,6 +64,11 @@ class EngineProcess:
         self._waits = waits
         self._budget = Budget(budget)
         self._family: Family | None = None
+        self._cards = cards
+        self._allowed = asyncio.Event()
+        if cards is None:
+            self._allowed.set()
+        self._ended_by_us = False
         self._stopping = False
         self._answered = False
         self._last_words: ArealError | None = None  # the error that the engine ended with
@@ -71,14 +80,29 @@ class EngineProcess:
         """Of the living engine."""
         return self._family.pid if self._family is not None else None
 
+    def allow(self) -> None:
+        """The cards are the engine's: one that isn't there is started."""
+        self._allowed.set()
+
+    async def forbid(self, *, end: bool) -> None:
+        """The cards are others': one that ends isn't started again, and a living one is ended where asked."""
+        self._allowed.clear()
+        if end and self._family is not None:
+            self._ended_by_us = True
+            await self._end()
+
     async def run(self) -> None:
         """Start the engine, again and again. Raises InfraError when the budget is spent, and the engine's own error
         when it ended with one before it ever answered: starting it again would not help.
         """
         while not self._stopping:
+            await self._allowed.wait()
             self.last_reason = await self._once()
             if self._stopping:
                 return
+            if self._ended_by_us:
+                self._ended_by_us = False
+                continue
             if not self._answered and self._last_words is not None and self._last_words.kind is not Kind.INFRA:
                 raise self._last_words
             granted = self._budget.ask(time.monotonic(), self.last_reason)
@@ -105,7 +129,8 @@ class EngineProcess:
         memory = os.memfd_create("engine-error")  # a file in memory: a killed agent leaves none behind
         words = Path(f"/proc/self/fd/{memory}")
         env = {**os.environ, **launch.env, ERROR_FILE: str(words)}
-        family = self._family = Family.start(Command("engine", launch.argv, env, descriptors=(memory,)), output=2)
+        passed = (memory,) if self._cards is None else (memory, self._cards.descriptor)
+        family = self._family = Family.start(Command("engine", launch.argv, env, descriptors=passed), output=2)
         self.starts += 1
         exited = asyncio.ensure_future(family.wait())
         watching = asyncio.ensure_future(self._watch(launch.start_s))

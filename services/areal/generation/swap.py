@@ -19,9 +19,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from areal.cards import ServerPhase
 from areal.errors import ArealError, DataError, InfraError
 from areal.generation.core import FIRST_RETRY_S, AgentCore, WantedVersion
-from areal.generation.engine_client import Adapters, EngineClient, EngineRefusal
+from areal.generation.engine_client import KV_CACHE, WEIGHTS, Adapters, EngineClient, EngineMemory, EngineRefusal
 from areal.generation.group import GroupLoadFault, GroupMember
 from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Traces
@@ -71,6 +72,7 @@ class Swapper:
         stage: StagingArea,
         adapters: Adapters | None = None,
         group: GroupMember | None = None,
+        memory: EngineMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
         traces: Traces = NO_TRACES,
     ) -> None:
@@ -86,6 +88,7 @@ class Swapper:
         self._stage_room = stage
         self._adapters = adapters
         self._group = group
+        self._memory = memory or EngineMemory(engine)
         self._clock = clock
         self._traces = traces
 
@@ -207,11 +210,55 @@ class Swapper:
         self._taken(wanted, staged.manifest, began, VOLUME)
         return True
 
+    async def sleep(self) -> None:
+        """Interrupt what runs and give the engine's memory back; requests stay with it. Raises what went wrong."""
+        async with self._lock:
+            self._requests.interrupted()
+            await self._memory.release()
+
+    async def wake(self) -> None:
+        """Take memory again, with the newest version. Raises what went wrong: the engine then is to be started anew.
+
+        Weights come before the cache: with both the old ones would have to fit, too.
+        """
+        core, memory = self._core, self._memory
+        async with self._lock:
+            loaded = await self._reload() if WEIGHTS in memory.released else None
+            await memory.resume(KV_CACHE)
+            await self._engine.resume()
+            core.phase = ServerPhase.AWAKE
+            if loaded is None:
+                await self._requests.settle()
+                return
+            try:
+                await self._proven(*loaded)
+            except Refusal as refusal:
+                self._refuse(loaded[0], refusal)
+
+    async def _reload(self) -> tuple[WantedVersion, Manifest]:
+        """Load the newest version that can be loaded into memory that was taken again."""
+        core = self._core
+        while (wanted := core.newest) is not None:
+            try:
+                staged = await self._stage(wanted)
+                await self._memory.resume(WEIGHTS)
+                await self._engine.update_from_disk(str(staged.path), str(wanted.policy))
+            except (Refusal, EngineRefusal) as error:
+                self._refuse(wanted, error if isinstance(error, Refusal) else Refusal("load", error.message))
+                if wanted == core.accepted:
+                    break
+                continue
+            core.loaded(wanted.policy)
+            return wanted, staged.manifest
+        raise InfraError("no version is left that the engine could wake with")
+
     async def prove(self, held: WantedVersion) -> bool:
         """After an engine started from `held`: score its canary."""
         try:
             staged = await self._stage(held)
             async with self._lock:
+                if self._core.phase is not ServerPhase.AWAKE:
+                    return False  # it is proven when it wakes
                 await self._judge(held, staged.manifest)
                 await self._requests.settle()
         except Refusal as refusal:

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 import grpc
 
+from areal.cards import ServerPhase
 from areal.errors import ArealError, BugError, FencedError, InfraError, Kind, by_kind
 from areal.observe.live import Idle, IdleCause
 from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 
 FAULT_KEY = "areal-fault-bin"  # trailing metadata; `-bin` lets it hold bytes
@@ -56,6 +58,16 @@ def kind_to_wire(kind: Kind) -> common.FaultKind.ValueType:
 def kind_from_wire(kind: common.FaultKind.ValueType) -> Kind:
     """Whose fault something is. Unknown kinds are bugs: unknown is loud."""
     return _FROM_WIRE.get(kind, Kind.BUG)
+
+
+def phase_to_wire(phase: ServerPhase) -> generation.ServerPhase.ValueType:
+    """A server's phase on shared cards, for a message."""
+    return generation.ServerPhase.Value(f"SERVER_PHASE_{phase.name}")
+
+
+def phase_from_wire(phase: generation.ServerPhase.ValueType) -> ServerPhase:
+    """And back."""
+    return ServerPhase[generation.ServerPhase.Name(phase).removeprefix("SERVER_PHASE_")]
 
 
 def idle_to_wire(cause: IdleCause) -> rollout.IdleCause.ValueType:

@@ -39,6 +39,7 @@ class IdleCause(StrEnum):
     ONE_VERSION = "one-version"  # an evaluation keeps the servers at its version
     GATE_CLOSED = "gate-closed"  # generation is as far ahead of training as it may be
     NO_PLACE = "no-place"  # groups wait for a place at a worker
+    TRAINING_TURN = "training-turn"  # the trainer has the cards that it shares with the servers
 
 
 @dataclass(frozen=True)

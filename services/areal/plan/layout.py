@@ -67,6 +67,11 @@ class RunLayout:
         return self.root / "checkpoints"
 
     @property
+    def cards(self) -> Path:
+        """Locks of devices that trainer and servers share: who has them now."""
+        return self.root / "cards"
+
+    @property
     def fences(self) -> Path:
         """One file a fence, made by exclusive create."""
         return self.root / "fences"

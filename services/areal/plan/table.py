@@ -158,6 +158,8 @@ def _start_s(resolved: ResolvedJob, role: Role) -> float:
     engine = resolved.spec.generation.engine
     if role is Role.GENERATION and isinstance(engine, SglangEngine):
         return engine.start_s + 60.0
+    if role is Role.TRAINER and resolved.spec.shared_cards:  # a restarted one waits until the servers' turn is over
+        return spec_of(role).start_s + resolved.spec.groups_patience_s
     return spec_of(role).start_s
 
 
@@ -238,7 +240,8 @@ def caches(scratch: Path) -> dict[str, str]:
 
 
 def deal(spec: JobSpec, instances: Sequence[RoleInstance], devices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The devices of each row that may use any, servers first; rows on CPUs have none.
+    """The devices of each row that may use any, servers first or, where they share them, the same ones as the trainer;
+    rows on CPUs have none.
 
     Raises ConfigError when the machine has fewer than the job asks for.
     """
@@ -247,16 +250,26 @@ def deal(spec: JobSpec, instances: Sequence[RoleInstance], devices: Sequence[str
         Role.GENERATION: engine.gpus if isinstance(engine, SglangEngine) else 0,
         Role.TRAINER: spec.trainer.gpus * spec.trainer.replicas,  # all ranks are one row here
     }
-    rows = [(row.name, by_role[row.role]) for role in by_role for row in instances if row.role is role]
-    wanted = sum(count for _, count in rows)
+    rows = {role: [(row.name, count) for row in instances if row.role is role] for role, count in by_role.items()}
+    totals = [sum(count for _, count in of_role) for of_role in rows.values()]
+    shared = spec.shared_cards
+    wanted = max(totals) if shared else sum(totals)
     if wanted > len(devices):
-        parts = " + ".join(f"{name} {count}" for name, count in rows if count)
+        alike = not shared and min(totals) > 0 and max(totals) <= len(devices)
+        parts = (" or " if shared else " + ").join(
+            f"{name} {count}" for of_role in rows.values() for name, count in of_role if count
+        )
         raise ConfigError(
             f"the job asks for {wanted} GPUs on this machine ({parts}), and it shows {len(devices)}",
-            fix="Lower trainer.gpus, generation.replicas or generation.engine.tensorParallel; 0 GPUs run on CPUs.",
+            fix=(
+                "Set placement: shared, so that servers and trainer have them by turns; or lower" if alike else "Lower"
+            )
+            + " trainer.gpus, generation.replicas or generation.engine.tensorParallel; 0 GPUs run on CPUs.",
         )
     dealt, first = {}, 0
-    for name, count in rows:
-        dealt[name] = tuple(devices[first : first + count])
-        first += count
+    for of_role in rows.values():
+        first = 0 if shared else first
+        for name, count in of_role:
+            dealt[name] = tuple(devices[first : first + count])
+            first += count
     return dealt

@@ -131,6 +131,7 @@ def settings_of(scenario: Scenario) -> ControllerSettings:
         evaluation_interval=scenario.evaluation_interval,
         evaluation_rows=2 if scenario.evaluation_interval else 0,
         evaluation_concurrent=2,
+        shared_cards=scenario.shared,
     )
 
 
@@ -189,7 +190,7 @@ class ControllerProcess:
         world.used_ledger("controller", self.fence)
         self._run_id = world.store.run_id
         settings, rebuilt = rebuild(
-            settings_of(world.scenario), self._found, self._kept, ledger.scan(), world.evaluated
+            settings_of(world.scenario), self._found, self._kept, ledger.scan(), world.evaluated, self.fence
         )
         check_rebuilt(world, settings)
         core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
@@ -312,6 +313,9 @@ class ControllerProcess:
         assert self.carrier is not None
         if (served := self.carrier.core.fleet.served) is not None:
             self._served = self.world.obeyed("the published weights", served.fence, self._served)
+
+    def tell_trainers(self) -> None:
+        """They read whose turn it is as often as they look."""
 
     def record(self, evaluation: RecordEvaluation) -> None:
         self.world.evaluated.append(evaluation.name)

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from areal.rollout.controller.settings import MOST_SHARED_STALENESS
+
 
 class FaultKind(StrEnum):
     """What happens to the world."""
@@ -93,6 +95,7 @@ class Scenario:
     load_s: float
     journal_s: float  # longest time of an fsync
     faults: tuple[Fault, ...]
+    shared: bool = False  # servers and trainer have the same cards, by turns
 
     @property
     def step_s(self) -> float:
@@ -102,7 +105,8 @@ class Scenario:
         again_s = 2.0 if self.infra_share else 0.0
         endless_s = 1.2 * self.deadline_s if self.endless_share else 0.0
         generated_s = 2.5 * self.sample_s + 4 * self.journal_s + 0.5 + again_s + endless_s
-        return rounds * tries * generated_s + 1.5 * self.train_s + 1.5 * self.load_s + self.journal_s + 0.5
+        switch_s = 2.0 + 1.5 * self.load_s if self.shared else 0.0
+        return rounds * tries * generated_s + 1.5 * self.train_s + 1.5 * self.load_s + self.journal_s + 0.5 + switch_s
 
     @property
     def patience_s(self) -> float:
@@ -203,6 +207,10 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         scenario = replace(
             scenario, group_size=3, endless_share=0.15, deadline_s=8.0, reject_share=0.0, infra_share=0.0, sample_s=0.2
         )
+    if aim in _BY_TURNS and random.Random(f"{seed} shared").random() < _SHARED_SHARE:
+        staleness = min(scenario.max_staleness, MOST_SHARED_STALENESS)
+        interval = min(scenario.publish_interval, staleness + 1)
+        scenario = replace(scenario, shared=True, max_staleness=staleness, publish_interval=interval)
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -229,6 +237,19 @@ class Aim(StrEnum):
     LATE_VIEW = "servers go back to an older version, and workers don't hear of it"
     LENGTH = "the run is shortened while groups beyond its end are made"
     EDGE = "one role dies at one moment, with or without the ledger's tail"
+
+
+_SHARED_SHARE = 0.4  # of the schedules that may be
+_BY_TURNS = (
+    None,
+    Aim.BATCH_IN_HAND,
+    Aim.CURSOR,
+    Aim.EDGE,
+    Aim.LENGTH,
+    Aim.OLD_CONTROLLER,
+    Aim.OLD_TRAINER,
+    Aim.ROLL_BACK,
+)  # the others depend on a lead, or on servers that lag
 
 
 def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:

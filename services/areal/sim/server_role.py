@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from areal.cards import CardSide, ServerPhase
 from areal.clients.generation.routing import RoutedServer
 from areal.generation.core import AgentCore, RequestEntry, WantedVersion
 from areal.rollout.controller.inputs import ServerBeat
@@ -29,8 +30,9 @@ class ServerProcess:
         self.lag_s = 0.0
         self.refusing = 0  # tries that fail from now on
         self.up = Pipe(world.scheduler)
-        self.core = AgentCore()
-        self.core.engine_started(None)
+        self.core = AgentCore(shared=world.scenario.shared)
+        if not world.scenario.shared:
+            self.core.engine_started(None)
         self._incarnation = incarnation
         self._connection = Connection(world, controller)
         self._tokens = 0
@@ -53,6 +55,8 @@ class ServerProcess:
         process = self._connection.process()
         if process is None or process.life.paused_at is not None or process.core is None:
             return
+        if (turns := process.core.turns) is not None:
+            self.core.order(turns.number, sleep=turns.training)
         served = process.core.fleet.served
         if served is not None and served is not self._heard:
             self._heard = served
@@ -63,6 +67,10 @@ class ServerProcess:
         scheduler, core = self.world.scheduler, self.core
         while True:
             self._hear()
+            if (phase := core.switch()) is not None:
+                yield from self._switch(phase)
+                self._beat()
+                continue
             wanted = core.due(scheduler.now)
             if wanted is None:
                 yield scheduler.between(0.02, 0.1)
@@ -73,6 +81,28 @@ class ServerProcess:
                 self.world.broken()
             yield from self._swap(wanted)
             self._beat()
+
+    def _switch(self, phase: ServerPhase) -> Process:
+        """Give the cards to the trainer, or have them again, with the newest version that isn't refused."""
+        core, world = self.core, self.world
+        if phase is ServerPhase.ASLEEP:
+            yield world.scheduler.between(0.01, 0.1)
+            world.cards[CardSide.SERVING].discard(self.life)
+        else:
+            core.phase = ServerPhase.WAKING
+            while not world.take_cards(CardSide.SERVING, self.life):
+                yield 0.05
+                self._hear()
+                if core.sleeps:
+                    core.phase = ServerPhase.ASLEEP
+                    return
+            if not core.engine_up:
+                core.engine_started(None)
+            elif (wanted := core.newest) is not None:
+                yield world.scheduler.between(0.5, 1.5) * world.scenario.load_s
+                yield from self._swap(wanted)
+        core.phase = phase
+        world.log(lambda: f"server-{self.index} is {phase}")
 
     def _swap(self, wanted: WantedVersion) -> Process:
         """Half of the refusals are found before the swap, half by the canary, which puts the last good version back."""
@@ -113,6 +143,8 @@ class ServerProcess:
             version=core.version,
             ready=core.ready,
             progress=self._tokens,
+            live=core.engine_up,
+            phase=core.phase,
             refused=RefusalReport(str(refused.policy), refused.tries, refused.reason) if refused else None,
         )
         process = self._connection.process()

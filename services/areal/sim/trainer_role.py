@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from areal.cards import CardSide
 from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, Call, PublishWeights, TrainerBeat
 from areal.rollout.controller.reports import PublishedWeights, TrainerReport
+from areal.rollout.controller.turns import CardTurns
 from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scenario import Point
 from areal.sim.scheduler import Incarnation, Process
@@ -26,6 +28,8 @@ class TrainerProcess:
         self.finished = False
         self.fence = world.fence("trainer")
         self._connection = Connection(world, controller)
+        self._turn = 0  # of shared cards: the newest after which it gave them back
+        self._wants = False
         self.life.start(self._whole_life(rollback))
 
     def _whole_life(self, rollback: bool) -> Process:
@@ -40,6 +44,7 @@ class TrainerProcess:
 
     def _run(self, rollback: bool) -> Process:
         world, scenario, fence = self.world, self.world.scenario, self.fence
+        yield from self._take_cards()
         start = world.newest_checkpoint()
         while not world.store.up:
             yield _POLL_S
@@ -86,7 +91,7 @@ class TrainerProcess:
             if world.store.up:
                 world.used_ledger("trainer", self.fence)
             if not taken:
-                yield _POLL_S
+                yield from self._rest(consumer) if world.scenario.shared else (_POLL_S,)
                 continue
             yield 0.005  # payloads are read after their markers: whatever dies now was taken
             if consumer.want() != want:
@@ -98,6 +103,27 @@ class TrainerProcess:
                 self._trained(batch)
                 yield 0.01
                 consumer.trained(batch)
+
+    def _take_cards(self) -> Process:
+        while self.world.scenario.shared and not self.world.take_cards(CardSide.TRAINING, self.life):
+            yield _POLL_S
+
+    def _rest(self, consumer: Consumer) -> Process:
+        """Give shared cards back, until the next turn or until the run is over."""
+        yield _POLL_S
+        if (turns := self._turns()) is None:
+            return
+        self.world.cards[CardSide.TRAINING].discard(self.life)
+        self._turn = turns.number
+        while (turns := self._turns()) is None or not turns.training or turns.number <= self._turn:
+            self._wants = consumer.finished
+            yield _POLL_S
+        self._wants = False
+        yield from self._take_cards()
+
+    def _turns(self) -> CardTurns | None:
+        process = self._connection.process()
+        return process.core.turns if process is not None and process.core is not None else None
 
     def _trained(self, batch: Batch) -> None:
         world = self.world
@@ -192,8 +218,12 @@ class TrainerProcess:
                     consumer.set_max_steps(process.core.max_steps)
                 state = consumer.state
                 report = TrainerReport(
-                    consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, self.finished
-                )
+                    consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, self.finished,
+                    turn=self._turn, wants_cards=self._wants,
+                )  # fmt: skip
+                if self.finished and process.core.turns is not None:
+                    self.world.cards[CardSide.TRAINING].discard(self.life)
+                    self._turn = process.core.turns.number
                 process.post(TrainerBeat(report))
             yield _BEAT_S
 

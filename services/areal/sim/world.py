@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from areal.cards import CardSide
 from areal.errors import InfraError
 from areal.ledger.consumer import TrainerState
 from areal.ledger.journal import JournalState, apply
@@ -16,7 +17,7 @@ from areal.ledger.lines import Record, RecordLine
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller.kept import RestoredState
 from areal.sim.scenario import Point, Scenario
-from areal.sim.scheduler import VirtualScheduler
+from areal.sim.scheduler import Incarnation, VirtualScheduler
 
 _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
 
@@ -153,6 +154,7 @@ class SimWorld:
         self.trace: list[str] | None = [] if trace else None
         self.on_point: Callable[[Point], None] = lambda point: None  # a moment that faults can be aimed at
         self.fences = {"trainer": 0, "controller": 0}  # newest
+        self.cards: dict[CardSide, set[Incarnation]] = {side: set() for side in CardSide}
 
     def fence(self, role: str) -> int:
         """The next fence of a role."""
@@ -163,6 +165,14 @@ class SimWorld:
         """A line of the event trace; `words` is only asked when somebody reads it."""
         if self.trace is not None:
             self.trace.append(f"{self.scheduler.now:8.3f} s  {words()}")
+
+    def take_cards(self, side: CardSide, process: Incarnation) -> bool:
+        """As `CardLock.try_take`: whoever is dead has let go, whoever hangs has not."""
+        other = CardSide.SERVING if side is CardSide.TRAINING else CardSide.TRAINING
+        if any(holder.alive for holder in self.cards[other]):
+            return False
+        self.cards[side].add(process)
+        return True
 
     def obeyed(self, what: str, fence: int, newest: int) -> int:
         """Something did as this fence said: a problem when it knew a newer one. Returns the newest."""

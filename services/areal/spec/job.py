@@ -57,6 +57,12 @@ class JobSpec(SpecBlock):
     reward: Reward = knob(Reward, what="Who scores.")
     generation: GenerationBlock = knob(GenerationBlock, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
+    placement: Literal["separate", "shared"] = knob(
+        "separate",
+        what="Whether servers and trainer have devices of their own, or the same ones by turns (shared): servers give "
+        "their memory back while the trainer works, and it does while they do.",
+        change=Mutability.RESUME,
+    )
     evaluation: EvaluationBlock = knob(EvaluationBlock, what="Measuring on held-out rows.", server_default=False)
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
@@ -177,9 +183,19 @@ class JobSpec(SpecBlock):
     @property
     def weights_by_group(self) -> bool:
         """Whether the trainer may send versions to servers by a process group."""
-        if not self.is_rl or self.trainer.lora is not None:
+        if not self.is_rl or self.trainer.lora is not None or self.shared_cards:
             return False
         return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
+
+    @property
+    def groups_patience_s(self) -> float:
+        """Seconds that a trainer waits for the next groups, at most: no group takes twice its deadline."""
+        return 2 * self.rollout.group_deadline_seconds + 600.0
+
+    @property
+    def shared_cards(self) -> bool:
+        """Whether servers and trainer have the same devices, by turns."""
+        return self.is_rl and self.placement == "shared"
 
     def publishes_deltas(self, *, in_pods: bool) -> bool:
         """Whether a version may be published as changes from the one before.

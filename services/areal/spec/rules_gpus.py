@@ -199,6 +199,57 @@ def embedded_too_large(job: RLJob, facts: Facts) -> str | None:
     return f"{count / 1e9:.1f} billion parameters on CPUs: each token takes {2 * count / 1e9:.0f} GFLOP"
 
 
+_SEPARATE = "self.spec.placement != 'shared'"
+
+
+@rule(
+    "shared-staleness",
+    "spec.algorithm.maxStaleness",
+    "On shared devices generation is one version ahead at most: maxStaleness ≤ 1.",
+    fix="Lower algorithm.maxStaleness to 1 or 0, or set placement: separate.",
+    cel=f"{_SEPARATE} || self.spec.algorithm.maxStaleness <= 1",
+)
+def shared_staleness(job: RLJob, facts: Facts) -> str | None:
+    staleness = job.spec.algorithm.max_staleness
+    if not job.spec.shared_cards or staleness <= 1:
+        return None
+    return f"maxStaleness {staleness}: on shared devices nothing is generated while the trainer works"
+
+
+@rule(
+    "shared-weights",
+    "spec.weightSync.mode",
+    "On shared devices weights come by the volume: a process group needs trainer and servers at once.",
+    fix="Set weightSync.mode: SharedVolume or leave it out, or set placement: separate.",
+    cel=f"{_SEPARATE} || self.spec.weightSync.mode != 'Group'",
+)
+def shared_weights(job: RLJob, facts: Facts) -> str | None:
+    if not job.spec.shared_cards or job.spec.weight_sync.mode != "Group":
+        return None
+    return "weightSync.mode Group with placement shared: trainer and servers are never there at once"
+
+
+@rule(
+    "shared-devices",
+    "spec.placement",
+    "Trainer and servers that share devices are on the same kind, of one machine.",
+    fix="Give both GPUs or neither, with trainer.replicas 1; or set placement: separate.",
+    cel=(
+        f"{_SEPARATE} || (self.spec.trainer.replicas == 1 && (self.spec.trainer.gpus > 0) == "
+        f"({_SGLANG} && {ENGINE_GPUS_CEL} > 0))"
+    ),
+)
+def shared_devices(job: RLJob, facts: Facts) -> str | None:
+    trainer, engine = job.spec.trainer, job.spec.generation.engine
+    serving = engine.gpus if isinstance(engine, SglangEngine) else 0
+    if not job.spec.shared_cards or (trainer.replicas == 1 and bool(trainer.gpus) == bool(serving)):
+        return None
+    return (
+        f"placement shared with {trainer.replicas} trainer nodes of {trainer.gpus} GPUs and servers of {serving}: "
+        "there is nothing that both could have by turns"
+    )
+
+
 def _pod_gpus(id: str, role: str, owner: str) -> Rule:
     """That a role's podTemplate asks for no other number of GPUs than the field that owns it."""
 
@@ -239,6 +290,9 @@ RULES = (
     tensor_divides_heads,
     engine_context,
     embedded_too_large,
+    shared_staleness,
+    shared_weights,
+    shared_devices,
     trainer_pod_gpus,
     generation_pod_gpus,
 )

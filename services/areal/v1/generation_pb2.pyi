@@ -61,6 +61,28 @@ END_REASON_ENGINE_LOST: EndReason.ValueType  # 8
 """the engine died: resubmit elsewhere"""
 Global___EndReason: _TypeAlias = EndReason  # noqa: Y015
 
+class _ServerPhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ServerPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServerPhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SERVER_PHASE_AWAKE: _ServerPhase.ValueType  # 0
+    SERVER_PHASE_ASLEEP: _ServerPhase.ValueType  # 1
+    """its memory is given back, its requests are kept: neither dead nor routable"""
+    SERVER_PHASE_WAKING: _ServerPhase.ValueType  # 2
+    """it takes its memory again"""
+
+class ServerPhase(_ServerPhase, metaclass=_ServerPhaseEnumTypeWrapper):
+    """Whose turn it is on cards that servers and trainer share; a server with cards of its own is always awake."""
+
+SERVER_PHASE_AWAKE: ServerPhase.ValueType  # 0
+SERVER_PHASE_ASLEEP: ServerPhase.ValueType  # 1
+"""its memory is given back, its requests are kept: neither dead nor routable"""
+SERVER_PHASE_WAKING: ServerPhase.ValueType  # 2
+"""it takes its memory again"""
+Global___ServerPhase: _TypeAlias = ServerPhase  # noqa: Y015
+
 @_typing.final
 class GenerateCall(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -374,6 +396,7 @@ class ServerState(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     INTERRUPTIONS_TOTAL_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     address: _builtins.str
     """of the agent's gRPC"""
@@ -391,6 +414,7 @@ class ServerState(_message.Message):
     engine: _builtins.str
     """embedded | sglang"""
     interruptions_total: _builtins.int
+    phase: Global___ServerPhase.ValueType
     @_builtins.property
     def refused(self) -> Global___Refusal:
         """the newest version it would not take"""
@@ -411,10 +435,11 @@ class ServerState(_message.Message):
         refused: Global___Refusal | None = ...,
         engine: _builtins.str = ...,
         interruptions_total: _builtins.int = ...,
+        phase: Global___ServerPhase.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "engine", b"engine", "interruptions_total", b"interruptions_total", "live", b"live", "policy_id", b"policy_id", "ready", b"ready", "refused", b"refused", "running", b"running", "server_id", b"server_id", "tokens_total", b"tokens_total", "version", b"version", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "engine", b"engine", "interruptions_total", b"interruptions_total", "live", b"live", "phase", b"phase", "policy_id", b"policy_id", "ready", b"ready", "refused", b"refused", "running", b"running", "server_id", b"server_id", "tokens_total", b"tokens_total", "version", b"version", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,6 +84,8 @@ class _IdleCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IdleCause.V
     """generation is as far ahead of training as it may be"""
     IDLE_CAUSE_NO_PLACE: _IdleCause.ValueType  # 13
     """groups wait for a place at a worker"""
+    IDLE_CAUSE_TRAINING_TURN: _IdleCause.ValueType  # 14
+    """servers and trainer share their cards, and the trainer has them"""
 
 class IdleCause(_IdleCause, metaclass=_IdleCauseEnumTypeWrapper):
     """Why nothing is admitted."""
@@ -116,6 +118,8 @@ IDLE_CAUSE_GATE_CLOSED: IdleCause.ValueType  # 12
 """generation is as far ahead of training as it may be"""
 IDLE_CAUSE_NO_PLACE: IdleCause.ValueType  # 13
 """groups wait for a place at a worker"""
+IDLE_CAUSE_TRAINING_TURN: IdleCause.ValueType  # 14
+"""servers and trainer share their cards, and the trainer has them"""
 Global___IdleCause: _TypeAlias = IdleCause  # noqa: Y015
 
 @_typing.final
@@ -526,7 +530,13 @@ class ServerOrders(_message.Message):
 
     WANTED_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    SLEEP_FIELD_NUMBER: _builtins.int
     drain: _builtins.bool
+    turn: _builtins.int
+    """Of shared cards, level-triggered: an order of an older turn than the newest is ignored. 0: cards of its own."""
+    sleep: _builtins.bool
+    """the turn is the trainer's"""
     @_builtins.property
     def wanted(self) -> _common_pb2.WeightsRef:
         """level-triggered: the served version"""
@@ -536,10 +546,12 @@ class ServerOrders(_message.Message):
         *,
         wanted: _common_pb2.WeightsRef | None = ...,
         drain: _builtins.bool = ...,
+        turn: _builtins.int = ...,
+        sleep: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wanted", b"wanted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "sleep", b"sleep", "turn", b"turn", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -557,6 +569,8 @@ class TrainerMessage(_message.Message):
     COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    WANTS_CARDS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """batches trained: the version it holds"""
     next_group: _builtins.int
@@ -564,6 +578,10 @@ class TrainerMessage(_message.Message):
     """a checkpoint holds every group below"""
     finished: _builtins.bool
     """final version published, final checkpoint committed"""
+    turn: _builtins.int
+    """of shared cards: the newest turn after which it gave them back"""
+    wants_cards: _builtins.bool
+    """it has something to do beside the next batch: it is asked to stop, or the run was shortened"""
     @_builtins.property
     def beat(self) -> _common_pb2.Beat: ...
     @_builtins.property
@@ -577,10 +595,12 @@ class TrainerMessage(_message.Message):
         committed_group: _builtins.int = ...,
         finished: _builtins.bool = ...,
         waiting: _abc.Iterable[Global___Wait] | None = ...,
+        turn: _builtins.int = ...,
+        wants_cards: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "committed_group", b"committed_group", "finished", b"finished", "next_group", b"next_group", "step", b"step", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "committed_group", b"committed_group", "finished", b"finished", "next_group", b"next_group", "step", b"step", "turn", b"turn", "waiting", b"waiting", "wants_cards", b"wants_cards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,6 +616,8 @@ class TrainerOrders(_message.Message):
     SERVED_POLICY_ID_FIELD_NUMBER: _builtins.int
     EVALUATION_DONE_FIELD_NUMBER: _builtins.int
     EVALUATED_ROWS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    TRAIN_FIELD_NUMBER: _builtins.int
     checkpoint_now: _builtins.bool
     """the byte budget is 80 % full"""
     max_steps: _builtins.int
@@ -605,6 +627,10 @@ class TrainerOrders(_message.Message):
     """of the final version"""
     evaluated_rows: _builtins.int
     """rows that ended since the controller started; each change is progress"""
+    turn: _builtins.int
+    """of shared cards; 0: cards of its own"""
+    train: _builtins.bool
+    """the turn is the trainer's"""
     def __init__(
         self,
         *,
@@ -614,10 +640,12 @@ class TrainerOrders(_message.Message):
         served_policy_id: _builtins.str = ...,
         evaluation_done: _builtins.bool = ...,
         evaluated_rows: _builtins.int = ...,
+        turn: _builtins.int = ...,
+        train: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "evaluated_rows", b"evaluated_rows", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "evaluated_rows", b"evaluated_rows", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id", "train", b"train", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

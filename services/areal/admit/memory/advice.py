@@ -19,12 +19,13 @@ from areal.admit.memory.rank import (
     plan_start,
     plan_trainer,
 )
-from areal.admit.memory.shape import ModelShape
-from areal.admit.memory.volume import OptimizerState
+from areal.admit.memory.shape import ModelShape, adapter_of
+from areal.admit.memory.volume import OptimizerState, asleep_bytes
 from areal.dataflow.builtin import needs_of
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import has_critic, has_reference
+from areal.spec.training import Lora
 
 Said = tuple[list[Finding], list[tuple[str, str]]]
 """What doesn't fit, and lines for people: a subject and a sentence each."""
@@ -73,7 +74,11 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
     copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
     copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
     sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
-    lines = [("a trainer's GPU", sentence)]
+    lines = [("a shared GPU while the trainer works" if job.spec.shared_cards else "a trainer's GPU", sentence)]
+    asleep = asleep_bytes(job, shape)
+    if asleep:
+        kept = ", the adapter's base among them" if job.spec.trainer.lora is not None else ""
+        lines.append(("its server asleep", f"{show_bytes(asleep)} stay there{kept} (estimate)"))
     if beside["canary"]:
         start = plan_start(shape, trainer.shards, tokens, trainer.precision, beside)
         words = "with the start model once more in float32, for the canary; it is gone before the first step"
@@ -83,10 +88,11 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
         lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
     if job.spec.dpo is not None:
         lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
-    memory = trainer.gpu_memory
-    if memory is None or plan.total <= memory:
+    if trainer.gpu_memory is None or plan.total + asleep <= trainer.gpu_memory:
         return [], lines
-    message = f"{sentence}, and a GPU has {show_bytes(memory)}"
+    memory = trainer.gpu_memory - asleep
+    left = f", of which a sleeping server keeps {show_bytes(asleep)}" if asleep else ""
+    message = f"{sentence}, and a GPU has {show_bytes(trainer.gpu_memory)}{left}"
     field = "spec.trainer.microBatchTokens"
     fix = _knobs(job, shape, plan, memory, beside)
     return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
@@ -107,6 +113,7 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
     knobs = _states(sized, (trainer.recompute, *modes), memory, beside)
     knobs += [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
     knobs += _offloads(job, sized, memory, beside)
+    knobs += _adapter(job, shape, sized, trainer.gpu_memory or memory, beside)
     alone: Beside = {**beside, "reference": False}
     if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
         knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
@@ -118,6 +125,21 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
         knobs.append(f"train {smaller}, or on GPUs with more memory")
     advice = ", or ".join(knobs)
     return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _adapter(
+    job: RLJob, shape: ModelShape, sized: Callable[..., TrainerPlan], memory: int, beside: Beside
+) -> list[str]:
+    """An adapter instead of all weights, where cards are shared: few hold a whole optimizer, most one of an adapter."""
+    if not job.spec.shared_cards or beside["trained"] is not None or beside["critic"]:
+        return []
+    spec = job.spec.model_copy(update={"trainer": job.spec.trainer.model_copy(update={"lora": Lora()})})
+    adapted = job.model_copy(update={"spec": spec})
+    changed: Beside = {**beside, "trained": adapter_of(adapted, shape), "reference": False}
+    total = sized(recompute=job.spec.trainer.recompute, **changed).total
+    if total + asleep_bytes(adapted, shape) > memory:
+        return []
+    return [f"train an adapter, trainer.lora: {{}} ({show_bytes(total)})"]
 
 
 def _states(sized: Callable[..., TrainerPlan], modes: Sequence[Recompute], memory: int, beside: Beside) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from areal.admit.memory.advice import beside_of
-from areal.admit.memory.rank import Beside, BudgetLine, host_bytes, host_state_bytes
+from areal.admit.memory.rank import Beside, BudgetLine, host_bytes, host_state_bytes, idle_lines
 from areal.admit.memory.shape import ModelShape
 from areal.admit.memory.volume import ELEMENT, checkpoint_bytes
 from areal.plan.cluster_names import Role
@@ -89,10 +89,19 @@ def _trainer(job: RLJob, shape: ModelShape, beside: Beside) -> PodPlan:
         ("copies of published weights, pinned", _published(job, shape, trained) if job.spec.is_rl else 0),
         ("frozen models between uses, pinned", local * host_bytes(shape, shards, beside)),
         ("optimizer's states", local * host_state_bytes(shape, shards, beside)),
+        ("what the trainer holds, while servers have the cards, pinned", local * _away(job, shape, beside)),
         ("inputs of layers, pinned", local * _inputs(job, shape) if trainer.recompute == "offload" else 0),
         (f"{local} processes (estimate)", local * _RANK_BYTES),
     )
     return PodPlan(tuple(BudgetLine(what, size) for what, size in rows if size), local * _NCCL_SHARED, 0)
+
+
+def _away(job: RLJob, shape: ModelShape, beside: Beside) -> int:
+    """What a rank moves off a shared GPU: weights, moments, and the frozen models that are there."""
+    if not job.spec.shared_cards:
+        return 0
+    lines = idle_lines(shape, job.spec.trainer.shards, job.spec.trainer.precision, beside)
+    return sum(line.size for line in lines)
 
 
 def _published(job: RLJob, shape: ModelShape, trained: int | None) -> int:

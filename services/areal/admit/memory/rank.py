@@ -290,6 +290,12 @@ def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]
     return found + ([("teacher", teacher)] if teacher is not None and "teacher" in away else [])
 
 
+def idle_lines(shape: ModelShape, ranks: int, precision: str, beside: Beside) -> list[BudgetLine]:
+    """What a rank's device holds between two steps."""
+    lines = _idle(shape, None, ranks, precision, beside)
+    return [*lines, BudgetLine("the frozen models' shares", _frozen_parameters(shape, beside) * _FROZEN_BYTES // ranks)]
+
+
 def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: str, beside: Beside) -> list[BudgetLine]:
     """What a rank holds between two updates: states without gradients, and the frozen model that stays."""
     trained = beside.get("trained")

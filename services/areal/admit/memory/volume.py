@@ -14,6 +14,8 @@ from areal.spec.resolved_algorithm import has_critic
 from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngineBlock, SglangEngine
 
 _SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job names no share
+TRAINER_ASLEEP = 3 << 29  # estimate: the CUDA contexts of a trainer that gave its memory back
+_SERVER_ASLEEP = 5 << 29  # estimate: the contexts and graphs of a server that did
 _CHECKPOINT_BYTES = {"float32": 12, "bfloat16": 8, "cpu": 12}  # a parameter: float32 weights, two moments
 VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
 ELEMENT = {"float32": 4, "bfloat16": 2}
@@ -85,13 +87,17 @@ def server_memory(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tu
         return [], [("a server's cache", f"{held}, {tokens // sample:,} samples of {sample:,}")]
     if not isinstance(engine, SglangEngine) or not engine.gpus or memory is None:
         return [], []
+    shared = job.spec.shared_cards
+    memory -= TRAINER_ASLEEP if shared else 0
     plan = plan_server(shape, memory, parts=engine.tensor_parallel, dtype=engine.dtype, share=engine.mem_fraction)
     sample = job.spec.rollout.max_sample_tokens
     sentence = (
         f"{show_bytes(plan.weights)} of weights in {show_bytes(plan.room)} for weights and cache; a server's cache "
         f"holds {plan.cache_tokens:,} tokens, {plan.cache_tokens // sample:,} samples of {sample:,}"
     )
-    lines = [("a server's GPU", sentence)]
+    if shared:
+        sentence += f"; {show_bytes(TRAINER_ASLEEP)} are the sleeping trainer's (estimate)"
+    lines = [("a shared GPU while servers generate" if shared else "a server's GPU", sentence)]
     if plan.cache_tokens >= sample:
         return [], lines
     field = "spec.generation.engine.tensorParallel"
@@ -120,6 +126,15 @@ def disk_memory(job: RLJob, shape: ModelShape, trained: int | None) -> tuple[lis
     or_exports = " or export.keep" if exports else ""
     fix = f"Raise storage.size to {-(-needed // (1 << 30))}Gi, or lower checkpoint.keep{or_exports}."
     return [Finding("disk-too-small", Severity.ERROR, field, message, fix, job.where(field))], []
+
+
+def asleep_bytes(job: RLJob, shape: ModelShape) -> int:
+    """Bytes of a GPU that a sleeping server keeps: an adapter's base stays there, with the contexts and graphs."""
+    engine = job.spec.generation.engine
+    if not job.spec.shared_cards or not isinstance(engine, SglangEngine) or not engine.gpus:
+        return 0
+    base = shape.parameters * ELEMENT[engine.dtype] // engine.tensor_parallel
+    return _SERVER_ASLEEP + (base if job.spec.trainer.lora is not None else 0)
 
 
 @dataclass(frozen=True)

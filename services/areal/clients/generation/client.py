@@ -374,6 +374,8 @@ class GenerationClient:
         self._sweeper = None
         now = time.monotonic()
         for link in list(self._links.values()):
+            if self._fleet.asleep(link.server_id):
+                link.last_event = now
             limit = STALL_S if link.server_id in self._fleet else ABSENT_STALL_S
             if link.running and now - link.last_event > limit:
                 link.abandon(f"no event for {limit} s with {link.running} requests")

@@ -39,6 +39,11 @@ class Fleet:
         """The controller's last report."""
         return list(self._states.values())
 
+    def asleep(self, server_id: str) -> bool:
+        """Whether a server sends nothing because its cards are the trainer's now: what it has goes on later."""
+        state = self._states.get(server_id)
+        return state is not None and state.phase != wire.SERVER_PHASE_AWAKE
+
     def update(self, states: Iterable[wire.ServerState], own: Mapping[str, int]) -> None:
         """A new report; `own` is how many requests of this client each server holds now."""
         fresh = {state.server_id: state for state in states}

@@ -119,7 +119,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     evaluations = EvaluationsFile(parts.paths.evaluations)
     view = await _claim(parts, fence)
     evaluated = [result.get("name", result["policy_id"]) for result in evaluations.results]
-    settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated)
+    settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated, fence)
     for name in ("max_steps", "max_staleness", "max_concurrent"):
         holds, said = asdict(settings)[name], asdict(parts.settings)[name]
         if holds != said:

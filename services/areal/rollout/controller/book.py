@@ -112,6 +112,20 @@ class Book:
         """Complete groups that the trainer did not take yet."""
         return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is GroupPhase.CLOSED)
 
+    def batch_whole(self) -> bool:
+        """Whether the trainer can take its next batch: no group before its end is open or on its way to the ledger."""
+        index, complete = self.cursor, 0
+        while complete < self.settings.batch_groups:
+            group = self.groups.get(index)
+            if group is None and index not in self.ranks:
+                return False
+            if group is not None:
+                if group.phase is not GroupPhase.CLOSED:
+                    return False
+                complete += 1
+            index += 1
+        return True
+
     def live(self) -> list[PromptGroup]:
         """Open groups at or above the cursor, lowest first."""
         cursor, groups = self.cursor, self.groups

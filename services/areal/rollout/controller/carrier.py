@@ -38,6 +38,7 @@ from areal.rollout.controller.decisions import (
     Revoke,
     ScanLedger,
     StopWorkers,
+    TurnChanged,
     WantWeights,
 )
 from areal.rollout.controller.inputs import (
@@ -59,6 +60,7 @@ Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
 LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
 WorkOrder: TypeAlias = GrantLease | Revoke | FloorChanged | LeaseEvaluation
 
+TURNS = 1 << 20  # of one controller, at most: its successor's have higher numbers
 _CLOSES_AT_ONCE = 64  # more would only queue inside the ledger's client
 
 
@@ -93,7 +95,10 @@ class CarrierPorts(Protocol):
         """Tell every worker the whole fleet."""
 
     def tell_servers(self) -> None:
-        """Tell every generation server the served weights."""
+        """Tell every generation server the served weights and the turn."""
+
+    def tell_trainers(self) -> None:
+        """Tell the trainer the turn."""
 
     def record(self, evaluation: RecordEvaluation) -> None:
         """Write an evaluation's result down."""
@@ -221,6 +226,9 @@ class Carrier:
                     ports.reply(decision)
                 case WantWeights():
                     ports.tell_servers()
+                case TurnChanged():
+                    ports.tell_servers()
+                    ports.tell_trainers()
                 case FleetChanged():
                     ports.tell_fleet()
                 case Resend():
@@ -259,6 +267,7 @@ def rebuild(
     kept: RestoredState,
     view: LedgerSnapshot,
     evaluated: Iterable[str],
+    fence: int = 0,
 ) -> tuple[ControllerSettings, Rebuilt]:
     """Start state of a controller: its settings with hot fields as they were last set, and what it finds."""
     settings = replace(
@@ -281,5 +290,6 @@ def rebuild(
         pooled=max((change.committed for change in journal.pools if isinstance(change, PoolChange)), default=0),
         pools_from=max((change.from_group for change in journal.pools if isinstance(change, PoolChange)), default=0),
         restarted=journal.starts > 1,
+        first_turn=fence * TURNS + 1,
     )
     return settings, rebuilt

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from areal.errors import ConfigError, Kind
 from areal.ledger.values import TombstoneReason
+from areal.net.heartbeat import Health
 from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
@@ -25,6 +26,7 @@ from areal.rollout.controller.decisions import (
     Resend,
     Revoke,
     StopWorkers,
+    TurnChanged,
     WantWeights,
 )
 from areal.rollout.controller.evaluation import Evaluations
@@ -52,12 +54,14 @@ from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
 from areal.rollout.controller.reports import LedgerView, PublishedWeights
 from areal.rollout.controller.settings import (
     MOST_CONCURRENT,
+    MOST_SHARED_STALENESS,
     MOST_STALENESS,
     MOST_STEPS,
     ControllerSettings,
     TrainCursor,
 )
 from areal.rollout.controller.trainer_desk import TrainerDesk
+from areal.rollout.controller.turns import CardDemand, CardTurns
 
 _SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position
 ADMITTED_A_PASS = 256  # bounds how long one pass takes; the next one is a tenth of a second away
@@ -77,6 +81,7 @@ class Rebuilt:
     evaluated: Iterable[str] = ()
     pooled: int = 0  # rows are judged by what groups below measured
     pools_from: int = 0  # which counts from this group on
+    first_turn: int = 1  # of shared cards: above every turn of an earlier controller
     restarted: bool = False  # an earlier controller may have admitted groups that nothing here shows
 
 
@@ -98,6 +103,7 @@ class Controller:
         self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
         self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
         self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
+        self.turns = CardTurns(rebuilt.first_turn, now) if settings.shared_cards else None
         self.last_round = AdmissionRound(0, 0, 0, 0)
         self.done = False
         self._now = now
@@ -260,6 +266,11 @@ class Controller:
                 "a batch would wait for a version that only it can make",
                 fix=f"set maxStaleness to {new.publish_interval - 1} or more",
             )
+        if new.shared_cards and new.max_staleness > MOST_SHARED_STALENESS:
+            return ConfigError(
+                f"maxStaleness {new.max_staleness} on shared cards: nothing is generated while the trainer has them",
+                fix=f"set maxStaleness to {MOST_SHARED_STALENESS} or less",
+            )
         if self.desk.finished:
             return ConfigError("the run is over: its trainer has finished", fix="start a new run from its last model")
         for name, value, least, most in (
@@ -339,6 +350,7 @@ class Controller:
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
         self._finish()
         self.evaluations.catch_up(self.fleet.served)
+        self._turn()
         if self.settings.evaluation_pins and (wanted := self.wanted) is not None and wanted != self._wanted:
             self._wanted = wanted
             self._out.append(WantWeights(wanted))
@@ -371,6 +383,22 @@ class Controller:
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True
             self._out.append(StopWorkers())
+
+    def _turn(self) -> None:
+        """Shared cards go to the other side when their turn is over."""
+        if self.turns is None:
+            return
+        desk, book = self.desk, self.book
+        lost = desk.health(self._attention) in (None, Health.DEAD)
+        demand = CardDemand(
+            given_back=desk.given_back,
+            wanted=desk.wants_cards,
+            batch=self._position.step < self.max_steps and book.batch_whole(),
+            evaluating=bool(self.evaluations.runs),
+            idle=lost and not book.open and not self.last_round.room,
+        )
+        if self.turns.judge(demand, self._attention):
+            self._out.append(TurnChanged())
 
 
 def _changed(settings: ControllerSettings, call: SetHotFields) -> ControllerSettings:

@@ -161,6 +161,11 @@ class WantWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnChanged:
+    """The cards are for the other side: every generation server and the trainer are told."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetChanged:
     """Tell every worker the whole fleet."""
 
@@ -215,6 +220,7 @@ Decision: TypeAlias = (
     | CallAnswer
     | Resend
     | WantWeights
+    | TurnChanged
     | FleetChanged
     | LeaseEvaluation
     | RecordEvaluation

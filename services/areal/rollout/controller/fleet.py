@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from areal.cards import ServerPhase
 from areal.net.heartbeat import Detector, Health
 from areal.rollout.controller.reports import PublishedWeights, ServerReport
 
@@ -46,12 +47,14 @@ class ServerEntry:
             return "gone"
         if self.report.draining:
             return "draining"
+        if self.report.phase is not ServerPhase.AWAKE:
+            return self.report.phase.value
         return "ready" if self.routable else "not ready"
 
     @property
-    def shown(self) -> tuple[bool, bool, int, str]:
+    def shown(self) -> tuple[bool, bool, int, str, ServerPhase]:
         """State of the fleet that workers must know at once when it changes."""
-        return (self.live, self.routable, self.report.version, self.report.address)
+        return (self.live, self.routable, self.report.version, self.report.address, self.report.phase)
 
 
 class ServerFleet:

@@ -20,6 +20,9 @@ def idle_of(core: Controller) -> Idle | None:
         return Idle(IdleCause.LAST_EVALUATION, "the trainer has finished; the last evaluation is running")
     if core.fleet.served is None:
         return Idle(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting for the trainer")
+    if core.turns is not None and core.turns.training:
+        text = f"the cards train: turn {core.turns.count}, {core.attention - core.turns.since:.0f} s"
+        return Idle(IdleCause.TRAINING_TURN, text)
     states = core.fleet.states()
     if not states["ready"]:
         known = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count) or "none has reported"

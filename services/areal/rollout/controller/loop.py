@@ -190,6 +190,9 @@ class CoreLoop:
     def tell_servers(self) -> None:
         self.streams.wake_servers()
 
+    def tell_trainers(self) -> None:
+        self.streams.wake_trainers()
+
     def record(self, evaluation: RecordEvaluation) -> None:
         rows, failed = evaluation.rows + evaluation.failed_rows, evaluation.failed_rows
         figures = "".join(f", {name} {value:.4f}" for name, value in evaluation.figures.items())

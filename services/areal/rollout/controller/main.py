@@ -44,6 +44,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         evaluation_pass_at=tuple(evaluation.passes),
         evaluation_sets=evaluation_sets,
         evaluation_pins=evaluation.one_version,
+        shared_cards=spec.shared_cards,
         pass_score=spec.dataset.pools.pass_score if spec.dataset.pools is not None else None,
     )
 

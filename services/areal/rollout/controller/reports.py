@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from areal.cards import ServerPhase
+
 
 class Figures(Protocol):
     """What is remembered of a stored sample; the ledger's `SampleMeta` is one."""
@@ -57,6 +59,7 @@ class ServerReport:
     refused: RefusalReport | None = None
     engine: str = ""
     interruptions_total: int = 0
+    phase: ServerPhase = ServerPhase.AWAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class TrainerReport:
     committed_group: int
     finished: bool = False
     progress: int = 0
+    turn: int = 0  # of shared cards: the newest after which it gave them back
+    wants_cards: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
         if (wanted := self._core.wanted) is not None:
             orders.wanted.CopyFrom(wire.weights_ref(wanted))
+        if (turns := self._core.turns) is not None:
+            orders.turn, orders.sleep = turns.number, turns.training
 
     async def Train(
         self, request_iterator: AsyncIterator[rollout.TrainerMessage], context: Context
@@ -165,6 +167,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
         orders.served_policy_id = core.fleet.served.policy_id if core.fleet.served else ""
         orders.evaluation_done = core.done
         orders.evaluated_rows = core.evaluations.ended_rows
+        if core.turns is not None:
+            orders.turn, orders.train = core.turns.number, core.turns.training
 
     # ---- calls
 

@@ -35,6 +35,7 @@ class ControllerSettings:
     evaluation_pass_at: tuple[int, ...] = ()
     evaluation_sets: tuple[str, ...] = ()  # the set of each row, when rows have one
     evaluation_pins: bool = False  # servers keep a version until its evaluation has ended
+    shared_cards: bool = False  # servers and trainer have the same cards, by turns
     pass_score: float | None = None  # the reward from which a sample passes; None where nobody counts
     infra_tries: int = 10  # failures of one group before it may be given up
     infra_patience_s: float = 120.0  # and only when they went on for this long: a restart of any role is far shorter
@@ -49,6 +50,7 @@ class ControllerSettings:
 
 MOST_STEPS = 10**9  # of the job file's fields, which a call must not go beyond
 MOST_STALENESS = 1000
+MOST_SHARED_STALENESS = 1  # generation and training never overlap on shared cards: more would only be older
 MOST_CONCURRENT = 1 << 20
 CHECKPOINT_SHARE = 0.8  # of the byte budget: enough left for the groups that a step in progress still admits
 RETRY_FIRST_S = 0.25  # an infrastructure fault is often over at once

@@ -56,6 +56,8 @@ class TrainerDesk:
         self._fleet = fleet
         self._emit = emit
         self.finished = False
+        self.given_back = 0  # of shared cards: the newest turn after which the trainer gave them back
+        self.wants_cards = False
         self.detector: Detector | None = None
         self._attaches: dict[int, _Attaching] = {}  # by ticket
         self._cursors: dict[int, AttachTrainer | AdvanceCursor] = {}  # being journalled, by ticket
@@ -83,7 +85,7 @@ class TrainerDesk:
             self._refuse(call.ticket, self._broken(call.next_group, call.step))
             return
         position.fence, position.cursor, position.step = call.fence, call.next_group, call.step
-        self.finished = False
+        self.finished, self.given_back, self.wants_cards = False, 0, False
         book.fell_back()
         self._attaches[call.ticket] = _Journalling()
         self._journal(call)
@@ -171,6 +173,7 @@ class TrainerDesk:
         if report.committed_group > self._book.committed:
             self._book.commit(report.committed_group)
         self.finished = report.finished
+        self.given_back, self.wants_cards = report.turn, report.wants_cards
 
     def health(self, now: float) -> Health | None:
         """Of the trainer's stream; None before the first beat."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from areal.net.status import phase_from_wire, phase_to_wire
 from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
@@ -31,6 +32,7 @@ def server_report(message: rollout.ServerMessage) -> ServerReport:
         refused=refused,
         engine=state.engine,
         interruptions_total=state.interruptions_total,
+        phase=phase_from_wire(state.phase),
     )
 
 
@@ -49,6 +51,7 @@ def server_state(report: ServerReport, *, live: bool, ready: bool) -> generation
         tokens_total=report.tokens_total,
         engine=report.engine,
         interruptions_total=report.interruptions_total,
+        phase=phase_to_wire(report.phase),
     )
     if report.refused is not None:
         refused = report.refused
@@ -67,6 +70,8 @@ def trainer_report(message: rollout.TrainerMessage) -> TrainerReport:
         committed_group=message.committed_group,
         finished=message.finished,
         progress=message.beat.progress,
+        turn=message.turn,
+        wants_cards=message.wants_cards,
     )
 
 
