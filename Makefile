@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 STEPS ?= 10000
+SECONDS ?= 1500
 export TOKENIZERS_PARALLELISM ?= false
 # Images of development environments set it; without bytecode every process compiles torch again, for three seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,7 +16,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +115,12 @@ docs: setup  ## Regenerate the generated pages and pictures of docs/, and the si
 bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
 	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway,boxes}.py; do $(PY) $$file || exit 1; done
+
+gpu-proof: runtime  ## What this machine's GPU proves, a line of JSON a claim, in SECONDS=1500; some of it: make gpu-proof CELLS=attention,speed
+	@PYTHONPATH=bench $(PY) -m gpu_proof --seconds $(SECONDS) $(if $(CELLS),--cells $(CELLS))
+
+gpu-proof-pack: runtime  ## Build dist/gpu-proof.tar.gz, which does the same on a machine without network that has torch
+	@PYTHONPATH=bench $(PY) -m gpu_proof.pack dist/gpu-proof.tar.gz
 
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine import attention
 from areal_trainer.engine.attention import layout_of
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.self_check import check_packing
@@ -121,3 +122,22 @@ def test_the_check_at_start_compares_segments_with_the_mask(model_path, ranks, p
     ids = np.random.default_rng(1).integers(0, 24, 96)
     check_packing(engine, ids, 0.002)
     assert len(engine.most_likely(ids[:8], 3)) == 3
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_torch_without_grouped_heads_is_given_a_key_for_each_query(monkeypatch, shares):
+    layout = layout_of(micro_batch(batch(2, 2, seed=1, shared=True), 64), torch.device("cpu"))
+    noise = torch.Generator().manual_seed(0)
+    tokens, keys = int(layout.query_starts[-1]), int(layout.key_starts[-1])
+    query, key, value = (torch.randn(*size, 8, generator=noise) for size in ((tokens, 4), (keys, 2), (keys, 2)))
+    expected = attention._one_by_one(query, key, value, layout, 0.5)
+
+    def on_a_card(query, key, value, starts, key_starts, longest, longest_key, *, scale, window_size, **more):
+        assert more == ({"enable_gqa": True} if shares else {})
+        assert key.shape[1] == value.shape[1] == (2 if shares else 4)
+        assert window_size == (-1, 0)
+        return attention._one_by_one(query, key, value, layout, scale)
+
+    monkeypatch.setattr(attention, "_SHARES_KEYS", shares)
+    monkeypatch.setattr(attention, "varlen_attn", on_a_card)
+    assert torch.equal(attention._on_cuda(query, key, value, layout, 0.5), expected)

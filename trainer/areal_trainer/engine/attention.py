@@ -12,6 +12,7 @@ CUDA PyTorch has no gradient of FlexAttention, and computes all scores.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -22,12 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.context import Context
 
 PACKED = "areal_packed"
+_SHARES_KEYS = "enable_gqa" in inspect.signature(varlen_attn).parameters  # torch 2.11 has no such argument
 
 
 def register() -> None:
@@ -98,8 +101,9 @@ def _attend(
 
 
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
+    more: dict[str, Any] = {"enable_gqa": True} if _SHARES_KEYS else {}
+    if not _SHARES_KEYS:
+        key, value = _copied(query, key, value)
     out = varlen_attn(
         query,
         key,
@@ -110,22 +114,25 @@ def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, s
         layout.longest_key,
         scale=scale,
         window_size=(-1, 0),  # causal; the default is not
-        enable_gqa=True,
+        **more,
     )
     assert isinstance(out, Tensor)  # two only where the log-sum-exp is asked for
     return out
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
+def _copied(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [tokens, heads, width] for each of the queries' heads."""
     group = query.shape[1] // key.shape[1]
+    return key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+
+
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
+    key, value = _copied(query, key, value)
     parts = []
     queries, keys = layout.query_starts.tolist(), layout.key_starts.tolist()
     for at in range(len(queries) - 1):
         q = query[queries[at] : queries[at + 1]].transpose(0, 1)[None]
-        k, v = (
-            whole[keys[at] : keys[at + 1]].repeat_interleave(group, dim=1).transpose(0, 1)[None]
-            for whole in (key, value)
-        )
+        k, v = (whole[keys[at] : keys[at + 1]].transpose(0, 1)[None] for whole in (key, value))
         more = k.shape[2] - q.shape[2]
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(more) if more else None
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
