@@ -89,7 +89,7 @@ class Run:
         """Wait for the end; what an audit of the ledger and the run's summary have to say."""
         code = self._ended()
         if code:
-            return [f"the run ended with {code}: {self.last_words()}"]
+            return [f"the run ended with {code}: {self.last_words()}; its trainer: {self._log_of_trainer()}"]
         summary = json.loads((self.directory / "summary.json").read_text())
         groups, found = summary["groups"], []
         if summary["steps"] != STEPS or groups["trained"] != STEPS * GROUPS:
@@ -108,6 +108,10 @@ class Run:
             self.process.terminate()
             self.process.wait(60)
             return -1
+
+    def _log_of_trainer(self) -> str:
+        logs = sorted((self.directory / "logs").glob("trainer*"))
+        return "".join(path.read_text(errors="replace")[-1000:] for path in logs)
 
     def last_words(self) -> str:
         return self._out.read_text(errors="replace").strip()[-500:]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,15 +21,9 @@ PYTHONS = ("3.11", "3.12")
 MOST = 64 << 20  # bytes of the archive
 SOURCES = ("bench/gpu_proof", "services", "trainer", "examples", "requirements", "docker/kernels", "docker/cuda_home",
            "docker/sglang_kernels", "pyproject.toml", "constraints.txt", "LICENSE")  # fmt: skip
-PACKAGES = (
-    "aiohttp", "cachetools", "fastapi", "grpcio", "grpcio-health-checking", "grpcio-reflection", "hiredis", "httptools",
-    "httpx", "jinja2", "llguidance", "orjson", "prometheus-client", "protobuf", "psutil", "pydantic", "pyyaml", "redis",
-    "rich", "safetensors", "tokenizers", "transformers", "typer", "uvicorn", "xxhash", "zstandard", "starlette",
-)  # fmt: skip
-"""What the trainer, the embedded engine and the roles of a run import; with torch comes numpy."""
-
+ROLES = ("engine", "trainer")  # extras of a run with the embedded engine
 LEFT_OUT = ("__pycache__", "tests", "_cffi.*")  # the last: zstandard has the same once more
-WITHOUT = ("torch", "numpy", "triton", "setuptools", "hf-xet")
+WITHOUT = ("torch", "numpy", "triton", "setuptools", "hf-xet", "pillow", "tensorboard-data-server")
 START = """#!/bin/sh
 # ./prove [--seconds 1500] [--out FILE] — tries every claim on this machine's GPU; PYTHON names the one that has torch
 here=$(cd "$(dirname "$0")" && pwd)
@@ -50,6 +45,13 @@ def sources(place: Path) -> None:
         shutil.copy2(ROOT / name, place / name)
 
 
+def wanted() -> list[str]:
+    """What this project says that these roles need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *(package for role in ROLES for package in extras[role])]
+
+
 def packages(site: Path, uv: str) -> None:
     """The packages of our pins for each Python, over each other in one folder."""
     with tempfile.TemporaryDirectory() as home:
@@ -60,7 +62,7 @@ def packages(site: Path, uv: str) -> None:
             subprocess.run(
                 [uv, "pip", "install", "-q", "--target", target, "--python-version", version, "--python-platform",
                  "x86_64-manylinux_2_34", "--only-binary", ":all:", "--overrides", absent,
-                 "-c", ROOT / "constraints.txt", *PACKAGES],
+                 "-c", ROOT / "constraints.txt", *wanted()],
                 check=True, cwd=ROOT,
             )  # fmt: skip
             shutil.copytree(target, site, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))

@@ -24,6 +24,8 @@ with pytest.MonkeyPatch.context() as patch:  # no longer: other modules there ha
     from gpu_proof.claims import CELLS, KINDS, Cell, Claim, chosen
 
 CARD = proof.Machine("NVIDIA H100 80GB HBM3", 1, 80 << 30, "580.65.06", "2.14.1")
+BESIDE_TORCH = ("torch", "torchgen", "functorch", "numpy", "numpy.libs", "nvidia", "sympy", "mpmath", "networkx",
+                "typing_extensions.py", "triton")  # fmt: skip
 BARE = proof.Machine(torch="2.14.1")
 FIRST = Claim("first", "the first is small", "m", at_most=1.0)
 SECOND = Claim("second", "the second is large", "m", at_least=5.0)
@@ -255,3 +257,35 @@ def test_no_stand_in_fails(tmp_path, torch):
     assert {row["claim"] for row in rows if row["stand_in"]} == {
         claim.name for cell in CELLS for claim in cell.claims if claim.stand_in
     }
+
+
+@pytest.mark.nightly
+@pytest.mark.component
+@pytest.mark.timeout(3600)
+def test_the_pack_runs_on_a_machine_that_has_torch_alone_and_no_network(tmp_path):
+    archive = tmp_path / "gpu-proof.tar.gz"
+    root = BENCH.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(BENCH))
+        subprocess.run([sys.executable, "-m", "gpu_proof.pack", archive], cwd=root, check=True)
+    assert archive.stat().st_size <= 64 << 20
+    subprocess.run(["tar", "xf", archive, "-C", tmp_path], check=True)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    packages = Path(torch_of(sys.executable)).parents[1]
+    for name in BESIDE_TORCH:
+        if (packages / name).exists():
+            (bare / name).symlink_to(packages / name)
+    alone = [] if os.geteuid() else ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+    asked = ["--stand-ins", "all", "--cells", "publish,loop", "--out", tmp_path / "lines.jsonl"]
+    kept = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*alone, tmp_path / "gpu-proof/prove", *asked], capture_output=True, text=True,
+        env={**kept, "PYTHON": sys._base_executable, "PYTHONPATH": str(bare)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def torch_of(python: str) -> str:
+    asked = "import importlib.util as u; print(u.find_spec('torch').origin)"
+    return subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
