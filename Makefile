@@ -116,8 +116,8 @@ bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a l
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
 	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway,boxes}.py; do $(PY) $$file || exit 1; done
 
-gpu-proof: runtime  ## What this machine's GPU proves, a line of JSON a claim, in SECONDS=1500; some of it: make gpu-proof CELLS=attention,speed
-	@PYTHONPATH=bench $(PY) -m gpu_proof --seconds $(SECONDS) $(if $(CELLS),--cells $(CELLS))
+gpu-proof: runtime  ## What this machine's GPU proves, a line of JSON a claim, in SECONDS=1500; some of it: make gpu-proof ONLY=attention,speed
+	@PYTHONPATH=bench $(PY) -m gpu_proof --seconds $(SECONDS) $(if $(ONLY),--cells $(ONLY))
 
 gpu-proof-pack: runtime  ## Build dist/gpu-proof.tar.gz, which does the same on a machine without network that has torch
 	@PYTHONPATH=bench $(PY) -m gpu_proof.pack dist/gpu-proof.tar.gz

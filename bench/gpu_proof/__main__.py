@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.stand_ins == "few":
         cells = [cell for cell in cells if cell.few]
     if given.list:
-        print("\n".join(f"{cell.name:<24}{one.name:<24}{one.says}" for cell in cells for one in cell.claims))
+        print("\n".join(f"{one.name:<24}{cell.name:<24}{one.says}" for cell in cells for one in cell.claims))
         return 0
     python = [sys.executable, "-m", "gpu_proof.cell"]
     deadline = time.monotonic() + given.seconds
