@@ -27,6 +27,12 @@ def visible(job: ResolvedJob, place: RoleHost) -> dict[str, str | None]:
     return {row.name: row.env.get("CUDA_VISIBLE_DEVICES") for row in rows if row.role in ("generation", "trainer")}
 
 
+def test_a_trainer_on_gpus_has_an_allocator_of_growing_segments_and_no_other_role_has(workspace):
+    for overrides, roles in (([], set()), (ON_GPUS, {"trainer"})):
+        rows = role_table(resolved(workspace, *overrides), PLACE)
+        assert {row.role for row in rows if "PYTORCH_ALLOC_CONF" in row.env} == roles
+
+
 def test_servers_come_first_then_ranks(workspace):
     job = resolved(workspace, *ON_GPUS)
     assert visible(job, PLACE) == {"generation-0": "0,1", "generation-1": "2,3", "trainer": "4,5,6,7"}

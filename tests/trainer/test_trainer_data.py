@@ -7,7 +7,7 @@ import pytest
 from areal.errors import DataError
 from areal_trainer.data.batch import columns
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.data.packing import balanced, mini_batches, pack, row_length
+from areal_trainer.data.packing import balanced, mini_batches, pack, row_length, trimmed
 from hypothesis import given
 from hypothesis import strategies as st
 from support.trainer_parts import VOCABULARY, batch, sample
@@ -152,3 +152,11 @@ def test_rows_are_never_shorter_than_the_longest_sequence():
     assert row_length(1000, 256) == 1000
     assert row_length(10, 256) == 256
     assert row_length(10, None) == 128
+
+
+@given(st.integers(0, 1 << 14), st.sampled_from([128, 4096, 1 << 14]))
+def test_a_row_alone_is_not_padded_to_its_budget(filled, length):
+    filled = min(filled, length)
+    made = trimmed(filled, length)
+    assert filled <= made <= length
+    assert made - max(filled, 1) < (256 if length >= 4096 else 8)

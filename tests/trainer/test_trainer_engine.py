@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from areal.admit.memory.rank import chunk_tokens as planned_chunk
 from areal.errors import DataError
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
-from areal_trainer.engine.logprob import chunked_logprobs
+from areal_trainer.engine.logprob import chunk_tokens, chunked_logprobs
 from areal_trainer.engine.model import empty_model
 from areal_trainer.engine.schedule import RateSchedule
 from hypothesis import given, settings
@@ -195,3 +197,26 @@ def test_gradients_of_several_micro_batches_do_not_change_when_each_is_told_that
     assert all(line["waiting"] == [True, False] for line in lines), (
         "held after a micro-batch: told that more follow, now"
     )
+
+
+@pytest.mark.parametrize("vocabulary", [1_000, 32_000, 152_064])
+@pytest.mark.parametrize("card", [24 << 30, 79 << 30])
+def test_the_output_layer_is_cut_on_a_gpu_as_the_plan_says(monkeypatch, vocabulary, card):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=card))
+    found = chunk_tokens(vocabulary, torch.device("cuda"))
+    assert found == planned_chunk(vocabulary, card) >= 1024
+    assert chunk_tokens(vocabulary, torch.device("cpu")) == planned_chunk(vocabulary, 0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_gpu_s_chunks_give_the_values_and_gradients_of_a_cpu_s(exact):
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(3000, 8), torch.randn(50, 8), torch.randint(50, (3000,))
+    found = []
+    for chunk in (220, 2048):
+        states, matrix = hidden.clone().requires_grad_(True), weight.clone().requires_grad_(True)
+        logprobs, entropy = chunked_logprobs(states, matrix, targets, 1.0, exact=exact, chunk=chunk)
+        (logprobs.sum() + entropy.sum()).backward()
+        found.append((logprobs, entropy, states.grad, matrix.grad))
+    for small, large in zip(*found, strict=True):
+        torch.testing.assert_close(small, large, rtol=1e-5, atol=1e-4)

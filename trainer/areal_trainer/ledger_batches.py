@@ -89,7 +89,7 @@ class LedgerBatches:
         try_hooks(user.compute_advantages, user.compute_loss, self._engine.vocabulary, facts)
         self._frozen = FrozenModels(settings, self._engine, ranks, self._waits, self._own)
         trainer = settings.spec.trainer
-        models = StageModels(self._engine, settings.paths.start_model, trainer.micro_batch_tokens, trainer.pack_length)
+        models = StageModels(self._engine, settings.paths.start_model, trainer.micro_batch_tokens, trainer.row_tokens)
         models.start(self._own)
         return {**beside, **models.parts}
 

@@ -23,7 +23,7 @@ from areal_trainer.algorithms.proximal import Proximal, log_linear
 from areal_trainer.algorithms.second_moment import second_moment_mask
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.data.micro_batches import MicroBatch, sent
 from areal_trainer.engine.engine import LossFunction
 from areal_trainer.figures import FigureMeans
 from areal_trainer.trained_tokens import TrainedTokensBuffer
@@ -124,7 +124,7 @@ class PolicyObjective:
         dropped = self._dropped(trained)
 
         def loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch) -> Tensor:
-            place = micro.token_index.to(logprobs.device)
+            place = sent(micro.token_index, logprobs.device)
             batch = self._batch(place, logprobs)
             terms = policy_loss(
                 logprobs,

@@ -202,6 +202,8 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost)
     }
     if spec_of(instance.role).gang and place.interface:
         environment["GLOO_SOCKET_IFNAME"] = place.interface
+    if spec_of(instance.role).gang and resolved.spec.trainer.gpus and not resolved.spec.shared_cards:
+        environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # rows of any length leave few holes
     if resolved.namespace is not None:
         environment["AREAL_NAMESPACE"] = resolved.namespace
     if place.scratch is None:

@@ -100,8 +100,9 @@ def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
     "mask or, on GPUs, by segments.",
     fix="Set trainer.compile: none, or leave the other field out.",
     cel=(
-        "self.spec.trainer.compile == 'none' || (!has(self.spec.trainer.lora) && self.spec.trainer.mesh.tensor == 1 && "
-        "self.spec.trainer.mesh.context == 1 && self.spec.trainer.recompute != 'offload' && "
+        "self.spec.trainer.compile != 'blocks' || "
+        "(!has(self.spec.trainer.lora) && self.spec.trainer.mesh.tensor == 1 && self.spec.trainer.mesh.context == 1 && "
+        "self.spec.trainer.recompute != 'offload' && "
         "(self.spec.trainer.attention in ['auto', 'dense'] || "
         "self.spec.trainer.gpus > 0 && self.spec.trainer.attention == 'varlen'))"
     ),
@@ -109,17 +110,7 @@ def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
 )
 def compiled_layers(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
-    if trainer.compile == "none":
-        return None
-    backend = trainer.attention_backend
-    breaks = {
-        "trainer.lora": trainer.lora is not None,
-        "trainer.mesh.tensor": trainer.mesh.tensor > 1,
-        "trainer.mesh.context": trainer.mesh.context > 1,
-        "trainer.recompute: offload": trainer.recompute == "offload",
-        f"attention {backend}": backend == "flex" or (backend == "varlen" and not trainer.gpus),
-    }
-    found = [name for name, there in breaks.items() if there]
+    found = trainer.uncompilable if trainer.compile == "blocks" else []
     return f"compile: blocks doesn't go with {', '.join(found)}" if found else None
 
 

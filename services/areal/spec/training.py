@@ -79,7 +79,8 @@ class Trainer(SpecBlock):
         change=Mutability.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     pack_length: int | None = knob(
-        None, what="Samples are packed into rows of at least this many tokens; chosen by lengths unless given.",
+        None, what="Samples are packed into rows of at least this many tokens; unless given microBatchTokens where "
+        "attention is by segments, else chosen by lengths.",
         unit="tokens", change=Mutability.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = knob(
@@ -96,10 +97,10 @@ class Trainer(SpecBlock):
         what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
         change=Mutability.RESUME,
     )
-    compile: Compile = knob(
-        "none",
+    compile: Literal["auto", "none", "blocks"] = knob(
+        "auto",
         what="Compile layers with torch.compile (blocks): their small operations become few kernels, after a minute's "
-        "work at the start.",
+        "work at the start; auto does on GPUs where it can.",
         change=Mutability.RESUME,
     )
     fp32_head: bool = knob(
@@ -149,6 +150,32 @@ class Trainer(SpecBlock):
     def shards(self) -> int:
         """Processes that one copy of the model is sharded over."""
         return max(1, self.world_size // self.mesh.replicate)
+
+    @property
+    def uncompilable(self) -> list[str]:
+        """Fields that don't go with compiled layers."""
+        backend = self.attention_backend
+        breaks = {
+            "trainer.lora": self.lora is not None,
+            "trainer.mesh.tensor": self.mesh.tensor > 1,
+            "trainer.mesh.context": self.mesh.context > 1,
+            "trainer.recompute: offload": self.recompute == "offload",
+            f"attention {backend}": backend == "flex" or (backend == "varlen" and not self.gpus),
+        }
+        return [name for name, there in breaks.items() if there]
+
+    @property
+    def compiled(self) -> Compile:
+        """What `auto` means: on CPUs compiled layers bring nothing."""
+        if self.compile != "auto":
+            return self.compile
+        return "blocks" if self.gpus and not self.uncompilable else "none"
+
+    @property
+    def row_tokens(self) -> int | None:
+        """Least tokens of a packed row; by segments a row costs no more for its length, so it is the whole budget."""
+        by_segments = self.attention_backend == "varlen"
+        return self.pack_length or (self.micro_batch_tokens if by_segments else None)
 
     @property
     def attention_backend(self) -> Attention:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.data.packing import balanced, pack, row_length
+from areal_trainer.data.packing import balanced, pack, row_length, trimmed
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,18 @@ class MicroBatch:
         return replace(self, **longer, select=self.select + self.select // length * more)
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on `device`."""
-        return self if device.type == "cpu" else MicroBatch(*(getattr(self, name).to(device) for name in _FIELDS))
+        """The same on `device`, by one copy that nothing waits for."""
+        if device.type == "cpu":
+            return self
+        fields = [getattr(self, name) for name in _FIELDS]
+        flat = sent(torch.cat([field.reshape(-1) for field in fields]), device)
+        parts = torch.split(flat, [field.numel() for field in fields])
+        return MicroBatch(*(part.view(field.shape) for part, field in zip(parts, fields, strict=True)))
+
+
+def sent(whole: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on `device`; the host doesn't wait for the copy."""
+    return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole.to(device)
 
 
 _FIELDS = ("input_ids", "position_ids", "bundle_ids", "branch_ids", "select", "targets", "token_index")
@@ -92,6 +102,8 @@ def rank_micro_batches(
 def _micro_batch(
     batch: TokenBatch, rows: Sequence[Sequence[Bundle]], predicted: NDArray[np.bool_], length: int
 ) -> MicroBatch:
+    if len(rows) <= 1:
+        length = trimmed(sum(bundle.length for row in rows for bundle in row), length)
     layout = _MicroBatchArrays((max(1, len(rows)), length))
     for row, members in enumerate(rows):
         start = 0

@@ -16,12 +16,19 @@ from numpy.typing import NDArray
 
 ROW_TOKENS = 128  # attention costs tokens × row length: short rows are fastest on a CPU, shorter ones hold no group
 _ALIGN = 8  # row lengths are rounded up to this, which vectorised kernels like
+_ALIGN_LONG = 256  # and long ones to this: few different lengths, so that an allocator finds its blocks again
 
 
 def row_length(longest: int, pack_length: int | None) -> int:
     """Tokens a row: what the job says, or as short as is useful; never shorter than the longest sequence."""
     wanted = max(longest, pack_length or ROW_TOKENS)
     return -(-wanted // _ALIGN) * _ALIGN
+
+
+def trimmed(filled: int, length: int) -> int:
+    """Length of a micro-batch's only row, of which `filled` tokens are used: without the padding to `length`."""
+    multiple = _ALIGN if length < 16 * _ALIGN_LONG else _ALIGN_LONG
+    return min(length, max(1, -(-filled // multiple)) * multiple)
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:

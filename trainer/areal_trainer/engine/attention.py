@@ -26,7 +26,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
-from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.data.micro_batches import MicroBatch, sent
 from areal_trainer.engine.context import Context
 
 PACKED = "areal_packed"
@@ -34,12 +34,16 @@ _SHARES_KEYS = "enable_gqa" in inspect.signature(varlen_attn).parameters  # torc
 
 
 def register() -> None:
-    """Make the implementation known to transformers, by the name PACKED."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface
+    """Make the implementation known to transformers, by the name PACKED.
+
+    Without a mask transformers looks for packed sequences in the positions, and the host waits for the answer in each
+    forward pass. A layout says where they are.
+    """
+    from transformers import AttentionInterface, masking_utils
 
     AttentionInterface.register(PACKED, _forward)
-    AttentionMaskInterface.register(PACKED, _no_mask)
+    masking_utils.AttentionMaskInterface.register(PACKED, _no_mask)
+    masking_utils.find_packed_sequence_indices = _no_mask
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
@@ -238,9 +242,9 @@ def layout_of(micro: MicroBatch, device: torch.device) -> SegmentLayout:
         shared = shared or prefix is not None
     sizes = np.array([len(one) for one in keys])
     return SegmentLayout(
-        query_starts=torch.from_numpy(np.append(begins, rows * length).astype(np.int32)).to(device),
-        key_starts=torch.from_numpy(np.append(0, sizes.cumsum()).astype(np.int32)).to(device),
-        key_index=torch.from_numpy(np.concatenate(keys)).to(device) if shared else None,
+        query_starts=sent(torch.from_numpy(np.append(begins, rows * length).astype(np.int32)), device),
+        key_starts=sent(torch.from_numpy(np.append(0, sizes.cumsum()).astype(np.int32)), device),
+        key_index=sent(torch.from_numpy(np.concatenate(keys)), device) if shared else None,
         longest_query=int((ends - begins).max()),
         longest_key=int(sizes.max()),
     )

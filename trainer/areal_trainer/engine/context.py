@@ -33,7 +33,10 @@ class Context:
         return whole[:, self.rank * each : (self.rank + 1) * each]
 
     def chosen(self, select: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Which of the flat positions `select` of rows of `length` tokens are this rank's, and where in its run."""
+        """Which of the flat positions `select` of rows of `length` tokens are this rank's, and where in its run.
+
+        On the host: how many there are is asked.
+        """
         each = length // self.size
         row, place = select // length, select % length
         mine = torch.nonzero(place // each == self.rank).squeeze(1)

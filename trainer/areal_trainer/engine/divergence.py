@@ -117,6 +117,6 @@ def chunked_divergence(
     Args:
         hidden: [tokens, width]; weight: [vocabulary, width]: the student's.
     """
-    size = chunk or chunk_tokens(3 * weight.shape[0])  # two models' logits and a slope in the room of one's logits
+    size = chunk or chunk_tokens(3 * weight.shape[0], weight.device)  # two models' logits and a slope, each a part
     values: Tensor = _ChunkedDivergence.apply(hidden, weight, taught, measure, size)
     return values

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.data.micro_batches import MicroBatch, sent
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.attention import SegmentLayout, block_mask_of, layout_of
@@ -162,7 +162,7 @@ class ShardedModel(Generic[Model]):
         """Outputs of `forward` for all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
         out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
         for micro in micros:
-            out[micro.token_index.to(out.device)] = forward(micro)
+            out[sent(micro.token_index, out.device)] = forward(micro)
         self._reshard()
         self.ranks.add(out)  # every token is predicted on exactly one data rank
         return out.cpu()
@@ -191,7 +191,7 @@ class ShardedModel(Generic[Model]):
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
         if context is None:
             return ModelRows(ids, positions, seen, select), on_device.targets, lambda told: told
-        mine, places = context.chosen(select, ids.shape[1])
+        mine, places = (sent(part, ids.device) for part in context.chosen(micro.select, ids.shape[1]))
         rows = ModelRows(context.run(ids), context.run(positions), seen, places, context)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _CHUNK_ELEMENTS = 1 << 25  # 128 MiB of float32 logits at a time: large matrix products, small peak
+_CHUNK_BYTES = 10  # a logit and its gradient in float32, and once more in the weights' precision
 _TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 
 
@@ -29,9 +30,13 @@ def float32_logits(hidden: Tensor, weight: Tensor, exact: bool) -> Tensor:
     return logits
 
 
-def chunk_tokens(vocabulary: int) -> int:
-    """Tokens a chunk."""
-    return max(128, _CHUNK_ELEMENTS // vocabulary)
+def chunk_tokens(vocabulary: int, device: torch.device) -> int:
+    """Tokens a chunk. A GPU's matrix product wants a thousand rows at least; more where a twentieth of it has room."""
+    least = max(128, _CHUNK_ELEMENTS // vocabulary)
+    if device.type != "cuda":
+        return least
+    room = torch.cuda.get_device_properties(device).total_memory // 20
+    return max(least, min(4096, max(1024, room // (_CHUNK_BYTES * vocabulary) // 128 * 128)))
 
 
 class _ChunkedLogprob(torch.autograd.Function):
@@ -104,6 +109,6 @@ def chunked_logprobs(
     Returns:
         two float32 tensors, [tokens]
     """
-    size = chunk or chunk_tokens(weight.shape[0])
+    size = chunk or chunk_tokens(weight.shape[0], weight.device)
     logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, exact, size)
     return logprobs, entropy

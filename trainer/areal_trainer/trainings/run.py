@@ -53,7 +53,7 @@ class RowBatches:
             precision=spec.trainer.precision,
             attention=spec.trainer.attention_backend,
             recompute=spec.trainer.recompute,
-            compile=spec.trainer.compile,
+            compile=spec.trainer.compiled,
             fp32_head=spec.trainer.fp32_head,
             adapter=adapter_of(spec),
             seed=spec.seed,
@@ -199,10 +199,10 @@ def learner_of(spec: JobSpec, paths: TrainerPaths, options: ModelOptions, ranks:
     if spec.reward_model is not None:
         score_architecture(config_json(paths.start_model))  # or the run would end without a model
         scorer = ValueEngine(paths.start_model, options, ranks)
-        return Learner(scorer, scorer.forward, trainer.micro_batch_tokens, trainer.pack_length)
+        return Learner(scorer, scorer.forward, trainer.micro_batch_tokens, trainer.row_tokens)
     engine = PolicyEngine(paths.start_model, options, ranks)
     if spec.distillation is None:
-        return Learner(engine, lambda micro: engine.forward(micro)[0], trainer.micro_batch_tokens, trainer.pack_length)
+        return Learner(engine, lambda micro: engine.forward(micro)[0], trainer.micro_batch_tokens, trainer.row_tokens)
     if paths.teacher is None:
         raise BugError("a student was asked for without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
@@ -211,5 +211,5 @@ def learner_of(spec: JobSpec, paths: TrainerPaths, options: ModelOptions, ranks:
     measure = Divergence(block.divergence, block.temperature, block.teacher_share)
     return Learner(
         engine, lambda micro: engine.divergence(micro, teacher, measure), trainer.micro_batch_tokens,
-        trainer.pack_length,
+        trainer.row_tokens,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from areal.spec.training import Lora
 Said = tuple[list[Finding], list[tuple[str, str]]]
 """What doesn't fit, and lines for people: a subject and a sentence each."""
 
+_USUAL_CARD = 79 << 30  # bytes that a card of 80 GB shows
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
 _FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
@@ -47,6 +48,7 @@ def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Be
         "context": job.spec.trainer.mesh.context,
         "state": job.spec.trainer.optimizer_state,
         "canary": job.spec.is_rl and job.spec.trainer.precision == "bfloat16",
+        "card": job.spec.trainer.gpu_memory or _USUAL_CARD,
     }
 
 

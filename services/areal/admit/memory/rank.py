@@ -53,7 +53,8 @@ class Beside(TypedDict, total=False):
     its layers pass one by one, before the student's. What is `offloaded` is in host memory during a backward pass, and
     on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
     layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are. With a `canary`
-    the start model is held once more in float32 when the trainer starts.
+    the start model is held once more in float32 when the trainer starts. `card` is a GPU's memory in bytes, by which
+    the output layer is cut; without one it is cut as on a CPU.
     """
 
     critic: bool
@@ -65,6 +66,15 @@ class Beside(TypedDict, total=False):
     context: int
     state: OptimizerState
     canary: bool
+    card: int
+
+
+def chunk_tokens(vocabulary: int, card: int) -> int:
+    """Tokens of a chunk of logits, as the trainer cuts them."""
+    least = max(_LEAST_CHUNK, _CHUNK_ELEMENTS // vocabulary)
+    if not card:
+        return least
+    return max(least, min(4096, max(1024, card // 20 // (_CHUNK_BYTES * vocabulary) // 128 * 128)))
 
 
 def _idle_bytes(beside: Beside) -> int:
@@ -248,7 +258,7 @@ class _RankPass:
 
     def _head(self) -> _Lines:
         """The backward pass of the output layer, chunk by chunk: its gradient adds up in float32."""
-        chunk = min(self._own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // self.shape.vocabulary))
+        chunk = min(self._own, chunk_tokens(self.shape.vocabulary, self.beside.get("card", 0)))
         again = 0 if self.recompute == "none" else kept_by_a_block(self._part, self.element, self.attention)
         return (
             ("activations", self._kept - self._own * again),
@@ -316,7 +326,7 @@ def _asking(
     """What a forward pass of a frozen model needs beside the states of others; of its activations, an upper bound."""
     element, part = ELEMENT[precision], model.part(beside.get("tensor", 1))
     own = -(-tokens // beside.get("context", 1))
-    chunk = min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // model.vocabulary))
+    chunk = min(own, chunk_tokens(model.vocabulary, beside.get("card", 0)))
     return [
         BudgetLine(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
         BudgetLine(f"the {name}'s embedding and head, whole", model.root_gathered * element),
