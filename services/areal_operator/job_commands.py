@@ -127,7 +127,8 @@ def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
     ended = [one for one in status.conditions if one.type in ends and one.status == "True"]
     found += [(one.type, f"{one.reason}: {one.message}") for one in ended]
     for failure in status.failures[-1:]:
-        found.append(("last failure", f"{failure.pod or failure.role}: {failure.reason}, {failure.action}"))
+        named = f"{failure.reason}{f' [{failure.cause}]' if failure.cause else ''}"
+        found.append(("last failure", f"{failure.pod or failure.role}: {named}, {failure.action}"))
     return found
 
 

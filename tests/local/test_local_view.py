@@ -60,6 +60,11 @@ def drawn(shown: RunView, width: int = 110) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_updates_that_were_not_finite_are_no_flat_rewards():
+    steps = [Step(step, 0.5, tokens=100, groups=4, updates=0, skipped=1) for step in range(3)]
+    assert "no gradient in 3 steps: every gradient was not finite" in view.warning(replace(VIEW, steps=steps))
+
+
 def test_steps_without_a_gradient_are_warned_of_after_three():
     def without(count: int) -> RunView:
         idle = Step(9, 0.0, tokens=100, groups=4, same_reward_groups=4, updates=0)

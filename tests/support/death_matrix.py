@@ -90,6 +90,13 @@ def _signalled(number: int, *, twice: bool = False) -> Callable[[psutil.Process,
     return attack
 
 
+def _time_limit(process: psutil.Process, run_dir: Path) -> None:
+    """As schedulers end what is over its time, and doesn't end within the grace that they give: `timeout -k 1`."""
+    process.terminate()
+    time.sleep(1.0)
+    process.kill()
+
+
 def _suspend(word: str) -> Callable[[psutil.Process, Path], object]:
     return lambda process, run_dir: role(process, word).suspend()
 
@@ -139,6 +146,7 @@ def _deaths() -> list[Cell]:
 def cells() -> list[Cell]:
     """All of them."""
     hole = "code: steps(0, 1)\nfor s in range(1, 3): metric(s, updates=0)"
+    nan = "code: for s in range(3): metric(s, updates=0, skipped_updates=1, loss=None)"
     port = (
         "code: from areal.net.listening import listen\nsteps(0, 1)\n"
         "with socket.create_server(('127.0.0.1', 0)) as held: listen('127.0.0.1', held.getsockname()[1])"
@@ -147,6 +155,7 @@ def cells() -> list[Cell]:
         *_errors(), *_deaths(),
         Cell("run is complete", "complete", 0, "well"),
         Cell("no step learns", "nothing-learned", 65, hole, words="none of them changed the model"),
+        Cell("loss is NaN", "nothing-learned", 65, nan, words="every gradient was not finite"),
         Cell("port is taken", "port-taken", 75, port, words="can't listen on"),
         Cell("disk is full", "disk-full", 75, "fills", disk_mb=64, words="bytes are free"),
         Cell("no descriptor is left", "no-descriptors", 75, attack=_no_descriptor),
@@ -154,6 +163,8 @@ def cells() -> list[Cell]:
         Cell("Ctrl-C twice", "stopped", 75, "code: steps(0, 1)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
              "time.sleep(600)", attack=_signalled(signal.SIGINT, twice=True), words="and killed it"),
         Cell("SIGTERM", "stopped", 143, attack=_signalled(signal.SIGTERM), words="asked to stop (SIGTERM)"),
+        Cell("time limit, killed after it", "run-gone", -9, "code: steps(0, 1)\nsignal.signal(signal.SIGTERM, "
+             "signal.SIG_IGN)\ntime.sleep(600)", attack=_time_limit),
         Cell("SIGHUP", "stopped", 143, attack=_signalled(signal.SIGHUP), words="terminal was closed"),
         Cell("areal run is killed", "run-gone", -9, attack=_signalled(signal.SIGKILL)),
         Cell("areal run is stopped", "run-silent", None, attack=_signalled(signal.SIGSTOP)),

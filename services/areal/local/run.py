@@ -267,13 +267,9 @@ def _shortfall(resolved: ResolvedJob, records: Records, audited: AuditReport) ->
         )
     if summary.learned(records):
         return None
-    why, fix = (view.NO_GRADIENT, view.NO_GRADIENT_FIX) if resolved.spec.is_rl else (_NOT_FINITE, _NOT_FINITE_FIX)
+    why, fix = view.no_gradient(records.steps)
     text = f"the run took {records.trained} steps and none of them changed the model: {why}"
     return DataError(text, fix=fix, cause=Cause.NOTHING_LEARNED)
-
-
-_NOT_FINITE = "every gradient was not finite"
-_NOT_FINITE_FIX = "lower the learning rate, or look for rows without an answer"
 
 
 def _resume_command(request: StagingRequest) -> str:

@@ -16,10 +16,12 @@ from areal.local.status import RunView
 from areal.observe.live import IdleCause, Live, LiveRole, RolloutFlow
 from areal.processes.core import ChildPhase
 from areal.record.episode_ends import infra_share
-from areal.record.run_rows import best_of
+from areal.record.run_rows import Step, best_of
 
-NO_GRADIENT = "all groups of a step earned the same, so no sample is better than another"
-NO_GRADIENT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"
+_FLAT = "all groups of a step earned the same, so no sample is better than another"
+_FLAT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"
+_NOT_FINITE = "every gradient was not finite"
+_NOT_FINITE_FIX = "lower the learning rate, or look for what a hook or a row makes infinite"
 _STEPS_WITHOUT = 3  # a chance of an unlucky step or two is no news
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -90,7 +92,14 @@ def warning(view: RunView) -> str:
         return ""
     groups = view.steps[-1].groups
     more = "more than " if view.earlier and count == len(view.steps) else ""
-    return f"no gradient in {more}{count} steps: {NO_GRADIENT} ({groups} groups); {NO_GRADIENT_FIX}"
+    why, fix = no_gradient(view.steps[-count:])
+    return f"no gradient in {more}{count} steps: {why} ({groups} groups); {fix}"
+
+
+def no_gradient(steps: Sequence[Step]) -> tuple[str, str]:
+    """Why none of these steps changed the model, and what to do."""
+    skipped = any(step.skipped for step in steps)
+    return (_NOT_FINITE, _NOT_FINITE_FIX) if skipped else (_FLAT, _FLAT_FIX)
 
 
 def restart_warnings(view: RunView) -> list[str]:

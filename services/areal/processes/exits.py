@@ -23,6 +23,8 @@ import orjson
 
 from areal.errors import ArealError, Cause, ExitCode, Kind, by_kind
 
+SIGNALLED = 128  # an exit code above it is a signal, as shells have it
+_NAMED = re.compile(r" \[([a-z-]+)\]$")
 _RANK_REPORT = re.compile(r"exitcode\s*:\s*(-?\d+)")  # in torchrun's "Root Cause (first observed failure)" block
 _NOT_STARTED = (126, 127)
 _NEVER_AGAIN = (ExitCode.CONFIG, ExitCode.DATA, *_NOT_STARTED)
@@ -49,6 +51,15 @@ class ProcessExit:
     def named(self, reason: str) -> str:
         """`reason`, which says this and maybe what follows, with the cause's identifier: as a condition shows it."""
         return f"{reason or self.reason} [{self.cause}]"
+
+
+def cause_in(message: str) -> Cause | None:
+    """Identifier at the end of a termination message's first line, where `ProcessExit.named` writes it."""
+    found = _NAMED.search(message.partition("\n")[0])
+    try:
+        return Cause(found[1]) if found else None
+    except ValueError:
+        return None
 
 
 def rank_code(code: int, tail: Sequence[str]) -> int:

@@ -42,7 +42,6 @@ log = logging.getLogger("areal.processes")
 
 _OURS = "AREAL_"  # the environment that says who a role is; all other variables are the container's to set
 _LAST_LINES = 20  # of the role's log, in the termination message
-_SIGNALLED = 128  # an exit code above it is a signal, as shells have it
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def _code_of(status: ChildStatus) -> int:
     if status.last_exit is None:
         return ExitCode.BUG
     code = status.last_exit.code
-    return code if code >= 0 else _SIGNALLED - code
+    return code if code >= 0 else exits.SIGNALLED - code
 
 
 def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:

@@ -32,6 +32,7 @@ class Step:
     at: float = 0.0  # unix seconds
     trained_tokens: int = 0  # of them, those in the loss
     updates: int | None = None  # of the optimizer; None where nobody wrote it
+    skipped: int = 0  # updates left out, because their gradients were not finite
     groups: int = 0
     loss: float | None = None  # None where it was not finite
     sequences: int = 0
@@ -227,6 +228,7 @@ def step_of(entry: Mapping[str, Any]) -> Step | None:
         tokens=int(entry.get("tokens") or 0),
         trained_tokens=int(entry.get("trained_tokens", entry.get("tokens")) or 0),
         updates=None if entry.get("updates") is None else int(entry["updates"]),
+        skipped=int(entry.get("skipped_updates") or 0),
         groups=int(entry.get("groups") or 0),
         loss=None if entry.get("loss") is None else float(entry["loss"]),
         sequences=int(entry.get("sequences") or 0),

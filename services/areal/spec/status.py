@@ -349,6 +349,7 @@ class FailureEntry(StatusBlock):
     epoch: int | None = seen(None, what="The trainers' gang at that time.", ge=0)
     owner: str = seen("", what="Whose it is: job, role, node, platform or queue.", max_length=63)
     counted: bool = seen(False, what="Whether it counts towards failurePolicy.maxRestarts.")
+    cause: str = seen("", what="Why, by its identifier in docs/causes.md.", max_length=63)
 
 
 class Waiting(StatusBlock):

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from areal.errors import ExitCode
+from areal.errors import Cause, ExitCode
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
+from areal.processes.exits import SIGNALLED, cause_in, classify
 from areal.spec.cluster import FailurePolicy, FailureRule
 from areal.spec.status import FAILURES_KEPT
 
@@ -34,6 +35,8 @@ def hopeless(code: int | None, *, worked: bool) -> bool:
 
 STALLED = "Stalled"
 """The reason of the failure that is no process's end: nothing happened for too long."""
+
+_CAUSES = {"OOMKilled": Cause.NO_MEMORY, STALLED: Cause.STALLED}
 
 
 class FailureAction(StrEnum):
@@ -61,12 +64,23 @@ class Incident:
         """Whose incident it is."""
         return owner_of(self.role, self.reason, self.conditions)
 
+    @property
+    def cause(self) -> Cause:
+        """What the process named, else what Kubernetes or the exit code tell."""
+        if named := cause_in(self.message):
+            return named
+        if self.reason in _CAUSES or self.exit_code is None:
+            return _CAUSES.get(self.reason, Cause.INFRA)
+        signalled = self.exit_code > SIGNALLED
+        return classify(SIGNALLED - self.exit_code if signalled else self.exit_code).cause
+
     def failure(self, ruling: Ruling, state: JobState) -> JobFailure:
         """The incident as the status keeps it."""
         return JobFailure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
             rule=ruling.rule, action=ruling.action.value, step=state.step, epoch=state.epoch,
-            owner=self.owner.value, counted=ruling.counted and ruling.action is not FailureAction.FAIL_JOB,
+            owner=self.owner.value, cause=self.cause.value,
+            counted=ruling.counted and ruling.action is not FailureAction.FAIL_JOB,
         )  # fmt: skip
 
 
@@ -164,7 +178,7 @@ def _of_trainer(failure: JobFailure) -> bool:
 
 def shell_code(code: int) -> int:
     """An exit code as a container's: a launcher reports a child that signal 9 killed as -9, Kubernetes as 137."""
-    return 128 - code if code < 0 else code
+    return SIGNALLED - code if code < 0 else code
 
 
 FIRST_PAUSE_S = 10.0

@@ -49,6 +49,7 @@ class JobFailure:
     epoch: int = 0
     owner: str = ""
     counted: bool = False
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,4 +157,5 @@ def _failure(entry: Json) -> JobFailure:
         epoch=int(entry.get("epoch", 0)),
         owner=entry.get("owner", ""),
         counted=bool(entry.get("counted", False)),
+        cause=entry.get("cause", ""),
     )

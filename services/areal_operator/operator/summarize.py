@@ -146,6 +146,7 @@ def _failure(failure: JobFailure) -> Json:
         "epoch": failure.epoch,
         "owner": failure.owner,
         "counted": failure.counted,
+        "cause": failure.cause,
     }
     return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 

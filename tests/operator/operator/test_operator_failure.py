@@ -44,6 +44,26 @@ ANY = {"name": "any", "action": "RestartTrainer"}
 
 
 @pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        (
+            incident(code=75, message="trainer: /data is full [disk-full]\nlast line [of] the log"),
+            "disk-full",
+        ),
+        (incident(code=70, message="trainer: odd [no-such-cause]\n[disk-full]"), "bug"),
+        (incident(code=65), "data"),
+        (incident(code=137), "role-killed"),
+        (incident(code=137, reason="OOMKilled"), "no-memory"),
+        (incident(code=1), "role-ended"),
+        (incident(code=None, reason="Stalled", message="no step for an hour"), "stalled"),
+        (incident(code=None, reason="Evicted"), "infra"),
+    ],
+)
+def test_a_failure_has_the_cause_that_its_process_named_or_that_its_end_tells(what: Incident, cause: str) -> None:
+    assert what.failure(judge(what, policy()), JobState()).cause == cause
+
+
+@pytest.mark.parametrize(
     ("rules", "what", "ruling"),
     [
         ((), incident(), Ruling(FailureAction.RESTART_TRAINER, True)),
