@@ -155,6 +155,54 @@ def test_a_workflow_plays_scripted_episodes(tmp_path, monkeypatch, capsys):
     assert "recipe.py:9: KeyError: 'solution' (for " in said
 
 
+def _parquet(folder: Path) -> dict[str, Any]:
+    from pyarrow import Table, parquet
+
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    parquet.write_table(Table.from_pylist(rows), folder / "rows-0.parquet")
+    return {"huggingFace": {"path": "rows-*.parquet"}}
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    datasets = pytest.importorskip("datasets")
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    datasets.Dataset.from_list(rows).save_to_disk(str(folder / "saved"))
+    return {"huggingFace": {"path": "saved"}}
+
+
+def _gym(folder: Path) -> dict[str, Any]:
+    pytest.importorskip("reasoning_gym")
+    return {"reasoningGym": {"task": "chain_sum", "size": 20}}
+
+
+NIGHTLY = pytest.mark.nightly  # they import libraries for seconds
+
+
+@pytest.mark.parametrize("made", [_parquet, *(pytest.param(one, marks=NIGHTLY) for one in (_saved, _gym))])
+def test_a_reward_is_asked_of_the_rows_of_every_kind_of_source(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    write_job(tmp_path, dataset={"train": made(tmp_path)}, evaluation=None)
+    head = "def reward(prompt, completions, prompt_ids, completion_ids, *, answer, **row):\n    return "
+    (tmp_path / "recipe.py").write_text(f"{head}float(completions == answer)\n")
+    _, said = told(tmp_path, capsys)
+    assert "of 4 rows: right answers 1, 1, 1, 1; wrong" in str(dict(json.loads(said)["readAs"])["reward"])
+    (tmp_path / "recipe.py").write_text(f"{head}float(completions == row['solution'])\n")
+    code, said = told(tmp_path, capsys)
+    assert (code, "KeyError: 'solution' (for " in said) == (ExitCode.DATA, True)
+
+
+def test_a_data_file_that_is_missing_is_no_name_on_the_hub(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_tiny_job(tmp_path)
+    for path in ("data/trian.parquet", "data/trian-*.parquet"):
+        write_job(tmp_path, dataset={"train": {"huggingFace": {"path": path}}}, evaluation=None)
+        code, said = told(tmp_path, capsys)
+        assert code in (ExitCode.CONFIG, ExitCode.DATA), said
+        assert path in said
+        assert "hub" not in said
+
+
 def test_a_workflow_that_fails_for_some_answers_is_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_tiny_job(tmp_path)

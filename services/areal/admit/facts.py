@@ -35,7 +35,7 @@ from areal.gateway.templates.template import refuse_template, without_tools
 from areal.plan import hub
 from areal.spec import Facts, Finding, RLJob, Severity, check
 from areal.spec.locality import hub_models
-from areal.spec.locate import refuse_pipes
+from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
 from areal.spec.model_families import refuse_unclassifying, refuse_unscorable, refuse_untrainable
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
@@ -194,7 +194,7 @@ class _FactReader:
     def _called_with(self, here: bool) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
         """What the recipe's reward is asked of, and what an episode is played with: rows of the first source here."""
         for place, source in self.sources.dataset.named.items():
-            if place.startswith("spec.dataset.train") and (source.jsonl or source.hugging_face) is not None:
+            if place.startswith("spec.dataset.train") and len(source.given) == 1 and source.recipe is None:
                 named = source_from_spec(source, base_dir=Path("/"), recipe=None, split="train")
                 with suppress(ArealError, OSError):  # the look at the rows says what is wrong with them
                     items = reward_items(self.job, named, self.tokenizer)
@@ -267,8 +267,9 @@ class _FactReader:
             case RecipeSource():
                 self._unread(field, "the rows of the recipe are made when the run is prepared")
                 return
-            case HuggingFaceSource(path=name) if not Path(name).exists():
-                self._unread(field, f"{name} on the Hugging Face hub")
+            case HuggingFaceSource(path=name) if not Path(name).exists() and not is_pattern(name):
+                if not is_data_name(name):  # which a rule says is missing
+                    self._unread(field, f"{name} on the Hugging Face hub")
                 return
             case ReasoningGymSource() | HuggingFaceSource():
                 pass

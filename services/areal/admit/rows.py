@@ -19,11 +19,12 @@ from areal.data import Snapshot, prepare, source_from_spec
 from areal.data.adapters import read_rows
 from areal.data.prepare import LeftOut
 from areal.data.rows import Column, ColumnKey
-from areal.data.source import HuggingFaceSource, JsonlSource, Source
+from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, Source
 from areal.errors import ArealError, DataError, by_kind
 from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
+from areal.spec.locate import is_pattern
 from areal.spec.rollout import ENVIRONMENT
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, other_opening, sequences_of
@@ -95,7 +96,9 @@ def episode_item(job: RLJob, source: Source, tokenizer: Path | None, model: Path
 
 
 def _on_disk(source: Source) -> bool:
-    return isinstance(source, JsonlSource) or (isinstance(source, HuggingFaceSource) and Path(source.path).is_file())
+    return isinstance(source, JsonlSource | ReasoningGymSource) or (
+        isinstance(source, HuggingFaceSource) and (Path(source.path).exists() or is_pattern(source.path))
+    )
 
 
 def prepare_datasets(resolved: ResolvedJob, recipe: Path | None, say: Say) -> None:

@@ -25,7 +25,7 @@ from areal.spec import (
 )
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from, where_rows_come_from
-from areal.spec.locate import candidates, locate
+from areal.spec.locate import candidates, is_data_name, locate
 from areal.spec.rules import Facts, Finding, Rule, Severity
 
 RULES: tuple[Rule, ...] = (
@@ -78,7 +78,7 @@ def refuse(findings: Sequence[Finding], job_file: Path | str) -> None:
 
 def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
     findings = []
-    for field, path in named_files(job.spec).items():
+    for field, path in {**named_files(job.spec), **_data_files(job)}.items():
         where = locality_of(path)
         if where in (Locality.VOLUME, Locality.HUB) or field == "spec.model.uri" or locate(path, base_dir) is not None:
             continue
@@ -88,8 +88,14 @@ def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
         fix = f"Correct {field.removeprefix('spec.')}."
         if field in ("spec.model.path", job.spec.teacher_field, "spec.reward.model.path"):
             fix = where_models_come_from(path, field)
-        elif field.endswith(".jsonl"):
+        elif ".dataset." in field:
             fix = where_rows_come_from(path, field)
         message = f"{path!r} is not there: tried {tried}"
         findings.append(Finding("file-missing", Severity.ERROR, field, message, fix, job.where(field)))
     return findings
+
+
+def _data_files(job: RLJob) -> dict[str, str]:
+    """Hugging Face paths that are files by their names, by dotted field."""
+    named = {f"{field}.huggingFace.path": source.hugging_face for field, source in job.spec.dataset.named.items()}
+    return {field: block.path for field, block in named.items() if block is not None and is_data_name(block.path)}

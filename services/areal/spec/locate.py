@@ -23,6 +23,11 @@ def is_pattern(path: str) -> bool:
     return any(character in path for character in "*?[")
 
 
+def is_data_name(path: str) -> bool:
+    """Whether a Hugging Face path is a data file's, by its end: no dataset on the hub is named so."""
+    return path.endswith((".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".arrow", ".txt", ".gz", ".zst"))
+
+
 def split_pattern(path: str | Path) -> tuple[Path, str]:
     """The folder above the first part of a path that stands for several names, and the rest."""
     parts = Path(path).parts
