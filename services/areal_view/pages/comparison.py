@@ -5,6 +5,7 @@ Runs whose jobs differ in the seed alone are one group: a mean with a band. Pure
 
 from __future__ import annotations
 
+import base64
 import itertools
 import math
 import re
@@ -49,6 +50,7 @@ class ComparisonPage:
     fields: Sequence[tuple[str, Sequence[str]]]  # dotted path, cells as JSON
     same: int  # fields that are equal
     choice: ChartChoice
+    picture: str = ""  # of a study, over what varied: `study.svg` as a data address
 
 
 def comparison_page(
@@ -63,7 +65,7 @@ def comparison_page(
     fields = [(name, found) for name, found in cells.items() if len(set(found)) > 1 or _several(jobs, name)]
     first = [*_held_out_chart(runs), *((name, _title(name, title)) for name, title in usual_charts(*runs))]
     choice = chosen_charts(runs, first, wanted, text, options)
-    return ComparisonPage(shown, _figures(shown), fields, len(names) - len(fields), choice)
+    return ComparisonPage(shown, _figures(shown), fields, len(names) - len(fields), choice, _picture(runs))
 
 
 def comparison_curve(
@@ -96,6 +98,15 @@ def _label(names: Sequence[str]) -> str:
     letters = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*names, strict=False))
     same = re.sub(r"[-_.~]*(seed)?[-_.~]*$", "", "".join(column[0] for column in letters))
     return f"{same or names[0]} ({len(names)} seeds)"
+
+
+def _picture(runs: Sequence[ShownRun]) -> str:
+    """What `areal study` drew of these runs; nothing where it has not, or they are of several studies."""
+    places = {run.layout.resolved.parent.parent for run in runs}
+    file = places.pop() / "study.svg"
+    if places or not all(run.study for run in runs) or not file.is_file():
+        return ""
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.read_bytes()).decode()}"
 
 
 def _held_out_chart(runs: Sequence[ShownRun]) -> list[tuple[str, str]]:

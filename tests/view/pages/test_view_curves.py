@@ -200,6 +200,14 @@ def test_a_study_is_compared_by_variant_with_bands_over_its_seeds(study: Runs) -
         assert client.get("/compare?study=none").status_code == 404
 
 
+def test_the_picture_that_a_study_drew_is_on_its_page_only(study: Runs, tmp_path: Path) -> None:
+    with TestClient(app_of(study)) as client:
+        assert "data:image" not in client.get("/compare?study=digits-study").text
+        (tmp_path / "runs/digits-study/study.svg").write_text("<svg/>")
+        assert 'src="data:image/svg+xml;base64,PHN2Zy8+"' in client.get("/compare?study=digits-study").text
+        assert "data:image" not in client.get("/compare?study=digits-study&run=alone").text
+
+
 def test_the_list_of_runs_is_narrowed_by_name_and_state(study: Runs) -> None:
     with TestClient(app_of(study)) as client:
         assert len(client.get("/?name=ETA-1&format=json").json()) == 3
