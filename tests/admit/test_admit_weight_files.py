@@ -84,3 +84,10 @@ def test_an_adapter_is_no_model_and_is_told_what_it_is(tmp_path):
     with pytest.raises(ConfigError, match="is a LoRA adapter of org/base, no whole model") as refused:
         check_model(tmp_path, "job.yaml:3")
     assert "trainer.lora" in refused.value.fix
+
+
+@pytest.mark.parametrize("spoilt", [{"architectures": 10**12}, {"architectures": "X"}, {"model_type": ["llama"]}])
+def test_entries_of_another_kind_are_refused_by_their_name(spoilt, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["X"], "model_type": "llama", **spoilt}))
+    with pytest.raises(DataError, match=next(iter(spoilt))):
+        read_model(tmp_path)

@@ -21,6 +21,7 @@ from areal.spec.teacher import PolicyTeacher
 from areal.workflow.tokenizer import Tokenizer
 
 _SHOWN_FAULTS = 3
+_KINDS = {"architectures": list, "model_type": str}
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ def read_model(place: Path, *, weights: bool = False) -> ModelFolder:
         raise DataError(f"{file} can't be read: {error}", fix="save the model again") from None
     if not isinstance(loaded, dict):
         raise DataError(f"{file} holds no JSON object", fix="save the model again")
+    for name, kind in _KINDS.items():
+        if not isinstance(loaded.get(name), kind | None):
+            raise DataError(f"{file}: {name} is {loaded[name]!r:.40}, no {kind.__name__}", fix="save the model again")
     return ModelFolder(place, loaded, read_weights(place) if weights else None)
 
 
