@@ -27,7 +27,7 @@ from areal.weights.verify import open_version
 from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.message import RankMessage
-from areal_trainer.publish.group import GroupOptions, GroupSender
+from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
 from areal_trainer.publish.members import Members
 from areal_trainer.publish.publisher import Publisher, PublishOrder
 from areal_trainer.publish.sender import SenderServer
@@ -37,6 +37,7 @@ from support.publishing_ranks import CANARY, tensors
 
 BUCKET_BYTES = 600  # two tensors
 RANKS = 3
+PATIENT = Deadlines(60.0, offer=60.0, ready=60.0, bucket=20.0, received=60.0)  # a machine may be busy
 VERSIONS = (3, 4)  # a full one, and its delta
 
 
@@ -125,7 +126,7 @@ def rank_main(rank: int, home: Path, fails: bool, senders: SenderServer) -> None
         while not members.able():
             thread.call(asyncio.sleep(0.01), 10.0)
         sender = GroupSender(
-            members, GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES), waits,
+            members, GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES, deadlines=PATIENT), waits,
             lambda phase, seconds: faults.append(phase) if phase.startswith("fault") else None, senders=senders,
         )  # fmt: skip
         while not sender._there():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.forked_ranks import program
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def test_no_loss_makes_the_host_wait(model_path, ranks):
     micros = rank_micro_batches(
         tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
     )
+    assert len(micros) > 1
     engine, device = PolicyEngine(model_path, ModelOptions(), ranks), torch.device("cpu")
     objective = PolicyObjective(tokens, advantages, ObjectiveOptions(), step=0, device=device)
     loss = objective.of(tokens.trainable(), LossStatistics(device), TrainedTokensBuffer(tokens.tokens, device))
