@@ -75,7 +75,7 @@ class _MutantScheduler(scheduler.DecodeScheduler):
     def _request_load(self, command: Load) -> None:
         name = mutation()
         if name:
-            weights = {**MUTATIONS, **OF_ADAPTERS}[name](self._weights, command.weights)
+            weights = {**MUTATIONS, **OF_ADAPTERS}[name](self.weights, command.weights)
             version = self._version if name == LABEL_KEPT else command.version
             command = replace(command, weights=weights, version=version)
         super()._request_load(command)

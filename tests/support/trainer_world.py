@@ -150,6 +150,7 @@ class World:
                 hooks=None,
                 checkpoints=root / "checkpoints",
                 fences=root / "fences",
+                cards=root / "cards",
                 evidence=root / "evidence",
                 weights=root / "weights",
                 metrics=root / "metrics.jsonl",

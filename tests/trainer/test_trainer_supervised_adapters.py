@@ -55,7 +55,7 @@ def settings(root: Path, start: Path, training: str, epochs: int) -> RowsSetting
     job = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "adapted"}, "spec": spec}
     files = {
         name: root / name
-        for name in ("checkpoints", "fences", "evidence", "weights", "recording", "tokens", "model", "exports")
+        for name in ("checkpoints", "fences", "cards", "evidence", "weights", "recording", "tokens", "model", "exports")
     }
     paths = TrainerPaths(
         start_model=start, tokenizer=start, recipe=None, hooks=None, metrics=root / "metrics.jsonl", tensorboard=None,
