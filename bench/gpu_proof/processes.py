@@ -1,4 +1,4 @@
-"""What takes a second process: memory by handle, the weight group, ranks on two cards, SGLang's compilers."""
+"""GPU claims of several processes: memory by handle, the weight group, ranks on two cards, SGLang's compilers."""
 
 from __future__ import annotations
 

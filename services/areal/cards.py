@@ -44,8 +44,8 @@ class CardLock:
     def try_take(self) -> bool:
         """Whether this process has the cards now: not while the other side does."""
         if not self.held:
-            fcntl.flock(self._gate, fcntl.LOCK_EX)
             try:
+                fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who holds it may have been stopped
                 fcntl.flock(self._other, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(self._other, fcntl.LOCK_UN)
                 fcntl.flock(self._own, fcntl.LOCK_SH)

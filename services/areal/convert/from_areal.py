@@ -377,7 +377,8 @@ def _engine_arguments(draft: JobDraft) -> None:
         flag = f"--{entry.key.removeprefix('sglang.').replace('_', '-')}"
         kind = kind_of(flag)
         if kind is None or kind.effect is Effect.REFUSED:
-            draft.dropped[draft.dropped.index(entry)] = replace(entry, why=kind.reason if kind else "the agent sets it")
+            why = kind.reason if kind else "no flag that a job gives SGLang"
+            draft.dropped[draft.dropped.index(entry)] = replace(entry, why=why)
             continue
         arguments += [flag] if entry.was is True else [flag, str(entry.was)]
         draft.dropped.remove(entry)

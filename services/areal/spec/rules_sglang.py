@@ -243,7 +243,7 @@ def sglang_unknown(job: RLJob, facts: Facts) -> str | None:
     "sglang-own-flags",
     _ARGUMENTS,
     "Flags of another SGLang are known.",
-    fix="Compare log-probability mismatch (docs/metrics.md) with a run without it.",
+    fix="Compare logprob_mismatch (docs/flat-reward.md) with a run without them.",
     cel=None,
     severity=Severity.WARNING,
 )
