@@ -9,8 +9,10 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app/a
 
 FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
+# flash: FlashAttention-4 for Hopper, too
+ARG EXTRAS=""
 COPY docker/environment pyproject.toml constraints.txt /build/
-RUN /build/environment "$ENVIRONMENT" trainer traces
+RUN /build/environment "$ENVIRONMENT" trainer traces $EXTRAS
 
 FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install

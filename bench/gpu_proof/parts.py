@@ -33,6 +33,7 @@ MODELS = {
     "small": _config("qwen3", (128, 256, 4, 2, 512), 3, head_dim=64, tie_word_embeddings=True),
     "0.5b": _config("qwen2", (896, 4864, 14, 2, 151_936), 24, tie_word_embeddings=True),
     "1.5b": _config("qwen2", (1536, 8960, 12, 2, 151_936), 28, tie_word_embeddings=True),
+    "8b-eight": _config("qwen3", (4096, 12_288, 32, 8, 151_936), 8, head_dim=128),
     "8b-third": _config("qwen3", (4096, 12_288, 32, 8, 151_936), 12, head_dim=128),
 }
 """Shapes of released models, but for `small`; weights are random."""

@@ -17,8 +17,8 @@ from gpu_proof.flops import peak_of, step_flops
 from gpu_proof.parts import alone, documents, drop, engine, micros, model, shape, step
 
 WAYS = {
-    "4k": (4096, "selective", "none"), "16k": (16_384, "selective", "none"), "32k": (32_768, "selective", "none"),
-    "32k-full": (32_768, "full", "none"), "32k-compiled": (32_768, "selective", "blocks"),
+    "4k": (4096, "selective", "blocks"), "16k": (16_384, "selective", "blocks"), "32k": (32_768, "selective", "blocks"),
+    "32k-full": (32_768, "full", "blocks"), "16k-plain": (16_384, "selective", "none"),
 }  # fmt: skip
 """Tokens of a row, what is computed again, what is compiled."""
 
@@ -76,8 +76,9 @@ def speed(proof: Measuring) -> None:
         used, tokens = (name, length) if proof.cuda else ("small", 256)
         sizes = shape(used)
         plan = plan_trainer(
-            sizes, ranks=1, tokens=tokens, precision="bfloat16", attention="varlen", recompute=recompute
-        )  # type: ignore[arg-type]
+            sizes, ranks=1, tokens=tokens, precision="bfloat16", attention="varlen", recompute=recompute,
+            fused=compiled == "blocks",
+        )  # type: ignore[arg-type]  # fmt: skip
         try:
             proof.fits(plan.total, f"{name} with rows of {length} tokens")
             _way(proof, claim, used, sizes, (tokens, recompute, compiled), product)
@@ -106,4 +107,4 @@ def _way(proof: Measuring, claim: str, name: str, sizes: ModelShape, how: tuple[
     drop()
 
 
-FUNCTIONS = {"ceilings": ceilings, **{f"speed-{name}": speed for name in ("0.5b", "1.5b", "8b-third")}}
+FUNCTIONS = {"ceilings": ceilings, **{f"speed-{name}": speed for name in ("0.5b", "1.5b", "8b-eight")}}

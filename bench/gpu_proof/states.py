@@ -66,7 +66,8 @@ def optimizer(proof: Measuring) -> None:
 
 
 def checkpoint(proof: Measuring) -> None:
-    """The cell: saved, cut short, resumed."""
+    """The cell: saved, cut short, resumed. Flash attention's gradients have many orders of addition, or one."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
     with alone() as ranks:
         place = model("small", proof.work, proof.device)
         policy, home = engine(place, ranks), proof.work / "checkpoints"

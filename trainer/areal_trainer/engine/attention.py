@@ -27,6 +27,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 from areal_trainer.data.micro_batches import MicroBatch, sent
+from areal_trainer.engine import flash
 from areal_trainer.engine.context import Context
 
 PACKED = "areal_packed"
@@ -105,6 +106,12 @@ def _attend(
 
 
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
+    if flash.takes(query):
+        lengths = layout.longest_query, layout.longest_key
+        flashed: tuple[Tensor, Tensor] = flash.flash_attention(
+            query, key, value, layout.query_starts, layout.key_starts, *lengths, scale
+        )
+        return flashed[0]
     more: dict[str, Any] = {"enable_gqa": True} if _SHARES_KEYS else {}
     if not _SHARES_KEYS:
         key, value = _copied(query, key, value)

@@ -251,7 +251,10 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
     def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
-        model = empty_model(model_path, attention_of(options, ranks), fp32_head=options.fp32_head)
+        model = empty_model(
+            model_path, attention_of(options, ranks), fp32_head=options.fp32_head,
+            fused_head=options.compile == "blocks",
+        )  # fmt: skip
         if options.adapter is not None:
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)

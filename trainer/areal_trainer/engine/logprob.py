@@ -7,6 +7,8 @@ bfloat16 (0.125 apart from 16 on) unless `exact`: then they are the float32 sums
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,52 +44,87 @@ def chunk_tokens(vocabulary: int, device: torch.device) -> int:
 class _ChunkedLogprob(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, exact: bool, chunk: int
-    ) -> Any:
-        tokens = hidden.shape[0]
-        logprobs = torch.empty(tokens, dtype=torch.float32, device=hidden.device)
-        normalizer = torch.empty_like(logprobs)
-        entropy = torch.empty_like(logprobs)
-        for start in range(0, tokens, chunk):
-            part = slice(start, min(start + chunk, tokens))
-            logits = float32_logits(hidden[part], weight, exact).div_(temperature)
-            log_total = torch.logsumexp(logits, dim=-1)
-            normalizer[part] = log_total
-            logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - log_total
-            log_probabilities = logits.sub_(log_total[:, None])
-            entropy[part] = -(log_probabilities.exp() * log_probabilities).sum(-1)
-        ctx.save_for_backward(hidden, weight, targets, normalizer, entropy)
-        ctx.temperature = temperature
-        ctx.exact = exact
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, exact: bool, fused: bool,
+        chunk: int,
+    ) -> Any:  # fmt: skip
+        normalizer, logprobs, entropy = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
+        scored = _compiled(_scored) if fused else _scored
+        for start in range(0, len(hidden), chunk):
+            part = slice(start, start + chunk)
+            normalizer[part], logprobs[part], entropy[part] = scored(
+                hidden[part].detach(), weight.detach(), targets[part], temperature, exact
+            )
+        ctx.save_for_backward(hidden, weight, targets, normalizer, logprobs, entropy)
+        ctx.how = temperature, exact
+        ctx.fused = fused
         ctx.chunk = chunk
         ctx.set_materialize_grads(False)  # None tells which of the two the loss doesn't use
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        hidden, weight, targets, normalizer, entropy = ctx.saved_tensors
+        hidden, weight, targets, normalizer, logprobs, entropy = ctx.saved_tensors
         grad_logprobs, grad_entropy = grads
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(normalizer)
         grad_hidden = torch.empty_like(hidden)
         trains = ctx.needs_input_grad[1]  # not where the output layer is frozen
         grad_weight = torch.zeros(weight.shape if trains else (), dtype=torch.float32, device=weight.device)
-        for start in range(0, hidden.shape[0], ctx.chunk):
-            part = slice(start, min(start + ctx.chunk, hidden.shape[0]))
-            logits = float32_logits(hidden[part], weight, ctx.exact).div_(ctx.temperature)
-            log_probabilities = logits.sub_(normalizer[part, None])
-            probabilities = log_probabilities.exp()
-            grad_logits = probabilities.neg_() if grad_entropy is None else probabilities.neg()
-            grad_logits.scatter_add_(1, targets[part, None], torch.ones_like(grad_logits[:, :1]))
-            grad_logits.mul_((grad_logprobs[part] / ctx.temperature)[:, None])
-            if grad_entropy is not None:  # ∂H/∂z_v = −q_v·(log q_v + H)/T
-                slope = log_probabilities.add_(entropy[part, None]).mul_(probabilities)
-                grad_logits.sub_(slope.mul_((grad_entropy[part] / ctx.temperature)[:, None]))
-            grad_logits = grad_logits.to(hidden.dtype)
+        slopes = _compiled(_slopes) if ctx.fused else _slopes
+        for start in range(0, len(hidden), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            of_entropy = None if grad_entropy is None else (entropy[part], grad_entropy[part])
+            grad_logits = slopes(hidden[part], weight, normalizer[part], grad_logprobs[part], of_entropy, *ctx.how)
+            target = _slope(logprobs[part].clone(), grad_logprobs[part], of_entropy, ctx.how[0], 1.0)
+            grad_logits.scatter_(1, targets[part, None], target.to(grad_logits.dtype)[:, None])
             grad_hidden[part] = grad_logits @ weight
             if trains:
                 grad_weight += grad_logits.T @ hidden[part]  # cast as it is added: no float32 copy of the product
-        return grad_hidden, grad_weight.to(weight.dtype) if trains else None, None, None, None, None
+            del grad_logits  # or it lies beside the next chunk's logits
+        return grad_hidden, grad_weight.to(weight.dtype) if trains else None, None, None, None, None, None
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One kernel for what is done to each logit, for chunks of all lengths."""
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True, fullgraph=True)
+    return compiled
+
+
+def _scored(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, exact: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A chunk's normalisers, log-probabilities and entropies, [tokens] each."""
+    logits = float32_logits(hidden, weight, exact).div_(temperature)
+    normalizer = torch.logsumexp(logits, dim=-1)
+    logprobs = logits.gather(1, targets[:, None]).squeeze(1) - normalizer
+    log_probabilities = logits.sub_(normalizer[:, None])
+    return normalizer, logprobs, -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+
+def _slopes(
+    hidden: Tensor, weight: Tensor, normalizer: Tensor, grad: Tensor, of_entropy: tuple[Tensor, Tensor] | None,
+    temperature: float, exact: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient of a chunk's logits, [tokens, vocabulary], as if none were a target."""
+    log_probabilities = float32_logits(hidden, weight, exact).div_(temperature).sub_(normalizer[:, None])
+    rows = None if of_entropy is None else (of_entropy[0][:, None], of_entropy[1][:, None])
+    return _slope(log_probabilities, grad[:, None], rows, temperature, 0.0).to(hidden.dtype)
+
+
+def _slope(
+    log_probability: Tensor, grad: Tensor, of_entropy: tuple[Tensor, Tensor] | None, temperature: float, target: float
+) -> Tensor:
+    """∂/∂z_v of a target's log-probability, (1[v is it] − q_v)/T, and of the entropy H, −q_v·(log q_v + H)/T.
+
+    Overwrites `log_probability`.
+    """
+    probability = log_probability.exp()
+    if of_entropy is None:
+        return probability.sub_(target).mul_(-grad / temperature)
+    entropy, grad_entropy = of_entropy
+    slope = log_probability.add_(entropy).mul_(probability).mul_(grad_entropy / temperature)
+    return probability.sub_(target).mul_(-grad / temperature).sub_(slope)
 
 
 def chunked_logprobs(
@@ -97,6 +134,7 @@ def chunked_logprobs(
     temperature: float,
     *,
     exact: bool = False,
+    fused: bool = False,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden·weightᵀ / temperature)[target], and the entropy of that distribution.
@@ -105,10 +143,11 @@ def chunked_logprobs(
         hidden: [tokens, width]; weight: [vocabulary, width]; targets: [tokens]
         temperature: of the sampler; applied before the normaliser, or the values would not be the sampler's
         exact: logits aren't rounded to the states' precision; their gradient is, either way
+        fused: what is done to each logit is compiled (torch.compile): less memory, a fifth of the passes over a chunk
 
     Returns:
         two float32 tensors, [tokens]
     """
     size = chunk or chunk_tokens(weight.shape[0], weight.device)
-    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, exact, size)
+    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, exact, fused, size)
     return logprobs, entropy

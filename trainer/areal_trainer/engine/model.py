@@ -42,13 +42,14 @@ class ModelRows:
 class PolicyModel(nn.Module):
     """Wraps a causal language model. The output layer runs inside `forward`, where its shards are gathered."""
 
-    def __init__(self, lm: Any, fp32_head: bool = False) -> None:
+    def __init__(self, lm: Any, fp32_head: bool = False, fused_head: bool = False) -> None:
         super().__init__()
         _refuse_unknown_heads(lm)
         _refuse_unknown_blocks(lm)
         _zero_dropout(lm)
         self.lm = lm
         self._exact = fp32_head
+        self._fused = fused_head
 
     @property
     def config(self) -> Any:
@@ -67,7 +68,8 @@ class PolicyModel(nn.Module):
     def forward(self, rows: ModelRows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of the `targets` at the selected positions, each [selected]."""
         flat = _hidden(self.lm, rows)
-        return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature, exact=self._exact)
+        weight = self.lm.get_output_embeddings().weight
+        return chunked_logprobs(flat, weight, targets, temperature, exact=self._exact, fused=self._fused)
 
     def taught(self, rows: ModelRows) -> TeacherOutputs:
         """Teacher outputs at the selected positions. They share memory with this model."""
@@ -134,7 +136,9 @@ def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     return states.reshape(-1, states.shape[-1]).index_select(0, rows.select)
 
 
-def empty_model(path: Path, attention: Attention = "dense", *, fp32_head: bool = False) -> PolicyModel:
+def empty_model(
+    path: Path, attention: Attention = "dense", *, fp32_head: bool = False, fused_head: bool = False
+) -> PolicyModel:
     """The model in `path` in float32 on the meta device, without memory for its weights.
 
     Raises DataError when it is no causal language model that this trainer takes.
@@ -154,7 +158,7 @@ def empty_model(path: Path, attention: Attention = "dense", *, fp32_head: bool =
             lm = made.from_config(config, dtype=torch.float32, attn_implementation=_IMPLEMENTATIONS[attention])
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be loaded: {error!r}", fix="check its files") from error
-    return PolicyModel(lm, fp32_head)
+    return PolicyModel(lm, fp32_head, fused_head)
 
 
 def score_architecture(config: Mapping[str, Any]) -> str:

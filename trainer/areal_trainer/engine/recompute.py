@@ -24,6 +24,7 @@ _ATTENTION = (
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention",
     "_varlen_attn",
+    "flash_attention",
 )
 
 

@@ -20,6 +20,7 @@ _FROZEN_BYTES = 4  # a parameter of a model that only infers: float32, whatever 
 _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
+_FUSED_CHUNK_BYTES = 6  # the same where they are compiled: logits, and their gradient in the weights' precision
 _CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
 _HOST_STATE_BYTES = 12  # a parameter of `cpu`: a copy of the master, two moments
 
@@ -54,7 +55,7 @@ class Beside(TypedDict, total=False):
     on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
     layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are. With a `canary`
     the start model is held once more in float32 when the trainer starts. `card` is a GPU's memory in bytes, by which
-    the output layer is cut; without one it is cut as on a CPU.
+    the output layer is cut; without one it is cut as on a CPU. `fused` says that what it does is compiled.
     """
 
     critic: bool
@@ -67,6 +68,7 @@ class Beside(TypedDict, total=False):
     state: OptimizerState
     canary: bool
     card: int
+    fused: bool
 
 
 def chunk_tokens(vocabulary: int, card: int) -> int:
@@ -75,6 +77,11 @@ def chunk_tokens(vocabulary: int, card: int) -> int:
     if not card:
         return least
     return max(least, min(4096, max(1024, card // 20 // (_CHUNK_BYTES * vocabulary) // 128 * 128)))
+
+
+def _chunk_bytes(beside: Beside) -> int:
+    """Of each number of a chunk of logits."""
+    return _FUSED_CHUNK_BYTES if beside.get("fused") else _CHUNK_BYTES
 
 
 def _idle_bytes(beside: Beside) -> int:
@@ -267,7 +274,7 @@ class _RankPass:
             ("embedding and head, gathered", self.shape.root_gathered * self.element),
             ("the head's gradient in float32", self._matrix * (_WEIGHT_BYTES + self.element) if self.trains else 0),
             ("a layer, gathered", self._part.block_parameters * self.element),
-            ("a chunk of logits", chunk * self.shape.vocabulary * _CHUNK_BYTES),
+            ("a chunk of logits", chunk * self.shape.vocabulary * _chunk_bytes(self.beside)),
         )
 
     def _layer(self) -> _Lines:
@@ -333,7 +340,7 @@ def _asking(
         BudgetLine(f"the {name}'s layers, gathered", 2 * part.block_parameters * element),
         BudgetLine("activations", own * bytes_a_token(part, element, attention, "full")),
         BudgetLine("attention masks", mask_bytes(model, element, tokens, attention, "full")),
-        BudgetLine("a chunk of logits", chunk * model.vocabulary * _CHUNK_BYTES),
+        BudgetLine("a chunk of logits", chunk * model.vocabulary * _chunk_bytes(beside)),
         BudgetLine("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     ]
 
