@@ -110,12 +110,12 @@ def view(
 
 
 @app.command(epilog="Example:\n\n  areal report runs/digits")
-def report(run: RunDir) -> None:
+def report(run: RunDir, as_json: AsJson = False) -> None:
     """Write report.html of a run again, also while it goes on."""
     from areal.local.finish import report as write_report
-    from rich.console import Console
 
-    Console().print(f"wrote {write_report(existing(run).absolute())}", highlight=False, soft_wrap=True)
+    file = write_report(existing(run).absolute())
+    print(json.dumps({"file": str(file)}) if as_json else f"wrote {file}")
 
 
 @app.command(
@@ -140,6 +140,7 @@ def export(
         str | None, typer.Option(help="Its project, of MLflow the experiment; areal unless given.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on sending until the run ends.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write recorded samples with their text, token ids, log-probabilities, spans and verdicts, for scripts; or, with
     --to, send every figure of a run to W&B, MLflow or Trackio.
@@ -150,12 +151,14 @@ def export(
     if to is not None:
         if (form, out, outcome, low, high, limit) != ("jsonl", None, None, None, None, 100_000):
             raise ConfigError("a tracker is sent figures, no samples", fix="give --to, --project and --follow only")
-        _track(run, to, project, follow=follow)
+        _track(run, to, project, follow=follow, as_json=as_json)
         return
     if project is not None or follow:
         raise ConfigError("--project and --follow are for trackers", fix="name one: --to wandb")
     if out is None and form == "parquet":
         raise ConfigError("a Parquet file is written to a file", fix="name it with --out samples.parquet")
+    if out is None and as_json:
+        raise ConfigError("samples go where --json says how many there are", fix="name a file: --out samples.jsonl")
     found = open_run(run)
     with found.index() as index:
         rows = index.find(outcome=outcome, low=low, high=high, limit=limit)
@@ -169,15 +172,21 @@ def export(
             for chunk in chunks:
                 file.write(chunk)
         part.replace(out)
-    typer.echo(f"wrote {len(rows):,} samples to {out}", err=True)
+    if as_json:
+        print(json.dumps({"samples": len(rows), "file": str(out)}))
+    else:
+        typer.echo(f"wrote {len(rows):,} samples to {out}", err=True)
 
 
-def _track(run: Path, to: Where, project: str | None, *, follow: bool) -> None:
+def _track(run: Path, to: Where, project: str | None, *, follow: bool, as_json: bool) -> None:
     from areal_view.library import open_run
     from areal_view.tracking.export import PROJECT, export
 
     sent, place = export(open_run(run).directory, to, project or PROJECT, follow=follow)
-    typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)
+    if as_json:
+        print(json.dumps({"sent": sent, "place": place}))
+    else:
+        typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)
 
 
 @app.command(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from areal.cli.main import app, guarded
 from areal.v1 import common_pb2 as common
 from areal_view.index.atif import trajectory
 from areal_view.index.forms import written
@@ -67,3 +68,14 @@ def test_a_parquet_file_has_the_rows_of_the_json_lines(index: RecordIndex) -> No
     rows = parquet.read_table(io.BytesIO(whole)).to_pylist(maps_as_pydicts="strict")
     assert rows == [json.loads(line) for line in written("jsonl", index, index.find(), "digits")]
     assert len(rows) == 6
+
+
+def test_a_script_is_told_what_was_written(
+    recorded: RecordedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recorded.root / "resolved.json").write_text("{}")
+    file = tmp_path / "samples.jsonl"
+    assert guarded(lambda: app(["export", str(recorded.root), "--out", str(file), "--json"])) == 0
+    assert json.loads(capsys.readouterr().out) == {"samples": len(file.read_text().splitlines()), "file": str(file)}
+    assert guarded(lambda: app(["export", str(recorded.root), "--json"])) == 64
+    assert "--out samples.jsonl" in json.loads(capsys.readouterr().out)["fix"]
