@@ -68,5 +68,9 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
         assert (await ended.get()).kind is FailureKind.REJECTED
     assert sorted(released) == sorted(str(group) for group in range(100)), "each group's server is forgotten once"
     runner.close()  # its loop turns no more; the runner itself is held here
+    for _ in range(1000):  # the last episode's task ends after it told its result
+        if _alive() == before:
+            break
+        await asyncio.sleep(0.01)
     assert _alive() == before
     await client.close()
