@@ -52,6 +52,7 @@ def _listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
+        listener.listen()  # whoever reads the address connects at once: it waits for the server, and isn't refused
     except OSError as error:
         listener.close()
         raise ConfigError(f"port {port} can't be used: {error.strerror}", fix="choose another --port") from error
