@@ -77,7 +77,7 @@ def speed(proof: Measuring) -> None:
         sizes = shape(used)
         plan = plan_trainer(
             sizes, ranks=1, tokens=tokens, precision="bfloat16", attention="varlen", recompute=recompute,
-            fused=compiled == "blocks",
+            card=torch.cuda.get_device_properties(0).total_memory if proof.cuda else 0, fused=compiled == "blocks",
         )  # type: ignore[arg-type]  # fmt: skip
         try:
             proof.fits(plan.total, f"{name} with rows of {length} tokens")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from areal.cli.main import app, guarded
 from areal.local import inspect
 from areal.observe.live import read_live
 from support import dummy_run
@@ -59,12 +60,15 @@ def summary(folder: Path) -> dict:
     return json.loads((folder / "runs" / "tiny" / "summary.json").read_text())
 
 
-def test_a_run_that_ends_well_leaves_its_files_and_answers_zero(start, tmp_path):
+def test_a_run_that_ends_well_leaves_its_files_and_answers_zero(start, tmp_path, capsys):
     output = ended(start("well"), 0)
     run_dir = tmp_path / "runs" / "tiny"
     assert summary(tmp_path)["status"] == "Complete"
     assert summary(tmp_path)["steps"] == 3
     assert (run_dir / "report.html").stat().st_size > 1000
+    capsys.readouterr()
+    assert guarded(lambda: app(["report", str(run_dir), "--json"])) == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(run_dir / "report.html")}
     live = read_live(run_dir / "live.json")
     assert live is not None
     assert live.ended

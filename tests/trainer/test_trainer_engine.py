@@ -52,15 +52,14 @@ def test_chunked_logprobs_and_gradients_equal_the_whole_matrix_in_float64(tokens
     torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_a_fused_output_layer_gives_what_each_operation_gives(exact):
+def test_a_fused_output_layer_gives_what_each_operation_gives():
     torch.manual_seed(0)
     for tokens, chunk in ((5, 3), (40, 16), (41, 64)):  # one compilation for all
         hidden, weight = (torch.randn(n, 8).bfloat16().requires_grad_() for n in (tokens, 300))
         targets, scale = torch.randint(0, 300, (tokens,)), torch.randn(tokens)
         found = []
         for fused in (True, False):
-            logprobs, entropy = chunked_logprobs(hidden, weight, targets, 0.7, exact=exact, fused=fused, chunk=chunk)
+            logprobs, entropy = chunked_logprobs(hidden, weight, targets, 0.7, fused=fused, chunk=chunk)
             slopes = torch.autograd.grad((logprobs * scale).sum() + entropy.sum(), (hidden, weight))
             found.append((logprobs, entropy, *slopes))
         for one, other in zip(*found, strict=True):

@@ -82,18 +82,26 @@ def test_it_is_used_on_hopper_alone_in_the_version_that_was_proved(monkeypatch, 
     query = torch.zeros(4, 2, 128, dtype=torch.bfloat16)
     monkeypatch.setattr(flash, "_interface", lambda: SimpleNamespace())
     for capability, taken in (((9, 0), True), ((8, 0), False), ((10, 0), False)):
-        flash._installed.cache_clear()
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda card, of=capability: of)
         assert flash.takes(query) is taken
         assert not flash.takes(query.float())
         assert not flash.takes(query[..., :96])
-    flash._installed.cache_clear()
     monkeypatch.undo()
     monkeypatch.setattr(flash.metadata, "version", lambda name: "4.0.0b99")
     flash._interface.cache_clear()
     assert flash._interface() is None
     assert "4.0.0b99 isn't used" in caplog.text
     flash._interface.cache_clear()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_compiled_layer_asks_for_it_in_one_graph(monkeypatch, there):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda card: (9, 0))
+    if there:
+        monkeypatch.setattr(flash, "_interface", lambda: __import__("json"))  # what a trace couldn't follow
+    torch._dynamo.reset()
+    asked = torch.compile(lambda query: query + int(flash.takes(query)), fullgraph=True, backend="eager", dynamic=True)
+    assert float(asked(torch.zeros(4, 2, 64, dtype=torch.bfloat16)).max()) == int(there)
 
 
 def test_the_version_is_the_one_that_images_install():

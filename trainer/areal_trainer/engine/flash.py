@@ -28,7 +28,7 @@ def takes(query: Tensor) -> bool:
     return query.dtype == torch.bfloat16 and query.shape[-1] in _WIDTHS and _installed(query.device.index)
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # a compiled layer doesn't trace the search
 def _installed(card: int) -> bool:
     return _interface() is not None and torch.cuda.get_device_capability(card)[0] == _HOPPER
 

@@ -51,7 +51,7 @@ class _ChunkedLogprob(torch.autograd.Function):
         scored = _compiled(_scored) if fused else _scored
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            normalizer[part], logprobs[part], entropy[part] = scored(
+            normalizer[part], logprobs[part], entropy[part] = scored(  # detached: one graph for both kinds of pass
                 hidden[part].detach(), weight.detach(), targets[part], temperature, exact
             )
         ctx.save_for_backward(hidden, weight, targets, normalizer, logprobs, entropy)
@@ -143,11 +143,12 @@ def chunked_logprobs(
         hidden: [tokens, width]; weight: [vocabulary, width]; targets: [tokens]
         temperature: of the sampler; applied before the normaliser, or the values would not be the sampler's
         exact: logits aren't rounded to the states' precision; their gradient is, either way
-        fused: what is done to each logit is compiled (torch.compile): less memory, a fifth of the passes over a chunk
+        fused: what is done to each logit is compiled (torch.compile): fewer passes over a chunk, less memory; not where
+            `exact`
 
     Returns:
         two float32 tensors, [tokens]
     """
     size = chunk or chunk_tokens(weight.shape[0], weight.device)
-    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, exact, fused, size)
+    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, exact, fused and not exact, size)
     return logprobs, entropy

@@ -49,7 +49,7 @@ def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Be
         "state": job.spec.trainer.optimizer_state,
         "canary": job.spec.is_rl and job.spec.trainer.precision == "bfloat16",
         "card": job.spec.trainer.gpu_memory or _USUAL_CARD,
-        "fused": job.spec.trainer.compile == "blocks",
+        "fused": job.spec.trainer.compile == "blocks" and not job.spec.trainer.fp32_head and teacher is None,
     }
 
 

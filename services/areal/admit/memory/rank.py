@@ -55,7 +55,8 @@ class Beside(TypedDict, total=False):
     on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
     layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are. With a `canary`
     the start model is held once more in float32 when the trainer starts. `card` is a GPU's memory in bytes, by which
-    the output layer is cut; without one it is cut as on a CPU. `fused` says that what it does is compiled.
+    the output layer is cut; without one it is cut as on a CPU. `fused` says that what it does is compiled:
+    neither a divergence from a teacher nor float32 logits.
     """
 
     critic: bool
