@@ -30,12 +30,13 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 import httpx  # noqa: E402
 import psutil  # noqa: E402
 import yaml  # noqa: E402
+from areal.plan.roles import free_ports  # noqa: E402
 from areal_operator.kube.resources import CONFIGMAPS  # noqa: E402
 from areal_operator.runtime.api import MANAGER, Api  # noqa: E402
 from areal_operator.runtime.limiter import Limiter  # noqa: E402
 from areal_operator.runtime.transport import connect  # noqa: E402
 from kube.harness.control_plane import ControlPlane  # noqa: E402
-from kube.harness.processes import eventually, free_ports  # noqa: E402
+from kube.harness.processes import eventually  # noqa: E402
 from report import Figure, report  # noqa: E402
 from support.operator_jobs import job_object  # noqa: E402
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import grpc
 import grpc_echo
 import psutil
 from areal.net.channel import connect
+from areal.plan.roles import free_ports
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
 
@@ -42,7 +42,7 @@ class Through:
 
 async def latencies(source: str, stdin: bytes, runs: int) -> Through:
     """Executions as a caller sees them; the echo between them is their limit."""
-    token, port, echo_port = secrets.token_hex(16), _free_port(), _free_port()
+    token, port, echo_port = secrets.token_hex(16), *free_ports(2)
     through = Through([], [], [])
     request = pb.ExecuteRequest(program=pb.Program(language="python", source=source), stdin=stdin)
     with tempfile.NamedTemporaryFile("w", suffix=".token") as file:
@@ -76,11 +76,6 @@ async def latencies(source: str, stdin: bytes, runs: int) -> Through:
                     through.inside.append(answer.timing.total_us / 1e6)
                     through.echoes.append(echoed - asked)
     return through
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @asynccontextmanager

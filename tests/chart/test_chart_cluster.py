@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from areal.plan.roles import free_ports
 from chart.chart_release import (
     CRDS,
     HOME,
@@ -30,7 +31,7 @@ from chart.chart_rendering import CHART
 from chart.hook_pods import HookPods
 from kube.harness import tools
 from kube.harness.control_plane import ControlPlane
-from kube.harness.processes import Process, eventually, free_ports
+from kube.harness.processes import Process, eventually
 
 pytestmark = pytest.mark.kube_api
 

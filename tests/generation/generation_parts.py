@@ -22,8 +22,8 @@ from areal.weights.manifest import Canary
 from areal.weights.publish import WeightsRef, publish
 from safetensors import safe_open
 from support.engine_models import VOCAB, hf_logprobs
-from support.engine_server import free_port
 from support.fake_controller import FakeController
+from support.redis_server import free_port
 
 TOKEN = "secret"
 CANARY = tuple(range(3, 43, 2))

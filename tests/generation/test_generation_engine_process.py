@@ -21,8 +21,8 @@ from areal.generation.main import seed_kernels
 from areal.observe.waits import WaitRegistry
 from areal.processes.budget import BudgetPolicy
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
-from support.engine_server import free_port
 from support.processes import lives
+from support.redis_server import free_port
 
 START = EngineStart(Path("/models/m"), Path("/models/t"), "3.f1", 4000, 16, "key")
 SLEEPER = "import http.server, sys; " + (

@@ -22,8 +22,8 @@ from areal.generation.engine_process import RESTARTS
 from areal.processes.budget import Budget
 from generation_parts import SERVER, Answer, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
-from support.engine_server import free_port
 from support.group_trainer import GroupTrainer
+from support.redis_server import free_port
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 

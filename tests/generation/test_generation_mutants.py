@@ -30,9 +30,9 @@ from safetensors.torch import load_file, save_file
 from support import mutant_engine
 from support.adapter_versions import AdapterVersions
 from support.engine_models import hf_logprobs
-from support.engine_server import free_port
 from support.group_trainer import GroupTrainer
 from support.mutant_engine import DROPPED, LABEL_KEPT, MUTATIONS, OF_ADAPTERS
+from support.redis_server import free_port
 
 pytestmark = pytest.mark.component
 

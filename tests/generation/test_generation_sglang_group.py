@@ -12,8 +12,8 @@ import pytest_asyncio
 from areal.spec.serving import SglangEngine
 from generation_parts import SERVER, World, running_world, start_of
 from support.engine_models import hf_logprobs
-from support.engine_server import free_port
 from support.group_trainer import GroupTrainer
+from support.redis_server import free_port
 
 pytestmark = [
     pytest.mark.component,

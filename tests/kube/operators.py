@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx
 import yaml
+from areal.plan.roles import free_ports
 from kube.harness import tools
 from kube.harness.client import Client
 from kube.harness.control_plane import Cluster
-from kube.harness.processes import Process, free_ports
+from kube.harness.processes import Process
 from support.scripted_pods import ScriptedPods
 
 HOME = "areal-system"

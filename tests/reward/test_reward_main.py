@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,17 +19,12 @@ from areal.spec.job import RLJob
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 from areal.v1 import reward_pb2_grpc as rpc
+from support.redis_server import free_port
 
 pytestmark = pytest.mark.component
 TOKEN = "a-token"
 Started = tuple[rpc.RewardStub, RoleContext, "asyncio.Task[int]"]
 Start = Callable[..., Awaitable[Started]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def context(tmp_path: Path, role: str, recipe: Path | None) -> RoleContext:

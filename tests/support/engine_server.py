@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 import orjson
+from support.redis_server import free_port
 
 ENGINES = {
     "embedded": ["areal.engine.main"],
@@ -32,13 +32,6 @@ ENGINES = {
         "--incremental-streaming-output",
     ],
 }
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Background:

@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 
 import redis
+from areal.plan.roles import free_ports
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on now, and none that a connection will be given."""
+    return free_ports(1)[0]
 
 
 class RedisServer:

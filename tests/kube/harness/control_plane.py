@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx
+from areal.plan.roles import free_ports
 from kube.harness.client import Client
 from kube.harness.pki import Pki
-from kube.harness.processes import NotReady, Process, eventually, free_ports
+from kube.harness.processes import NotReady, Process, eventually
 from kube.harness.tools import tool
 
 SERVICE_RANGE = "10.96.0.0/16"

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from areal.plan.roles import free_ports
 from kube.harness.client import Client
-from kube.harness.processes import Process, eventually, free_ports
+from kube.harness.processes import Process, eventually
 from kube.harness.tools import tool
 
 STAGES = Path(__file__).with_name("stages")

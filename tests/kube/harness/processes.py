@@ -5,11 +5,9 @@ Owns nothing but what it started.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -21,15 +19,6 @@ T = TypeVar("T")
 
 class NotReady(AssertionError):
     """Something did not come up in time; the message holds the end of its log."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback nobody listens on now, all different."""
-    with contextlib.ExitStack() as open_now:
-        probes = [open_now.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 class Process:
@@ -95,9 +84,12 @@ class Process:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def wait_until(self, ready: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        """Returns when `ready()` is true; raises NotReady when it ended or took too long."""
+        """Returns when `ready()` is true; raises NotReady when it ended or took too long.
+
+        One that ended is never ready: on a port that it could not have, another may answer.
+        """
         deadline = time.monotonic() + timeout_s
-        while not ready():
+        while not ready() or self.code is not None:
             if self.code is not None:
                 raise NotReady(f"{self.name} ended with {self.code} before {what}\n{self.tail()}")
             if time.monotonic() > deadline:

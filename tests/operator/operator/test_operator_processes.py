@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal.plan.roles import free_ports
 from kube.harness.client import Client
 from kube.harness.control_plane import Cluster
-from kube.harness.processes import Process, eventually, free_ports
+from kube.harness.processes import Process, eventually
 from support.operator_jobs import job_object
 
 pytestmark = pytest.mark.kube_api

@@ -31,9 +31,9 @@ from controller_peers import (
     ScriptedAgent,
     ScriptedTrainer,
     ScriptedWorker,
-    free_port,
     write_snapshot,
 )
+from support.redis_server import free_port
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]
 
