@@ -203,7 +203,7 @@ def test_a_wrong_mask_fails_and_the_right_one_does_not(tmp_path, planted):
 
     assert wrong("attention", measured("attention", tmp_path)) == set()
 
-    def everything(query, key, value, layout, scale):  # no causality, no segments
+    def everything(query, key, value, layout, scale, *_):  # no causality, no segments
         key, value = attention._copied(query, key, value)
         q, k, v = (one.transpose(0, 1)[None] for one in (query, key[: len(query)], value[: len(query)]))
         return scaled_dot_product_attention(q, k, v, scale=scale)[0].transpose(0, 1)

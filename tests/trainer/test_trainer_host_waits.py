@@ -34,7 +34,7 @@ def test_the_mode_finds_a_wait():
 @pytest.mark.parametrize("shared", [False, True])
 def test_no_micro_batch_makes_the_host_wait(monkeypatch, model_path, ranks, attention, shared):
     # the CPU's stand-in for the kernel reads where segments begin
-    monkeypatch.setattr(segments, "_one_by_one", lambda query, key, value, layout, scale: query + 0 * value.sum())
+    monkeypatch.setattr(segments, "_one_by_one", lambda query, key, value, *_: query + 0 * value.sum())
     tokens = batch(4, 4, shared=shared)
     micros = rank_micro_batches(
         tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64

@@ -12,18 +12,19 @@ from typing import Any
 from areal.errors import DataError
 
 COMPARED = (
-    "gemma", "gemma3_text", "glm4", "granite", "llama", "ministral", "mistral", "olmo2", "olmo3", "phi3", "qwen2",
-    "qwen3", "smollm3", "starcoder2",
+    "apertus", "arcee", "cwm", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4", "gpt_neox", "granite",
+    "helium", "hunyuan_v1_dense", "llama", "ministral", "ministral3", "mistral", "nemotron", "olmo", "olmo2",
+    "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
 """Values of `model_type` whose packed log-probabilities and published names were compared with Hugging Face's alone."""
 
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
-WITHOUT_SCORES = ("granite",)
+WITHOUT_SCORES = ("apertus", "cwm", "ernie4_5", "granite")
 """Of the compared families, those that Hugging Face's library has no sequence-classification model of."""
 
-TIED = ("gemma", "gemma3_text", "smollm3", "starcoder2")
+TIED = ("ernie4_5", "gemma", "gemma3_text", "smollm3", "starcoder2")
 """Families whose output layer is the embedding unless config.json says otherwise."""
 
 OTHER_BLOCKS = (
@@ -87,7 +88,7 @@ _UNTRAINED = {
     "has an output layer that is more than a matrix": OTHER_HEADS,
     "has an attention that this trainer doesn't compute": OTHER_ATTENTION,
 }
-_LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
+_LOGIT_SCALES = ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
 _RECURRENT = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")

@@ -2,7 +2,8 @@
 
 Registered with transformers as an attention implementation, so models stay Hugging Face's. On CUDA the segments go to
 PyTorch's variable-length flash attention, elsewhere one by one to scaled dot product attention; blocks to
-FlexAttention. Without a layout it is `sdpa`, the exact reference, which takes any mask.
+FlexAttention. Without a layout it is `sdpa`, the exact reference, which takes any mask. A layer's sliding window counts
+within its sequence; what else a family asks of attention is refused, not left out.
 
 A segment is a run of tokens of one sequence, or the prompt that several share. Its keys are the shared prompt and
 itself; causality is aligned at the end (bottom-right), which means just that: the prompt, then me. With blocks a shared
@@ -13,13 +14,14 @@ CUDA PyTorch has no gradient of FlexAttention, and computes all scores.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
@@ -31,6 +33,8 @@ from areal_trainer.engine import flash
 from areal_trainer.engine.context import Context
 
 PACKED = "areal_packed"
+# Keywords of a call that need no answer: they change nothing here, or the layout says it.
+_ANSWERED = ("dropout", "is_causal", "output_attentions", "position_ids", "use_cache")
 _SHARES_KEYS = "enable_gqa" in inspect.signature(varlen_attn).parameters  # torch 2.11 has no such argument
 
 
@@ -59,54 +63,73 @@ def _forward(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     layout: SegmentLayout | BlockMask | None = None,
     context: Context | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: [rows, heads, length, width] in, [rows, length, heads, width] out.
 
-    With a context the tokens are this rank's, `attention_mask` and `layout` are of all.
+    With a context the tokens are this rank's, `attention_mask` and `layout` are of all. `sliding_window` counts the
+    tokens that one looks at, itself among them.
     """
-    if context is None:
-        return _attend(module, query, key, value, attention_mask, scaling, layout, **kwargs)
-    query, key, value = (context.by_heads(states) for states in (query, key, value))
-    if layout is None:
-        out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling, enable_gqa=True)
-        return context.by_tokens(out.transpose(1, 2)), None
-    out, _ = _attend(module, query, key, value, None, scaling, layout)
-    return context.by_tokens(out), None
-
-
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-    layout: SegmentLayout | BlockMask | None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    if layout is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        result: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
-        )
-        return result
+    _refuse_unknown(module, kwargs)
+    if context is not None:
+        query, key, value = (context.by_heads(states) for states in (query, key, value))
     if isinstance(layout, BlockMask):
-        return attend_blocks(query, key, value, layout, scaling), None
+        out = attend_blocks(query, key, value, layout, scaling)
+    elif layout is not None:
+        out = _by_segments(query, key, value, layout, scaling, sliding_window)
+    else:
+        if sliding_window is not None and key.shape[2] > sliding_window:
+            attention_mask = _windowed(attention_mask, query.shape[2], key.shape[2], sliding_window, query.device)
+        if context is None:
+            from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+            return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling)
+        exchanged = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling, enable_gqa=True)
+        out = exchanged.transpose(1, 2)
+    return (out if context is None else context.by_tokens(out)), None
+
+
+def _refuse_unknown(module: Any, told: Mapping[str, Any]) -> None:
+    """What this function doesn't compute would be left out without a word: sinks, caps of scores, two directions."""
+    strange = sorted(name for name, value in told.items() if value is not None and name not in _ANSWERED)
+    if told.get("is_causal", getattr(module, "is_causal", True)) is False:
+        strange.append("is_causal: false")
+    if strange:
+        raise DataError(
+            f"the model's attention asks for {', '.join(strange)}, which this trainer doesn't compute",
+            fix="use a model of another family: docs/models.md lists those that were compared",
+        )
+
+
+def _windowed(mask: Tensor | None, queries: int, keys: int, window: int, device: torch.device) -> Tensor:
+    """The mask with the last `window` of the keys that each query sees; they stand in the order of its sequence."""
+    if mask is None:
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None]
+    at_or_after = mask.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
+    return mask & (at_or_after <= window)
+
+
+def _by_segments(
+    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float | None, window: int | None
+) -> Tensor:
     rows, heads, length, width = query.shape
-    q, k, v = (tensor.transpose(1, 2).reshape(rows * length, -1, width) for tensor in (query, key, value))
+    q, k, v = (states.transpose(1, 2).reshape(rows * length, -1, states.shape[-1]) for states in (query, key, value))
     if layout.key_index is not None:
         k, v = k.index_select(0, layout.key_index), v.index_select(0, layout.key_index)
+    if window is not None and layout.longest_key <= window:
+        window = None  # nothing is beyond it
     attend = _on_cuda if query.is_cuda else _one_by_one
-    out = attend(q, k, v, layout, scaling if scaling is not None else width**-0.5)
-    return out.reshape(rows, length, heads, width), None
+    out = attend(q, k, v, layout, scale if scale is not None else width**-0.5, window)
+    return out.reshape(rows, length, heads, value.shape[-1])
 
 
-def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
-    if flash.takes(query):
+def _on_cuda(
+    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None
+) -> Tensor:
+    if window is None and flash.takes(query):
         lengths = layout.longest_query, layout.longest_key
         flashed: tuple[Tensor, Tensor] = flash.flash_attention(
             query, key, value, layout.query_starts, layout.key_starts, *lengths, scale
@@ -124,7 +147,7 @@ def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, s
         layout.longest_query,
         layout.longest_key,
         scale=scale,
-        window_size=(-1, 0),  # causal; the default is not
+        window_size=(-1 if window is None else window - 1, 0),  # causal; the default is not
         **more,
     )
     assert isinstance(out, Tensor)  # two only where the log-sum-exp is asked for
@@ -137,7 +160,9 @@ def _copied(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None
+) -> Tensor:
     key, value = _copied(query, key, value)
     parts = []
     queries, keys = layout.query_starts.tolist(), layout.key_starts.tolist()
@@ -145,7 +170,10 @@ def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout
         q = query[queries[at] : queries[at + 1]].transpose(0, 1)[None]
         k, v = (whole[keys[at] : keys[at + 1]].transpose(0, 1)[None] for whole in (key, value))
         more = k.shape[2] - q.shape[2]
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(more) if more else None
+        mask = None
+        if more or window is not None:
+            mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(more)
+            mask = mask if window is None else mask.triu(more - window + 1)
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
         parts.append(out[0].transpose(0, 1))
     return torch.cat(parts)

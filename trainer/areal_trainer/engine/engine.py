@@ -31,8 +31,16 @@ from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import TensorSpec
-from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import ModelRows, PolicyModel, ValueModel, empty_model, is_tied, max_positions
+from areal_trainer.engine.load import load_weights, stored_buffers
+from areal_trainer.engine.model import (
+    ModelRows,
+    PolicyModel,
+    ValueModel,
+    empty_model,
+    is_tied,
+    max_positions,
+    sliding_window,
+)
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split
@@ -87,11 +95,6 @@ class ModelOptions:
 def served_dtype(options: ModelOptions) -> torch.dtype:
     """Precision in which weights are exported."""
     return torch.bfloat16 if options.precision == "bfloat16" else torch.float32
-
-
-def attention_of(options: ModelOptions, ranks: RankGroup) -> Attention:
-    """The implementation of attention: a context group's tokens are exchanged by ours, which takes masks, too."""
-    return options.attention if ranks.context is None else "varlen"
 
 
 def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> SegmentLayout | BlockMask:
@@ -150,7 +153,12 @@ class ShardedModel(Generic[Model]):
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model takes."""
-        return max_positions(self._model.config)
+        return max_positions(self._model.config, self.options.attention)
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens a layer with a sliding window looks at; None without such layers."""
+        return sliding_window(self._model.config)
 
     def _reshard(self) -> None:
         """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
@@ -251,15 +259,12 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
     def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
-        model = empty_model(
-            model_path, attention_of(options, ranks), fp32_head=options.fp32_head,
-            fused_head=options.compile == "blocks",
-        )  # fmt: skip
+        model = empty_model(model_path, fp32_head=options.fp32_head, fused_head=options.compile == "blocks")
         if options.adapter is not None:
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
         super().__init__(model, model_path, options, ranks)
-        for method in ("next_token", "taught", "divergence"):
+        for method in ("next_token", "own_logits", "taught", "divergence"):
             register_fsdp_forward_method(self._model, method)
 
     @property
@@ -315,16 +320,24 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         self._reshard()
         return np.array(made, np.int64)
 
+    @torch.no_grad()
+    def own_logprobs(self, token_ids: NDArray[np.int64], count: int) -> Tensor:
+        """Log-probabilities of the last `count` tokens by the family's own code, [count] on the CPU. A collective."""
+        ids = torch.from_numpy(token_ids)[None].to(self.ranks.device)
+        with torch.compiler.set_stance("force_eager"):  # what is compiled is ours
+            logits = self._model.own_logits(ids, count + 1)[:-1] / self.options.temperature
+        self._reshard()
+        return torch.log_softmax(logits, -1).gather(1, ids[0, -count:, None])[:, 0].cpu()
+
     def accumulate(self, micros: Sequence[MicroBatch], loss: LossFunction) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
         return self.backward(micros, lambda micro: loss(*self.forward(micro), micro))
 
     def export_specs(self, owners: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
         """Shape and dtype of what `export` yields with these owners, by its Hugging Face name."""
-        dtype = served_dtype(self.options)
         return {
-            name: TensorSpec(tuple(parameter.shape), dtype)
-            for name, parameter in self._exported()
+            name: TensorSpec(tuple(tensor.shape), dtype)
+            for name, tensor, dtype in self._exported()
             if owners is None or owners[name] == self.ranks.rank
         }
 
@@ -336,33 +349,36 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         only the replica of its owner gathers a tensor. It may share memory with the engine, so it is copied before
         training goes on.
         """
-        dtype = served_dtype(self.options)
         ranks = self.ranks
-        for name, parameter in self._exported():
+        for name, tensor, dtype in self._exported():
             owner = ranks.rank if owners is None else owners[name]
             if ranks.replica_of(owner) != ranks.replica_of(ranks.rank):
                 continue
-            whole = self._whole(parameter, dtype)
+            whole = self._whole(tensor, dtype)
             if owner == ranks.rank:
                 yield name, whole
 
-    def _exported(self) -> Iterator[tuple[str, Tensor]]:
+    def _exported(self) -> Iterator[tuple[str, Tensor, torch.dtype]]:
+        """Name, shard and served dtype of what is published; buffers keep their own, which is seldom rounded."""
+        dtype = served_dtype(self.options)
         if self.options.adapter is not None:
             for name, parameter in self._parameters.items():
                 if lora.is_adapter(name):
-                    yield tensor_name(*lora.module_and_matrix(name.removeprefix("lm."))), parameter
+                    yield tensor_name(*lora.module_and_matrix(name.removeprefix("lm."))), parameter, dtype
             return
         tied = is_tied(self._model)
         for name, parameter in self._parameters.items():
             if not (tied and name.endswith("lm_head.weight")):
-                yield name.removeprefix("lm."), parameter
+                yield name.removeprefix("lm."), parameter, dtype
+        for name, buffer in stored_buffers(self._model.lm).items():
+            yield name, buffer, buffer.dtype
 
 
 class ValueEngine(ShardedModel[ValueModel]):
     """Values of states. Every method is a collective."""
 
     def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
-        super().__init__(ValueModel(empty_model(model_path, attention_of(options, ranks))), model_path, options, ranks)
+        super().__init__(ValueModel(empty_model(model_path)), model_path, options, ranks)
         local(self._model.head.weight.detach()).zero_()  # no opinion: the first advantages are the rewards
 
     def forward(self, micro: MicroBatch) -> Tensor:
@@ -388,3 +404,4 @@ class ValueEngine(ShardedModel[ValueModel]):
                 yield "score.weight", self._whole(parameter, torch.float32)
             elif not name.endswith("lm_head.weight"):
                 yield name.removeprefix("lm."), self._whole(parameter, served_dtype(self.options))
+        yield from stored_buffers(self._model.lm).items()

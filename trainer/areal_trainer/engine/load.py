@@ -66,7 +66,7 @@ def _computed_buffers(lm: nn.Module) -> None:
 
 def _read(lm: nn.Module, path: Path) -> None:
     frozen = {name: each for name, each in lm.named_parameters() if not is_adapter(name)}
-    wanted = {**frozen, **_stored_buffers(lm)}
+    wanted = {**frozen, **stored_buffers(lm)}
     missing, extra = set(wanted), []
     for file in _files(path):
         here = {header.name: header for header in read_header(file)[1]}
@@ -87,7 +87,8 @@ def _read(lm: nn.Module, path: Path) -> None:
         _log.warning("%s holds %d tensors that the model has no place for, such as %s", path, len(strange), strange[0])
 
 
-def _stored_buffers(lm: nn.Module) -> dict[str, Tensor]:
+def stored_buffers(lm: nn.Module) -> dict[str, Tensor]:
+    """Tensors of a model's files that are no parameters, by their Hugging Face names."""
     stored = lm.state_dict()
     return {name: buffer for name, buffer in lm.named_buffers() if name in stored}
 

@@ -25,8 +25,6 @@ from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 
-_IMPLEMENTATIONS = {"dense": "sdpa", "varlen": PACKED, "flex": PACKED}
-
 
 @dataclass(frozen=True)
 class ModelRows:
@@ -93,6 +91,16 @@ class PolicyModel(nn.Module):
         logits = float32_logits(hidden[:, -1], self.lm.get_output_embeddings().weight, self._exact)
         return logits.argmax(-1, keepdim=True)
 
+    def own_logits(self, input_ids: Tensor, count: int) -> Tensor:
+        """Logits behind the last `count` of `input_ids` [1, tokens] as the family's own code computes all of it:
+        its masks, its attention, its output layer; [count, vocabulary] in float32."""
+        ours, self.config._attn_implementation = self.config._attn_implementation, "sdpa"
+        try:
+            logits: Tensor = self.lm(input_ids=input_ids, use_cache=False, logits_to_keep=count).logits
+        finally:
+            self.config._attn_implementation = ours
+        return logits[0].float()
+
 
 class ValueModel(nn.Module):
     """The decoder of a language model with a head of one number: what the state before a token is worth."""
@@ -136,9 +144,7 @@ def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     return states.reshape(-1, states.shape[-1]).index_select(0, rows.select)
 
 
-def empty_model(
-    path: Path, attention: Attention = "dense", *, fp32_head: bool = False, fused_head: bool = False
-) -> PolicyModel:
+def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False) -> PolicyModel:
     """The model in `path` in float32 on the meta device, without memory for its weights.
 
     Raises DataError when it is no causal language model that this trainer takes.
@@ -155,7 +161,7 @@ def empty_model(
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # it would ask, and wait
         with torch.device("meta"), no_init_weights():
             made: Any = AutoModelForCausalLM
-            lm = made.from_config(config, dtype=torch.float32, attn_implementation=_IMPLEMENTATIONS[attention])
+            lm = made.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be loaded: {error!r}", fix="check its files") from error
     return PolicyModel(lm, fp32_head, fused_head)
@@ -178,14 +184,18 @@ def score_architecture(config: Mapping[str, Any]) -> str:
     return named
 
 
-def max_positions(config: Any) -> int:
+def max_positions(config: Any, attention: Attention) -> int:
     """The longest sequence that a model's positions and attention allow."""
     longest = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
-    layers = getattr(config, "layer_types", None) or []
+    window = sliding_window(config)
+    return min(longest, window) if window and attention == "flex" else longest  # its blocks have no window
+
+
+def sliding_window(config: Any) -> int | None:
+    """How many tokens a layer with a window looks at; None without such layers."""
+    layers = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
-    if window and "sliding_attention" in layers:
-        return min(longest, int(window))  # the block-causal mask has no window, so sequences must fit one
-    return longest
+    return int(window) if window and (not layers or "sliding_attention" in layers) else None
 
 
 def is_tied(model: PolicyModel) -> bool:

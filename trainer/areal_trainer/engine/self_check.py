@@ -1,8 +1,9 @@
 """Start-up self-check: packed sequences, such that share a prompt, and one alone get the same log-probabilities.
 
 Some models look past the block-causal mask (recurrent layers, convolutions) and would learn from a mixture of samples.
-Their numbers differ by whole nats, rounding's by thousandths, so three passes tell. Alone means by the mask: attention
-without one is compared with it, too.
+Their numbers differ by whole nats, rounding's by thousandths, so a few passes tell. Alone means by the mask: attention
+without one is compared with it, too. All of these go through this trainer's attention and output layer; what it leaves
+out shows beside the family's own, on a sequence that is longer than a sliding window.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from areal_trainer.engine.engine import PolicyEngine
 
 WORST_FLOAT32 = 1e-4
 MEAN_BFLOAT16 = 0.02  # at least
+OWN_TOKENS = 32  # compared with the family's own code
 
 
 def check_packing(engine: PolicyEngine, token_ids: NDArray[np.int64], spread: float | None) -> None:
@@ -32,17 +34,34 @@ def check_packing(engine: PolicyEngine, token_ids: NDArray[np.int64], spread: fl
     alone = _score(engine, ids, lengths, groups=(0, 1), together=False, masked=True)
     if not bool(torch.isfinite(alone).all()):
         raise DataError(f"{engine.model_path} gives log-probabilities that are no numbers", fix="check its weights")
-    for name, groups in (("packed with others", (0, 1)), ("sharing a prompt", (0, 0))):
-        apart = (_score(engine, ids, lengths, groups=groups, together=True) - alone).abs()
+    rough = engine.options.precision == "bfloat16"
+    bound = max(MEAN_BFLOAT16, 3 * (spread or 0.0)) if rough else WORST_FLOAT32
+
+    def compare(ours: Tensor, right: Tensor, how: str, fix: str) -> None:
+        apart = (ours - right).abs()
         mean, worst = float(apart.mean()), float(apart.max())
-        rough = engine.options.precision == "bfloat16"
-        bound = max(MEAN_BFLOAT16, 3 * (spread or 0.0)) if rough else WORST_FLOAT32
         if not (mean if rough else worst) <= bound:
             raise DataError(
-                f"{engine.model_path} scores a sequence {name} otherwise than alone: {mean:.3g} in the mean, "
-                f"{worst:.3g} at most, {bound:.3g} is allowed",
-                fix="use a model whose layers all obey the attention mask: docs/models.md lists families",
+                f"{engine.model_path} scores a sequence {how}: {mean:.3g} in the mean, {worst:.3g} at most, "
+                f"{bound:.3g} is allowed",
+                fix=fix,
             )
+
+    for name, groups in (("packed with others", (0, 1)), ("sharing a prompt", (0, 0))):
+        packed = _score(engine, ids, lengths, groups=groups, together=True)
+        masks = "use a model whose layers all obey the attention mask: docs/models.md lists families"
+        compare(packed, alone, f"{name} otherwise than alone", masks)
+    long = _beyond_window(engine, token_ids)
+    count = min(OWN_TOKENS, len(long) - 1)
+    ours = _score(engine, long, [len(long)], groups=(0,), together=True)[-count:]
+    family = "use a model of a family that docs/models.md lists as compared"
+    compare(ours, engine.own_logprobs(long, count), "otherwise than transformers' own code for its family", family)
+
+
+def _beyond_window(engine: PolicyEngine, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The tokens, again and again until a window is behind the last ones, as far as the model's positions go."""
+    length = min(max(len(token_ids), (engine.window or 0) + OWN_TOKENS + 1), engine.max_positions)
+    return np.resize(token_ids, length)
 
 
 def _score(
@@ -50,7 +69,7 @@ def _score(
     ids: NDArray[np.int64],
     lengths: list[int],
     *,
-    groups: tuple[int, int],
+    groups: tuple[int, ...],
     together: bool,
     masked: bool = False,
 ) -> Tensor:
@@ -62,12 +81,12 @@ def _score(
         versions=np.zeros(len(ids), np.int64),
         offsets=offsets,
         group_ids=np.array(groups, np.int64),
-        sample_indices=np.arange(2),
-        rewards=np.zeros(2, np.float64),
-        truncated=np.zeros(2, np.bool_),
+        sample_indices=np.arange(len(lengths)),
+        rewards=np.zeros(len(lengths), np.float64),
+        truncated=np.zeros(len(lengths), np.bool_),
     )
     micros = []
-    for chosen in [np.arange(2)] if together else [np.array([0]), np.array([1])]:
+    for chosen in [np.arange(len(lengths))] if together else [np.array([0]), np.array([1])]:
         length = sum(lengths) if together else max(lengths)
         micros += rank_micro_batches(
             batch, chosen, batch.trainable(), rank=0, world_size=1, micro_batch_tokens=length, pack_length=length
