@@ -71,7 +71,52 @@ def _now(made: dashboard.Dashboard) -> dashboard.Dashboard:
     )
 
 
+ROWS = (
+    ("Rewards of a batch", "Mean and standard deviation of the rewards, one a sample.", ("reward_mean", "reward_std")),
+    (
+        "Groups that teach nothing",
+        "Groups whose rewards are all the same, beside all groups of the batch.",
+        ("zero_variance_groups", "groups"),
+    ),
+    ("Entropy", "Mean entropy of a trained token, in nats. Towards 0 the policy stops exploring.", ("entropy",)),
+    (
+        "Length of answers",
+        "Sampled tokens of an answer: mean and 95th percentile.",
+        ("answer_tokens_mean", "answer_tokens_p95"),
+    ),
+    (
+        "Truncated and rejected",
+        "Share of answers that the length limit cut, and of tokens that rejection sampling leaves out.",
+        ("truncated_ratio", "rejected_ratio"),
+    ),
+    (
+        "Log-probability mismatch",
+        "Between the engine's and the trainer's log-probabilities of the same tokens, in nats: mean, and most.",
+        ("logprob_mismatch", "logprob_mismatch_max"),
+    ),
+    (
+        "Weights of the behaviour policy",
+        "Mean and most of the importance weights of decoupled PPO; the mean stays near 1.",
+        ("behaviour_weight_mean", "behaviour_weight_max"),
+    ),
+    ("KL to the reference", "KL of the policy from the reference model, a token.", ("reference_kl",)),
+    ("Loss", "What the optimizer minimises, of the last batch.", ("loss",)),
+    ("Learning rate", "Of the last update.", ("learning_rate",)),
+    ("Advantages", "Mean and standard deviation, of trained sequences.", ("advantage_mean", "advantage_std")),
+    ("Tokens of a step", "All tokens of the batch, and those that reach a gradient.", ("tokens", "trained_tokens")),
+)
+"""Title, description and figures of a panel about the numbers of metrics.jsonl."""
+
+
 def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
+    made = _measured(made)
+    for title, description, figures in ROWS:
+        series = [(f'areal_trainer_row{{{JOB},figure="{name}"}}', f"{name} {{{{rljob}}}}") for name in figures]
+        made = made.with_panel(graph(title, f"{description} The last step's.", "short", *series))
+    return made
+
+
+def _measured(made: dashboard.Dashboard) -> dashboard.Dashboard:
     return (
         made.with_row(dashboard.Row("Learning"))
         .with_panel(
@@ -105,9 +150,9 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
                 "Loss and gradient norm of the critic, and the share of the returns' variance that it explains: "
                 "below 0 it is worse than their mean.",
                 "short",
-                (f"areal_trainer_value_loss{{{JOB}}}", "loss {{rljob}}"),
-                (f"areal_trainer_explained_variance{{{JOB}}}", "explained {{rljob}}"),
-                (f"areal_trainer_critic_grad_norm{{{JOB}}}", "gradient norm {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="value_loss"}}', "loss {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="explained_variance"}}', "explained {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="critic_grad_norm"}}', "gradient norm {{rljob}}"),
             )
         )
         .with_panel(
@@ -115,7 +160,7 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
                 "Gradient norm",
                 "Before clipping. A sudden tenfold is how divergence begins.",
                 "short",
-                (f"areal_trainer_grad_norm{{{JOB}}}", "{{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="grad_norm"}}', "{{rljob}}"),
             )
         )
         .with_panel(
@@ -124,9 +169,9 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
                 "Approximate KL of the current to the proximal policy, of the policy to its teacher, and the share of "
                 "tokens that were clipped.",
                 "short",
-                (f"areal_trainer_kl{{{JOB}}}", "KL {{rljob}}"),
-                (f"areal_trainer_teacher_kl{{{JOB}}}", "KL to the teacher {{rljob}}"),
-                (f"areal_trainer_clip_ratio{{{JOB}}}", "clipped {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="approx_kl"}}', "KL {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="teacher_kl"}}', "KL to the teacher {{rljob}}"),
+                (f'areal_trainer_row{{{JOB},figure="clip_ratio"}}', "clipped {{rljob}}"),
             )
         )
         .with_panel(

@@ -53,6 +53,9 @@ def board(uid: str, title: str, description: str, *, jobs: bool = True, refresh:
         made = made.with_variable(_choice("namespace", "Namespace", "label_values(areal_rljob_condition, namespace)"))
         names = 'label_values(areal_rljob_condition{namespace=~"$namespace"}, rljob)'
         made = made.with_variable(_choice("rljob", "Job", names))
+        made = made.annotation(_event("Restarts", f"changes(areal_rljob_epoch{{{JOB}}}[1m]) > 0", "red"))
+        versions = _event("Versions", f"changes(areal_trainer_policy_version{{{JOB}}}[1m]) > 0", "blue")
+        made = made.annotation(versions.enable(False))  # with quick steps a line would stand at each moment
     return made
 
 
@@ -117,6 +120,12 @@ def rows(title: str, description: str, unit: str, *queries: Query) -> table.Pane
 def _query(expression: str, name: str, index: int) -> prometheus.Dataquery:
     query = prometheus.Dataquery().expr(expression).legend_format(name).ref_id(chr(65 + index))
     return query.datasource(SOURCE)
+
+
+def _event(name: str, expression: str, colour: str) -> dashboard.AnnotationQuery:
+    """A mark on all graphs when the expression holds."""
+    query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).expr(expression).icon_color(colour)
+    return query.enable(True)
 
 
 def _choice(name: str, label: str, query: str) -> dashboard.QueryVariable:

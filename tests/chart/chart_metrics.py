@@ -1,7 +1,8 @@
-"""Which metrics PromQL asks for, and which the code declares and serves."""
+"""Which metrics PromQL and the boards ask for, and which the code declares and serves."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -9,7 +10,13 @@ from typing import Any
 
 import promql_parser
 from areal.observe.catalog import CATALOG, Metric, Scope, Type
-from chart.chart_rendering import ROOT
+from chart.chart_rendering import CHART, ROOT
+
+BOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (CHART / "files" / "dashboards").glob("*.json")
+}
+GRAFANAS_OWN = {"$__rate_interval": "5m", "$namespace": "team-a", "$rljob": "digits"}
+
 
 OF_PROCESSES = {"process_resident_memory_bytes", "process_cpu_seconds_total"}
 """What prometheus-client serves of each process."""
@@ -75,3 +82,22 @@ def _walk(node: Any) -> Iterator[Any]:
             yield from _walk(inner)
     for inner in getattr(node, "args", None) or ():
         yield from _walk(inner)
+
+
+def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The panels of a board, those in rows among them."""
+    for panel in board["panels"]:
+        if panel["type"] == "row":
+            yield from panel.get("panels") or ()
+        else:
+            yield panel
+
+
+def promql(expression: str) -> str:
+    """An expression with Grafana's variables filled in."""
+    for name, value in GRAFANAS_OWN.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]

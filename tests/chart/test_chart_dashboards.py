@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from areal.observe.catalog import CATALOG, Scope
 from areal_trainer.reporting import PHASES
-from chart.chart_metrics import OF_PROCESSES, declared, emitted, grouped, labels_of, selectors
-from chart.chart_rendering import CHART
+from chart.chart_metrics import (
+    BOARDS,
+    OF_PROCESSES,
+    PANELS,
+    declared,
+    emitted,
+    grouped,
+    labels_of,
+    panels,
+    promql,
+    selectors,
+)  # fmt: skip
 
-BOARDS: dict[str, dict[str, Any]] = {
-    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (CHART / "files" / "dashboards").glob("*.json")
-}
 UIDS = {"fleet": "areal-fleet", "rljob": "areal-rljob", "generation": "areal-generation", "operator": "areal-operator"}
-GRAFANAS_OWN = {"$__rate_interval": "5m", "$namespace": "team-a", "$rljob": "digits"}
-
-
-def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The panels of a board, those in rows among them."""
-    for panel in board["panels"]:
-        if panel["type"] == "row":
-            yield from panel.get("panels") or ()
-        else:
-            yield panel
-
-
-def promql(expression: str) -> str:
-    """An expression with Grafana's variables filled in."""
-    for name, value in GRAFANAS_OWN.items():
-        expression = expression.replace(name, value)
-    return expression
-
-
-PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
 
 
 def test_the_four_boards_keep_their_addresses() -> None:

@@ -21,7 +21,7 @@ def test_a_served_metric_has_namespace_job_and_role():
     assert 'areal_trainer_steps_total{namespace="local",rljob="digits",role="trainer"} 1.0' in text
 
 
-@pytest.mark.parametrize("name", ["areal_unknown_total", "areal_trainer_grad_norm"])
+@pytest.mark.parametrize("name", ["areal_unknown_total", "areal_trainer_policy_version"])
 def test_an_undeclared_metric_is_refused(name):
     with pytest.raises(BugError, match=name):
         RoleMetrics("trainer", "digits").counter(name)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from areal.observe.catalog import Scope
 from areal.observe.otlp import open_traces
 from areal.plan.resolved import ResolvedJob
+from chart.chart_metrics import PANELS, declared, promql, selectors
 from support.otel_collector import Received, collector
 
 pytestmark = [pytest.mark.system, pytest.mark.kube_api, pytest.mark.timeout(420)]
@@ -44,8 +46,12 @@ def test_a_group_s_life_is_one_trace_that_leads_to_the_swaps_of_its_version(star
         run.wait_for("some steps", lambda: run.step() >= 3, timeout_s=240)
         seen = _exemplar(run.run_dir)
         receiver.wait_for(lambda spans: bool(_whole(spans, 0)))
+        empty = _empty_panels(_served(run.run_dir))
         run.stop()
         spans = receiver.spans()
+    unexpected = sorted(name for name in empty if not name.startswith(ABSENT))
+    assert not unexpected, "panels of roles that run have nothing to show"
+    assert all(any(name.startswith(one) for name in empty) for one in ABSENT[:-1]), "what was thought absent is there"
     assert seen in {span.trace for span in spans}
     life = _whole(spans, 0)
     by_id = {span.span: span for span in life}
@@ -60,6 +66,34 @@ def test_a_group_s_life_is_one_trace_that_leads_to_the_swaps_of_its_version(star
     version = [span for span in spans if span.trace == publish.links[0]]
     assert {span.name for span in version} == {"version", "swap"}
     assert root.trace in next(span for span in version if span.name == "version").links
+
+
+ABSENT = (
+    "areal_boxes_", "areal_gateway_", "areal_sandbox_", "areal_generation_switch_", "areal_trainer_figure",
+    "areal_evaluation_figure",
+)  # fmt: skip
+"""Beginnings of series that this job has no role or setting for, and of evaluations, which may not have ended yet."""
+
+
+def _served(run_dir: Path) -> set[str]:
+    """Names of the series with a sample on the pages of all roles."""
+    pages = [ports["metrics"] for ports in ResolvedJob.load(run_dir).ports.values() if "metrics" in ports]
+    texts = [httpx.get(f"http://127.0.0.1:{port}/metrics").text for port in pages]
+    lines = [line for text in texts for line in text.splitlines() if line and not line.startswith("#")]
+    return {re.split(r"[ {]", line, maxsplit=1)[0] for line in lines}
+
+
+def _empty_panels(served: set[str]) -> set[str]:
+    """Series that panels about a job read and no page has."""
+    asked = {
+        name
+        for board, panel in PANELS
+        if board in ("rljob", "generation")
+        for target in panel["targets"]
+        for name, _ in selectors(promql(target["expr"]))
+        if (metric := declared(name)) and metric.scope is Scope.ROLE
+    }
+    return asked - served
 
 
 def _whole(spans: list[Received], group: int) -> list[Received]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from areal.observe.progress import ProgressCounter
 from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.reporting import Reporter, StepLog
+
+BOARD = Path(__file__).parents[2] / "charts" / "areal" / "files" / "dashboards" / "rljob.json"
 
 
 def row_of(
@@ -87,6 +90,33 @@ def test_figures_of_ones_own_are_in_the_row_in_tensorboard_and_in_prometheus_by_
         if sample.name == "areal_trainer_figure"
     }
     assert told == {"format": 0.25}
+
+
+def test_every_number_of_the_row_is_in_prometheus_by_its_name_there(tmp_path: Path) -> None:
+    metrics = RoleMetrics("trainer", "digits")
+    row = row_of(tmp_path, [1.0, 0.0], trained=2, metrics=metrics)
+    told = {
+        sample.labels["figure"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "areal_trainer_row"
+    }
+    numbers = {name: value for name, value in row.items() if value is None or isinstance(value, int | float)}
+    assert told.keys() == numbers.keys() - {"step", "fence", "at"}
+    assert row["loss"] is None
+    assert math.isnan(told["loss"])
+    assert all(told[name] == numbers[name] for name in told if numbers[name] is not None)
+    shown = set(re.findall(r'areal_trainer_row{[^}]*figure=\\"(\w+)', BOARD.read_text()))
+    assert shown
+    beside = {"value_loss", "explained_variance", "critic_grad_norm", "teacher_kl"}  # with a critic, a teacher
+    assert shown <= row.keys() | beside, "a panel shows a figure that no row has"
+
+
+def test_answers_are_measured_by_sample(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [1.0, 1.0, 1.0, 0.0], trained=4, samples=(0, 0, 0, 1))
+    assert row["answer_tokens_mean"] == (12 + 4) / 2
+    assert row["answer_tokens_p95"] == pytest.approx(4 + 0.95 * 8)
+    assert row["truncated_ratio"] == 0.0
 
 
 def test_a_step_that_trained_nothing_has_no_rate(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.timer import PHASES
 
+_NO_FIGURES = ("step", "fence", "at")
+
 
 class StepLog:
     """Rows of `metrics.jsonl`, TensorBoard's curves and what Prometheus is told of checkpoints, for any training."""
@@ -43,6 +45,9 @@ class StepLog:
         told: dict[str, Any] = {n: _finite(value) if isinstance(value, float) else value for n, value in row.items()}
         append_lines(self._path, [json.dumps(told, separators=(",", ":"), allow_nan=False).encode()])
         self.chart("trainer", told["step"], told)
+        for name, value in told.items():
+            if name not in _NO_FIGURES and (value is None or isinstance(value, int | float)):
+                self._metrics.gauge("areal_trainer_row", figure=name).set(math.nan if value is None else value)
         return told
 
     def chart(self, group: str, step: int, values: Mapping[str, Any]) -> None:
@@ -52,7 +57,7 @@ class StepLog:
         if self._events is None:
             self._events = _event_writer(self._tensorboard, step)
         for name, value in values.items():
-            if isinstance(value, int | float) and name not in ("step", "fence", "at"):
+            if isinstance(value, int | float) and name not in _NO_FIGURES:
                 self._events.add_scalar(f"{group}/{name}", value, step)
 
     def checkpoint(self, saved: SavedCheckpoint) -> None:
@@ -138,6 +143,7 @@ class Reporter(StepLog):
         staleness = _staleness(step, tokens)
         rewards = _rewards(tokens, advantages.counted)
         used = advantages.values[advantages.trained]
+        answers = np.bincount(tokens.sample_of[tokens.sequence_of[tokens.versions >= 0]])
         loss = update.loss
         return {
             "step": step,
@@ -149,6 +155,9 @@ class Reporter(StepLog):
             "groups": len(np.unique(tokens.group_ids)),
             "samples": len(np.unique(tokens.sample_of)),
             "sequences": tokens.sequences,
+            "answer_tokens_mean": _mean(answers),
+            "answer_tokens_p95": float(np.percentile(answers, 95)) if answers.size else None,
+            "truncated_ratio": _mean(tokens.truncated),
             "zero_variance_groups": advantages.zero_variance_groups,
             "advantage_mean": _mean(used[np.isfinite(used)]),
             "advantage_std": _spread(used[np.isfinite(used)]),
@@ -190,19 +199,8 @@ class Reporter(StepLog):
         for phase in PHASES:
             if phase in seconds:
                 metrics.histogram("areal_trainer_step_duration_seconds", phase=phase).observe(seconds[phase], exemplar)
-        gauges = {
-            "areal_trainer_grad_norm": row["grad_norm"],
-            "areal_trainer_reward_mean": row["reward_mean"],
-            "areal_trainer_kl": row["approx_kl"],
-            "areal_trainer_clip_ratio": row["clip_ratio"],
-            "areal_trainer_teacher_kl": row.get("teacher_kl"),
-            "areal_trainer_value_loss": row.get("value_loss"),
-            "areal_trainer_explained_variance": row.get("explained_variance"),
-            "areal_trainer_critic_grad_norm": row.get("critic_grad_norm"),
-        }
-        for name, value in gauges.items():
-            if value is not None:
-                metrics.gauge(name).set(value)
+        if row["reward_mean"] is not None:
+            metrics.gauge("areal_trainer_reward_mean").set(row["reward_mean"])
         for name, value in row.get("figures", {}).items():
             if value is not None:
                 metrics.gauge("areal_trainer_figure", figure=name).set(value)

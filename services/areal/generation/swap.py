@@ -35,6 +35,7 @@ from areal.weights.verify import open_version
 log = logging.getLogger(__name__)
 
 VOLUME, GROUP = "volume", "group"  # how a version came: label of the weight metrics
+_REASONS = ("canary", "checksum", "digest", "engine", GROUP, "load", VOLUME)  # why one is refused
 
 
 class PausedRequests(Protocol):
@@ -91,6 +92,8 @@ class Swapper:
         self._memory = memory or EngineMemory(engine)
         self._clock = clock
         self._traces = traces
+        for reason in _REASONS:
+            metrics.counter("areal_weight_sync_failures_total", reason=reason)  # a rate needs the 0 before the first
 
     async def take(self, wanted: WantedVersion) -> bool:
         """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""

@@ -65,6 +65,8 @@ class RecordWriter:
         self._number = 0
         self._failed_at: float | None = None
         self.dropped = 0  # records that are not kept
+        for why in ("budget", "bug", "disk", "queue"):
+            metrics.counter("areal_record_dropped_total", why=why)  # a rate needs the 0 before the first
         self._thread = threading.Thread(target=self._run, name=f"record {name}", daemon=True)
         self._thread.start()
 

@@ -189,8 +189,6 @@ class RowsReporter(StepLog):
         metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
         metrics.counter("areal_trainer_skipped_steps_total").inc(row["skipped_updates"])
         metrics.gauge("areal_trainer_policy_version").set(step + 1)
-        if row["grad_norm"] is not None:
-            metrics.gauge("areal_trainer_grad_norm").set(row["grad_norm"])
 
     def evaluated(self, version: int, rows: int, figures: Mapping[str, float]) -> None:
         """Held-out rows were measured under one version."""
