@@ -15,6 +15,7 @@ from gpu_proof.parts import batch, cosine, micros
 
 HEADS, KEYS, WIDTH = 4, 2, 64
 LAYOUTS = 20
+WINDOW = 48  # tokens, of sequences of 60 and more
 
 
 def states(micro: MicroBatch, device: torch.device, seed: int = 0, keys: int = KEYS) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,25 +27,33 @@ def states(micro: MicroBatch, device: torch.device, seed: int = 0, keys: int = K
     return query, key, value
 
 
-def exact(micro: MicroBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """By the mask in float32, [rows, length, heads, width]."""
+def exact(micro: MicroBatch, query: Tensor, key: Tensor, value: Tensor, window: int | None = None) -> Tensor:
+    """By the mask in float32, [rows, length, heads, width]; a window is of positions, which restart with a sequence."""
     mask = micro.attention_mask().to(query.device)
+    if window is not None:
+        places = micro.position_ids.to(query.device)
+        mask = mask & (places[:, None, :, None] - places[:, None, None, :] < window)
     copies = query.shape[1] // key.shape[1]
     key, value = (one.float().repeat_interleave(copies, dim=1) for one in (key, value))
     return scaled_dot_product_attention(query.float(), key, value, mask).transpose(1, 2)
 
 
-def ours(micro: MicroBatch, query: Tensor, key: Tensor, value: Tensor, *, blocks: bool = False) -> Tensor:
+def ours(
+    micro: MicroBatch, query: Tensor, key: Tensor, value: Tensor, *, blocks: bool = False, window: int | None = None
+) -> Tensor:
     """As the trainer's models call it."""
     layout = (block_mask_of if blocks else layout_of)(micro, query.device)
-    return product._attend(None, query, key, value, None, None, layout)[0].float()
+    return product._forward(None, query, key, value, None, layout=layout, sliding_window=window)[0].float()
 
 
-def apart(micro: MicroBatch, seed: int = 0, *, device: torch.device, blocks: bool = False) -> float:
+def apart(
+    micro: MicroBatch, seed: int = 0, *, device: torch.device, blocks: bool = False, window: int | None = None
+) -> float:
     """The largest difference from the mask's."""
     given = states(micro, device, seed)
     with torch.no_grad():
-        return float((ours(micro, *given, blocks=blocks) - exact(micro, *given)).abs().max())
+        found = ours(micro, *given, blocks=blocks, window=window)
+        return float((found - exact(micro, *given, window)).abs().max())
 
 
 def angle(micro: MicroBatch, *, device: torch.device, blocks: bool = False) -> float:
@@ -68,6 +77,7 @@ def attention(proof: Measuring) -> None:
     random = np.random.default_rng(0)
     drawn = [batch(int(random.integers(1, 4)), int(random.integers(1, 5)), (16, 80), seed=n) for n in range(LAYOUTS)]
     proof.measured("varlen-lengths", max(apart(micros(one, 256, 256)[0], 1, device=device) for one in drawn))
+    proof.measured("varlen-window", apart(shared, device=device, window=WINDOW))
     query, key, value = states(shared, device)
     copied = [one.repeat_interleave(HEADS // KEYS, dim=1) for one in (key, value)]
     with torch.no_grad():

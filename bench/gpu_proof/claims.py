@@ -84,6 +84,7 @@ CELLS = (
         Claim("varlen-causal", "attention by segments is the mask's, in float32", "largest difference", 0.02),
         Claim("varlen-prefix", "segments that share a prompt are the mask's", "largest difference", 0.02),
         Claim("varlen-lengths", "rows of twenty random layouts are the mask's", "largest difference", 0.02),
+        Claim("varlen-window", "a sliding window by segments is the mask's with it", "largest difference", 0.02),
         Claim("varlen-gqa", "shared key heads are as if copied", "largest difference", 0.02),
         Claim("varlen-gradient", "gradients by segments point where the mask's do", "smallest cosine", at_least=0.999),
         Claim("flex-blocks", "attention by blocks is the mask's", "largest difference", 0.02),
