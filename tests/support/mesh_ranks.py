@@ -26,6 +26,7 @@ from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.divergence import Divergence
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.self_check import check_packing
 from areal_trainer.rollout import owners
 from areal_trainer.trainings.learner import Learner
 from safetensors.torch import save_file
@@ -67,6 +68,7 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
         Path(case.model), ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention), ranks
     )
     engine._always_reduce = case.reduce_always
+    check_packing(engine, np.arange(1, 13), None)  # as each start does, on every mesh
     checkpointer = Checkpointer(home / "checkpoints", 9, engine)
     began = 0
     if case.resumes:
