@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from areal.spec.model_families import (
     refuse_unscorable,
     refuse_untrainable,
 )
+
+from tools.pages import families
 
 DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
@@ -74,6 +77,15 @@ def test_a_reward_model_starts_from_a_family_that_transformers_can_classify_with
     assert {name for name in COMPARED if name not in known} == set(WITHOUT_SCORES)
     with pytest.raises(DataError, match="granite, of which there is no sequence-classification model"):
         refuse_unscorable({"model_type": "granite"}, "models/mine")
+
+
+def test_the_page_has_each_compared_family_with_its_tests_and_engines():
+    pytest.importorskip("transformers")
+    text = families.render()
+    assert text == families.PAGE.read_text(), "docs/models.md is old: `make docs`"
+    cited = set(re.findall(r"test_trainer_windows\[(\w+)\]", text))
+    assert cited == families.windowed_families() <= set(COMPARED)
+    assert "Qwen3ForCausalLM" in families.sglang_classes()
 
 
 SCORER: dict[str, Any] = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "score"}}

@@ -27,6 +27,8 @@ FAMILIES = {
     "starcoder2": {},
     "gemma3_text": MIXED,
     "olmo3": MIXED,
+    "cwm": MIXED,
+    "exaone4": MIXED,
     "ministral": MIXED,
     "qwen2": {"use_sliding_window": True, "max_window_layers": 1},
     "qwen3": {"use_sliding_window": True, "max_window_layers": 1},

@@ -1,0 +1,74 @@
+"""The block of docs/models.md with the compared model families: their tests, and the engines that serve them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+from areal.spec.model_families import COMPARED, EMBEDDED, WITHOUT_SCORES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "models.md"
+PACKED, WINDOWS = "tests/trainer/test_trainer_families.py", "tests/trainer/test_trainer_windows.py"
+_BLOCK = re.compile(r"(<!-- families: make docs -->\n).*?(<!-- end of families -->)", re.S)
+_ENTRY = re.compile(r"^EntryClass\s*=\s*(\[.*?\]|\w+)", re.S | re.M)
+
+
+def render(page: Path = PAGE) -> str:
+    """The page with its block made anew."""
+    text = page.read_text(encoding="utf-8")
+    return _BLOCK.sub(lambda found: found[1] + block() + found[2], text)
+
+
+def block() -> str:
+    """A table with a line a family."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    served, windowed = sglang_classes(), windowed_families()
+    lines = [
+        f"| family | class | packed and published as alone | beyond its window | embedded engine | SGLang {sglang()} | "
+        "reward model |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for family in COMPARED:
+        cells = (
+            f"`test_trainer_families[{family}]`",
+            f"`test_trainer_windows[{family}]`" if family in windowed else "has no window",
+            "yes" if CLASSES[family] in EMBEDDED else "refused: not computed",
+            "yes" if CLASSES[family] in served else "by its `transformers` backend, not tried",
+            "refused: transformers has none" if family in WITHOUT_SCORES else "yes",
+        )
+        lines.append(f"| `{family}` | `{CLASSES[family]}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def windowed_families() -> frozenset[str]:
+    """Families that the test of windows compares, by its own table."""
+    for node in ast.walk(ast.parse((ROOT / WINDOWS).read_text(encoding="utf-8"))):
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "FAMILIES"
+            and isinstance(node.value, ast.Dict)
+        ):
+            return frozenset(str(ast.literal_eval(key)) for key in node.value.keys if key is not None)
+    raise SystemExit(f"{WINDOWS} has no FAMILIES")
+
+
+def sglang() -> str:
+    """Version of SGLang that is installed."""
+    return metadata.version("sglang")
+
+
+@cache
+def sglang_classes() -> frozenset[str]:
+    """Names of the model classes that SGLang has of its own."""
+    spec = util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("SGLang isn't installed: `make setup` installs it")
+    folder = Path(spec.submodule_search_locations[0]) / "srt" / "models"
+    found = [_ENTRY.findall(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")]
+    return frozenset(name for entries in found for entry in entries for name in re.findall(r"\w+", entry))
