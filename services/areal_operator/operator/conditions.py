@@ -142,7 +142,7 @@ def _prepared(view: _View) -> ConditionText:
         why = next((f": {pod.name} is {pod.waiting}" for pod in pods if pod.waiting), "")
         return ConditionText(PreparedReason.PREPARING, f"the preparing pod is at work{why}")
     if view.over and (before := view.before(ConditionType.PREPARED)) is not None:
-        return ConditionText(reason_of(PreparedReason, before.reason), before.message)
+        return ConditionText(reason_of(PreparedReason, before.reason, before.status), before.message)
     return ConditionText(PreparedReason.NOT_STARTED, "")
 
 
@@ -173,7 +173,7 @@ def _scheduled(view: _View) -> ConditionText:
     if view.over:
         before = view.before(ConditionType.SCHEDULED)
         if before is not None and view.state.outcome is JobOutcome.FAILED and before.reason in _KEPT:
-            return ConditionText(reason_of(ScheduledReason, before.reason), before.message)
+            return ConditionText(reason_of(ScheduledReason, before.reason, before.status), before.message)
         return ConditionText(ScheduledReason.FINISHED, "")
     if view.resting:
         return ConditionText(ScheduledReason.SUSPENDED, "")
@@ -312,7 +312,7 @@ def _complete(view: _View) -> ConditionText:
         return ConditionText(decision.reason, decision.message)
     before = view.before(ConditionType.COMPLETE)
     if isinstance(decision, CleanUp) and before is not None:
-        return ConditionText(reason_of(CompleteReason, before.reason), before.message)
+        return ConditionText(reason_of(CompleteReason, before.reason, before.status), before.message)
     if view.state.outcome is JobOutcome.FAILED:
         return ConditionText(CompleteReason.FAILED, "")
     if view.state.finishing:
@@ -329,7 +329,7 @@ def _failed(view: _View) -> ConditionText:
         return ConditionText(decision.reason, decision.message)
     before = view.before(ConditionType.FAILED)
     if isinstance(decision, CleanUp) and before is not None:
-        return ConditionText(reason_of(FailedReason, before.reason), before.message)
+        return ConditionText(reason_of(FailedReason, before.reason, before.status), before.message)
     return ConditionText(FailedReason.NOT_FAILED, "")
 
 

@@ -95,9 +95,22 @@ class JobState:
 R = TypeVar("R", bound=ConditionReason)
 
 
-def reason_of(kind: type[R], word: str) -> R:
-    """The reason that a status spells `word`."""
-    return next(member for member in kind if member.value == word)
+def reason_of(kind: type[R], word: str, when: str = "False") -> R:
+    """The reason that a status spells `word`; a newer operator's word as it stands, of a condition that is `when`."""
+    known = next((member for member in kind if member.value == word), None)
+    if known is not None:
+        return known
+    newer = str.__new__(kind, word)
+    newer._name_ = newer._value_ = word
+    newer.when = when
+    return newer
+
+
+def rest_of(suspended: JobCondition) -> Rest:
+    """Whether the job rests. Under a newer operator's word its pods may be ending, if the condition holds."""
+    if suspended.reason in {member.value for member in Rest}:
+        return Rest(suspended.reason)
+    return Rest.ENDING if suspended.status == "True" else Rest.AWAKE
 
 
 def state_in(status: Json) -> JobState:
@@ -121,7 +134,7 @@ def state_in(status: Json) -> JobState:
         accepted=true(ConditionType.ACCEPTED),
         prepared=true(ConditionType.PREPARED),
         started_at=times.parse(status.get("startTime")),
-        rest=Rest(resting.reason) if resting else Rest.AWAKE,
+        rest=rest_of(resting) if resting else Rest.AWAKE,
         saving_since=trainer.since if trainer else 0.0,
         epoch=int(attempts.get("epoch", 0)),
         members=tuple(attempts.get("members", ())),

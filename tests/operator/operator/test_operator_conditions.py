@@ -23,7 +23,7 @@ from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest
+from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, state_in
 from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, PodCondition, Reports
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
@@ -317,3 +317,23 @@ def test_an_end_stays_as_it_was_said() -> None:
     was = JobCondition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
     base = seen(remembered(outcome=JobOutcome.FAILED, ended_at=NOW - 50, conditions={ConditionType.FAILED: was}))
     assert said(base)[ConditionType.FAILED] == was
+
+
+NEWER = [(kind, status) for kind in ConditionType for status in ("True", "False", "Unknown")]
+
+
+@pytest.mark.parametrize(("kind", "status"), NEWER, ids=[f"{kind}: {status}" for kind, status in NEWER])
+def test_a_status_with_words_of_a_newer_operator_is_read_and_what_has_ended_keeps_them(kind, status):
+    stamp = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1, "message": "as I say"}
+    newer = {"type": kind.value, "status": status, "reason": "OfNextYear", **stamp}
+    raw = {"conditions": [newer, {"type": "OfNextYear", "status": "True", "reason": "New", **stamp}], "ofNextYear": 1}
+    state = state_in(raw)
+    if kind is ConditionType.SUSPENDED:
+        assert state.rest is (Rest.ENDING if status == "True" else Rest.AWAKE)
+    found = said(seen(replace(remembered(), rest=state.rest, conditions=state.conditions, outcome=state.outcome)))
+    assert summary_of(found)
+    if kind in (ConditionType.COMPLETE, ConditionType.FAILED) and status == "True":
+        assert state.outcome == kind.value
+        kept = found[kind]
+        assert (kept.status, kept.reason, kept.message) == ("True", "OfNextYear", "as I say")
+        assert announcements(state.conditions, found) is not None
