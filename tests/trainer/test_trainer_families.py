@@ -10,6 +10,7 @@ from areal.values.policy import PolicyId
 from areal.weights.publish import publish
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.self_check import check_packing
 from areal_trainer.publish.files import side_files, sources
 from support.publishing_ranks import CANARY
 from support.trainer_parts import VOCABULARY, batch
@@ -27,6 +28,7 @@ def test_a_published_version_loads_and_scores_as_the_trainer_does(tmp_path, rank
     config = AutoConfig.for_model(family, **SIZES, tie_word_embeddings=tied)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "start")
     engine = PolicyEngine(tmp_path / "start", ModelOptions(), ranks)
+    check_packing(engine, np.arange(1, 13), None)
     with torch.no_grad():
         for parameter in engine._parameters.values():
             parameter.mul_(3)  # as if trained: the start model's files would score otherwise

@@ -105,6 +105,8 @@ def test_the_check_s_sequence_is_longer_than_the_window(tmp_path, ranks):
     long = self_check._beyond_window(engine, np.arange(7))
     assert len(long) == WINDOW + self_check.OWN_TOKENS + 1
     np.testing.assert_array_equal(long[:14], np.tile(np.arange(7), 2))
+    engine._model.config.sliding_window = 262_144  # wider than all positions, as Phi-3 mini 128k has it
+    assert len(self_check._beyond_window(engine, np.arange(7))) == 7
 
 
 def test_logits_that_the_family_scales_are_seen_whatever_its_name(tmp_path, ranks, monkeypatch):

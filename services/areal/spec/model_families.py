@@ -12,7 +12,7 @@ from typing import Any
 from areal.errors import DataError
 
 COMPARED = (
-    "apertus", "arcee", "cwm", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4", "gpt_neox", "granite",
+    "apertus", "arcee", "cwm", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4", "granite",
     "helium", "hunyuan_v1_dense", "llama", "ministral", "ministral3", "mistral", "nemotron", "olmo", "olmo2",
     "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip

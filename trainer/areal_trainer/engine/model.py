@@ -7,6 +7,7 @@ logits are not hidden·Wᵀ.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,12 +95,13 @@ class PolicyModel(nn.Module):
     def own_logits(self, input_ids: Tensor, count: int) -> Tensor:
         """Logits behind the last `count` of `input_ids` [1, tokens] as the family's own code computes all of it:
         its masks, its attention, its output layer; [count, vocabulary] in float32."""
+        kept = {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(self.lm.forward).parameters else {}
         ours, self.config._attn_implementation = self.config._attn_implementation, "sdpa"
         try:
-            logits: Tensor = self.lm(input_ids=input_ids, use_cache=False, logits_to_keep=count).logits
+            logits: Tensor = self.lm(input_ids=input_ids, use_cache=False, **kept).logits
         finally:
             self.config._attn_implementation = ours
-        return logits[0].float()
+        return logits[0, -count:].float()
 
 
 class ValueModel(nn.Module):

@@ -21,6 +21,7 @@ from areal_trainer.engine.engine import PolicyEngine
 WORST_FLOAT32 = 1e-4
 MEAN_BFLOAT16 = 0.02  # at least
 OWN_TOKENS = 32  # compared with the family's own code
+MOST_TOKENS = 8192  # of a sequence, or the check would take more memory than a step
 
 
 def check_packing(engine: PolicyEngine, token_ids: NDArray[np.int64], spread: float | None) -> None:
@@ -59,8 +60,10 @@ def check_packing(engine: PolicyEngine, token_ids: NDArray[np.int64], spread: fl
 
 
 def _beyond_window(engine: PolicyEngine, token_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The tokens, again and again until a window is behind the last ones, as far as the model's positions go."""
-    length = min(max(len(token_ids), (engine.window or 0) + OWN_TOKENS + 1), engine.max_positions)
+    """The tokens, again and again until a window is behind the last ones; as they are where it is wider than that."""
+    length = (engine.window or 0) + OWN_TOKENS + 1
+    if length <= len(token_ids) or length > min(engine.max_positions, MOST_TOKENS):
+        return token_ids
     return np.resize(token_ids, length)
 
 
