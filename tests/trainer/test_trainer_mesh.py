@@ -24,7 +24,7 @@ SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
     "num_key_value_heads": 2, "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 256, "pad_token_id": 0,
 }  # fmt: skip
-MODELS = [f"{family}-{kind}" for family in ("qwen2", "qwen3", "llama") for kind in ("tied", "untied")]
+MODELS = [f"{family}-{kind}" for family in ("qwen2", "qwen3", "llama", "mistral") for kind in ("tied", "untied")]
 MESHES = [
     {"world": 2}, {"world": 2, "replicas": 2}, {"world": 4}, {"world": 4, "replicas": 2},
     {"world": 4, "replicas": 2, "reduce_always": True}, {"world": 4, "replicas": 4},
@@ -34,8 +34,9 @@ MESHES = [
 ]  # fmt: skip
 FEW = {
     "qwen2-tied": [3, 11], "qwen2-untied": [6, 9], "qwen3-untied": [4, 7, 10], "llama-tied": [0],
-    "llama-untied": [8, 12],
+    "llama-untied": [8, 12], "mistral-untied": [9, 10],
 }  # fmt: skip
+WINDOWS = {"mistral": {"sliding_window": 5}}  # shorter than the sequences
 MOVES = [{"world": 2, "tensor": 2}, {"world": 1}]  # from the last mesh of four ranks
 
 
@@ -43,7 +44,7 @@ def saved(path: Path) -> Path:
     """A tiny model of the family and the kind that the directory's name says."""
     family, kind = path.name.split("-")
     torch.manual_seed(1)
-    config = AutoConfig.for_model(family, **SIZES, tie_word_embeddings=kind == "tied")
+    config = AutoConfig.for_model(family, **SIZES, **WINDOWS.get(family, {}), tie_word_embeddings=kind == "tied")
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
     return path
 
