@@ -72,10 +72,19 @@ def test_a_packed_sequence_longer_than_the_window_scores_as_alone_by_the_family_
         np.testing.assert_allclose(found[begin:end][wanted], alone[wanted[1:]], atol=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["dense", "varlen"])
-def test_the_start_s_check_sees_a_window_that_is_left_out(tmp_path, ranks, monkeypatch, attention):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "dense"},
+        {"attention": "varlen"},
+        {"precision": "bfloat16"},
+        {"precision": "bfloat16", "fp32_head": True},
+    ],
+    ids=str,
+)
+def test_the_start_s_check_sees_a_window_that_is_left_out(tmp_path, ranks, monkeypatch, options):
     start(tmp_path, "mistral")
-    engine = PolicyEngine(tmp_path, ModelOptions(attention=attention), ranks)
+    engine = PolicyEngine(tmp_path, ModelOptions(**options), ranks)
     ids = np.arange(1, 13)
     self_check.check_packing(engine, ids, None)
     mine = engine._model.config._attn_implementation

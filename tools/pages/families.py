@@ -12,7 +12,7 @@ from areal.spec.model_families import COMPARED, EMBEDDED, WITHOUT_SCORES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
-PACKED, WINDOWS = "tests/trainer/test_trainer_families.py", "tests/trainer/test_trainer_windows.py"
+WINDOWS = "tests/trainer/test_trainer_windows.py"
 _BLOCK = re.compile(r"(<!-- families: make docs -->\n).*?(<!-- end of families -->)", re.S)
 _ENTRY = re.compile(r"^EntryClass\s*=\s*(\[.*?\]|\w+)", re.S | re.M)
 
@@ -36,9 +36,9 @@ def block() -> str:
     for family in COMPARED:
         cells = (
             f"`test_trainer_families[{family}]`",
-            f"`test_trainer_windows[{family}]`" if family in windowed else "has no window",
+            f"`test_trainer_windows[{family}]`" if family in windowed else "not compared",
             "yes" if CLASSES[family] in EMBEDDED else "refused: not computed",
-            "yes" if CLASSES[family] in served else "by its `transformers` backend, not tried",
+            "has the class" if CLASSES[family] in served else "by its `transformers` backend",
             "refused: transformers has none" if family in WITHOUT_SCORES else "yes",
         )
         lines.append(f"| `{family}` | `{CLASSES[family]}` | {' | '.join(cells)} |")
