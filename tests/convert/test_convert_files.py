@@ -43,7 +43,7 @@ def test_areal_units_and_levels():
     spec = spec_of(converted("rl.yaml"))
     algorithm, advanced = spec["algorithm"], spec["algorithm"]["advanced"]
     assert (algorithm["maxSteps"], algorithm["batchSize"], algorithm["groupSize"]) == (290, 256, 4)  # 10 × ⌊7473 / 256⌋
-    assert (algorithm["maxStaleness"], algorithm["clipLow"], algorithm["rewardScale"]) == (2, 0.4, 10.0)
+    assert (algorithm["maxStaleness"], algorithm["clipLow"], algorithm["rewardScale"]) == (8, 0.4, 10.0)
     assert (advanced["advantageMean"], advanced["advantageStd"], advanced["advantageUnbiased"]) == (
         "group",
         "group",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from areal.errors import BugError
+from areal.errors import BugError, DataError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
 from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, EvidenceLog, Exit, exited, read
 from areal.ledger.poison import Precaution, precaution
@@ -30,51 +30,48 @@ def step(consumer: Consumer) -> Batch:
     wanted = consumer.want()
     assert wanted is not None
     version = consumer.version
-    batch = consumer.offer([taken(g, oldest=version) for g in range(wanted[0], sum(wanted))])
+    batch = consumer.offer([taken(2 * wanted, oldest=version), taken(2 * wanted + 1, oldest=version)])
     assert batch is not None
     assert consumer.accept(batch, consumer.policy.max_steps)
     consumer.trained(batch)
     return batch
 
 
-def test_a_batch_is_whole_across_tombstones_and_takes() -> None:
+def test_a_batch_is_what_was_chosen_less_what_has_ended() -> None:
     consumer = Consumer(1, TrainerState(), POLICY)
-    assert consumer.want() == (0, 2)
-    assert consumer.offer([taken(0), taken(1, "filtered")]) is None
-    assert consumer.want() == (2, 1)
-    batch = consumer.offer([taken(2)])
+    assert consumer.want() == 0
+    batch = consumer.offer([taken(3), taken(1, "poison")])
     assert batch is not None
-    assert ([g.group for g in batch.groups], batch.next_group, batch.tombstones_below) == ([0, 2], 3, 1)
+    assert [g.group for g in batch.groups] == [3]
     assert consumer.want() is None
     assert consumer.state == TrainerState()
     consumer.trained(batch)
-    assert consumer.state == TrainerState(1, 3, 1)
+    assert (consumer.state, consumer.want()) == (TrainerState(1), 1)
 
 
-def test_a_checkpoint_with_half_a_batch_is_refused() -> None:
-    with pytest.raises(BugError, match="whole batches"):
-        Consumer(1, TrainerState(1, 3, 0), POLICY)
+def test_a_batch_of_which_nothing_is_left_can_not_be_trained() -> None:
+    with pytest.raises(DataError, match="step 0 has ended"):
+        Consumer(1, TrainerState(), POLICY).offer([taken(0, "poison"), taken(1, "poison")])
 
 
-@pytest.mark.parametrize("groups", [[1], [0, 2], [0, 1, 2], [1, 0]])
-def test_groups_that_were_not_asked_for_are_a_bug(groups: list[int]) -> None:
-    with pytest.raises(BugError, match="asked for"):
+@pytest.mark.parametrize("groups", [[1], [0, 1, 2], [1, 1]])
+def test_what_is_no_whole_batch_is_a_bug(groups: list[int]) -> None:
+    with pytest.raises(BugError, match="has the batch"):
         Consumer(1, TrainerState(), POLICY).offer([taken(g) for g in groups])
 
 
 def test_a_group_with_a_sample_twice_is_a_bug() -> None:
     with pytest.raises(BugError, match="complete with samples"):
-        Consumer(1, TrainerState(), POLICY).offer([replace(taken(0), indices=(1, 1))])
+        Consumer(1, TrainerState(), POLICY).offer([replace(taken(0), indices=(1, 1)), taken(1)])
 
 
 def test_the_staleness_bound_is_the_groups_own() -> None:
-    consumer = Consumer(1, TrainerState(3, 6, 0), POLICY)
-    assert consumer.offer([taken(6, oldest=1, staleness=2)]) is None
+    consumer = Consumer(1, TrainerState(3), POLICY)
     with pytest.raises(StalenessViolation, match="version 1") as caught:
-        consumer.offer([taken(7, oldest=1, staleness=1)])
+        consumer.offer([taken(6, oldest=1, staleness=2), taken(7, oldest=1, staleness=1)])
     assert (caught.value.group, caught.value.step) == (7, 3)
-    assert consumer.want() == (7, 1)
-    batch = consumer.offer([taken(7, oldest=3, staleness=0)])
+    assert consumer.want() == 3
+    batch = consumer.offer([taken(6, oldest=1, staleness=2), taken(7, oldest=3, staleness=0)])
     assert batch is not None
     assert batch.oldest_version == 1
 
@@ -107,7 +104,7 @@ def test_a_run_publishes_every_interval_and_the_final_version() -> None:
 
 
 def test_a_replaying_trainer_publishes_nothing_until_it_passes_the_served_version() -> None:
-    consumer = Consumer(2, TrainerState(2, 4, 0), replace(POLICY, max_steps=9, publish_interval=1), served_version=4)
+    consumer = Consumer(2, TrainerState(2), replace(POLICY, max_steps=9, publish_interval=1), served_version=4)
     due = []
     for _ in range(4):
         due.append((consumer.version, consumer.publish_due()))
@@ -116,7 +113,7 @@ def test_a_replaying_trainer_publishes_nothing_until_it_passes_the_served_versio
 
 
 def test_the_final_version_is_published_again_under_a_new_fence() -> None:
-    consumer = Consumer(2, TrainerState(4, 8, 0), POLICY, served_version=4)
+    consumer = Consumer(2, TrainerState(4), POLICY, served_version=4)
     assert consumer.finished
     assert consumer.publish_due()
     consumer.published()
@@ -140,11 +137,11 @@ def test_checkpoints_come_by_interval_on_request_and_at_the_end() -> None:
 def test_a_run_can_be_shortened_to_what_is_trained_and_lengthened_again() -> None:
     consumer = Consumer(1, TrainerState(), POLICY)
     step(consumer)
-    consumer.offer([taken(2)])
+    consumer.offer([taken(2, oldest=1), taken(3, oldest=1)])
     consumer.set_max_steps(0)
     assert (consumer.policy.max_steps, consumer.finished, consumer.want()) == (1, True, None)
     consumer.set_max_steps(3)
-    assert consumer.want() == (2, 2)
+    assert consumer.want() == 1
 
 
 def test_an_acknowledged_batch_is_trained_even_when_the_run_is_shortened() -> None:
@@ -171,7 +168,7 @@ def test_a_dropped_batch_is_taken_again() -> None:
     consumer = Consumer(1, TrainerState(), POLICY)
     batch = consumer.offer([taken(0), taken(1)])
     consumer.drop()
-    assert consumer.want() == (0, 2)
+    assert consumer.want() == 0
     assert consumer.offer([taken(0), taken(1)]) == batch
 
 
@@ -250,20 +247,10 @@ def test_crashes_below_the_checkpoint_are_history() -> None:
 # ---- bounds
 
 
-def test_a_position_that_is_not_whole_batches_is_never_taken_on() -> None:
-    consumer = Consumer(1, TrainerState(), POLICY)
-    batch = consumer.offer([taken(0), taken(1)])
-    assert batch is not None
-    consumer.policy = replace(consumer.policy, batch_groups=3)  # as if somebody had changed B under a living trainer
-    with pytest.raises(BugError, match="whole batches"):
-        consumer.trained(batch)
-    assert consumer.state == TrainerState()
-
-
 def test_a_job_that_was_shortened_below_its_checkpoint_is_as_long_as_the_checkpoint() -> None:
-    consumer = Consumer(1, TrainerState(3, 6, 0), replace(POLICY, max_steps=2))
+    consumer = Consumer(1, TrainerState(3), replace(POLICY, max_steps=2))
     assert (consumer.policy.max_steps, consumer.finished, consumer.want()) == (3, True, None)
-    assert Consumer(1, TrainerState(3, 6, 0), replace(POLICY, max_steps=5)).policy.max_steps == 5
+    assert Consumer(1, TrainerState(3), replace(POLICY, max_steps=5)).policy.max_steps == 5
 
 
 def test_nothing_is_taken_over_while_a_batch_is_in_work_or_when_all_is_trained() -> None:
@@ -271,11 +258,11 @@ def test_nothing_is_taken_over_while_a_batch_is_in_work_or_when_all_is_trained()
     assert consumer.offer([]) is None
     batch = consumer.offer([taken(0), taken(1)])
     assert batch is not None
-    assert consumer.offer([taken(2)]) is None
+    assert consumer.offer([taken(2), taken(3)]) is None
     consumer.trained(batch)
-    assert consumer.want() == (2, 2), "what was offered meanwhile was not kept"
-    done = Consumer(1, TrainerState(4, 8, 0), POLICY)
-    assert done.offer([taken(8)]) is None
+    assert consumer.want() == 1
+    done = Consumer(1, TrainerState(4), POLICY)
+    assert done.offer([taken(8), taken(9)]) is None
 
 
 @pytest.mark.parametrize(("oldest", "told"), [((0, 1), 0), ((1, 0), 0), ((1, 1), 1)])
@@ -321,7 +308,7 @@ def test_a_batch_that_is_only_offered_does_not_lengthen_the_run() -> None:
     consumer.set_max_steps(0)
     assert (consumer.policy.max_steps, consumer.finished) == (0, True)
     consumer.set_max_steps(4)
-    assert consumer.want() == (0, 2), "what was taken is forgotten"
+    assert consumer.want() == 0, "what was taken is forgotten"
 
 
 @pytest.mark.parametrize(
@@ -332,25 +319,24 @@ def test_a_group_holds_samples_of_its_own_size(indices: tuple[int, ...], fine: b
     group = replace(group, indices=indices, payloads=group.payloads[: len(indices)], metas=group.metas[: len(indices)])
     consumer = Consumer(1, TrainerState(), POLICY)
     if fine:
-        assert consumer.offer([group]) is None
-        assert consumer.want() == (1, 1)
+        assert consumer.offer([group, taken(1)]) is not None
     else:
         with pytest.raises(BugError, match="of 2"):
-            consumer.offer([group])
+            consumer.offer([group, taken(1)])
 
 
 def test_a_complete_group_without_samples_is_a_bug() -> None:
     with pytest.raises(BugError, match="complete with samples"):
-        Consumer(1, TrainerState(), POLICY).offer([TakenGroup(0, COMPLETE)])
+        Consumer(1, TrainerState(), POLICY).offer([TakenGroup(0, COMPLETE), taken(1)])
 
 
 def test_versions_below_the_served_one_are_due_nowhere_and_above_it_by_their_interval() -> None:
     policy = replace(POLICY, max_steps=9, publish_interval=2)
-    at = {step: Consumer(2, TrainerState(step, 2 * step, 0), policy, served_version=3) for step in range(2, 7)}
+    at = {step: Consumer(2, TrainerState(step), policy, served_version=3) for step in range(2, 7)}
     assert {step: consumer.publish_due() for step, consumer in at.items()} == {
         2: False, 3: False, 4: True, 5: False, 6: True,
     }  # fmt: skip
-    assert Consumer(1, TrainerState(3, 6, 0), policy).publish_due(), "nothing is served: whatever version it is"
+    assert Consumer(1, TrainerState(3), policy).publish_due(), "nothing is served: whatever version it is"
     consumer = at[4]
     consumer.published(2)
     assert consumer.publish_due(), "the controller serves what it served"
@@ -361,7 +347,7 @@ def test_versions_below_the_served_one_are_due_nowhere_and_above_it_by_their_int
 
 
 def test_a_final_version_that_another_served_is_published_all_the_same() -> None:
-    consumer = Consumer(2, TrainerState(4, 8, 0), POLICY, served_version=9)
+    consumer = Consumer(2, TrainerState(4), POLICY, served_version=9)
     consumer.published(9)
     assert consumer.publish_due()
     consumer.published(4)
@@ -384,5 +370,5 @@ def test_a_checkpoint_of_an_older_state_frees_nothing() -> None:
     step(consumer)
     consumer.committed(consumer.state)
     consumer.committed(older)
-    assert consumer.committed_state == TrainerState(2, 4, 0)
+    assert consumer.committed_state == TrainerState(2)
     assert not consumer.checkpoint_due(requested=True)

@@ -8,7 +8,7 @@ import pytest
 from areal.errors import BugError, DataError
 from areal.ledger import journal as journal_module
 from areal.ledger.fences import allocate, newest
-from areal.ledger.journal import Cursor, Journal, Tombstone, read_journal
+from areal.ledger.journal import Journal, Tombstone, TrainerStart, read_journal
 from areal.ledger.lines import pack, unpack
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +18,12 @@ def test_what_was_appended_is_replayed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl")
     assert journal.start(3).tombstones == {}
     journal.append_tombstones([Tombstone(5, "filtered", 3, "all 1.0")])
-    journal.append_cursor(9, 64, 1)
+    journal.append_trainer(9, 1)
+    journal.append_batch(0, [4, 7])
     journal.append_short(6, [0, 2])
     state = Journal(tmp_path / "j.jsonl").replay()
-    assert (state.fence, state.cursor, state.short) == (3, Cursor(9, 64, 1), {6: (0, 2)})
+    assert (state.fence, state.trainer, state.short) == (3, TrainerStart(9, 1), {6: (0, 2)})
+    assert state.batches == [(4, 7)]
     assert (state.tombstones[5].reason, state.tombstones[5].detail) == ("filtered", "all 1.0")
 
 
@@ -68,20 +70,33 @@ def test_an_old_controller_writes_in_vain(tmp_path: Path) -> None:
     old.append_tombstones([Tombstone(1, "filtered", 1)])
     assert set(new.start(2).tombstones) == {1}
     old.append_tombstones([Tombstone(2, "filtered", 1)])
-    old.append_cursor(1, 99, 9)
+    old.append_trainer(1, 9)
+    old.append_batch(0, [4, 5])
     new.append_tombstones([Tombstone(3, "filtered", 2)])
+    new.append_batch(0, [5, 6])
     state = read_journal(path)
-    assert (set(state.tombstones), state.cursor) == ({1, 3}, None)
+    assert (set(state.tombstones), state.trainer, state.batches) == ({1, 3}, None, [(5, 6)])
 
 
-def test_a_cursor_of_an_old_trainer_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+def test_the_start_of_an_old_trainer_does_not_replace_a_newer_one(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl")
     journal.start(1)
-    journal.append_cursor(2, 10, 1)
-    journal.append_cursor(1, 50, 5)
-    assert journal.replay().cursor == Cursor(2, 10, 1)
-    journal.append_cursor(3, 4, 0)
-    assert journal.replay().cursor == Cursor(3, 4, 0)
+    journal.append_trainer(2, 1)
+    journal.append_trainer(1, 5)
+    assert journal.replay().trainer == TrainerStart(2, 1)
+    journal.append_trainer(3, 0)
+    assert journal.replay().trainer == TrainerStart(3, 0)
+
+
+def test_the_first_batch_of_a_step_stands(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.jsonl")
+    journal.start(1)
+    journal.append_batch(0, [0, 2])
+    journal.append_batch(1, [1, 5], [(1, 1, 2)])
+    journal.append_batch(0, [3, 4])
+    state = journal.replay()
+    assert state.batches == [(0, 2), (1, 5)]
+    assert len(state.pools) == 1
 
 
 def test_the_first_reason_of_a_group_stands(tmp_path: Path) -> None:
@@ -92,9 +107,9 @@ def test_the_first_reason_of_a_group_stands(tmp_path: Path) -> None:
     assert journal.replay().tombstones[1].reason == "filtered"
 
 
-def test_a_cursor_before_start_is_a_bug(tmp_path: Path) -> None:
+def test_an_entry_before_start_is_a_bug(tmp_path: Path) -> None:
     with pytest.raises(BugError, match="start"):
-        Journal(tmp_path / "j.jsonl").append_cursor(1, 1, 1)
+        Journal(tmp_path / "j.jsonl").append_trainer(1, 1)
     assert not (tmp_path / "j.jsonl").exists()
     assert journal_module.read_journal(tmp_path / "j.jsonl").fence == 0
 

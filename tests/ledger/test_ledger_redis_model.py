@@ -21,8 +21,9 @@ from support.redis_server import RedisServer
 pytestmark = pytest.mark.component
 
 SIZE = 2
-COUNTERS = ("trainer_fence", "controller_fence", "low", "frontier")
+COUNTERS = ("trainer_fence", "controller_fence", "low", "committed")
 GROUPS = st.integers(0, 7)
+STEPS = st.integers(0, 3)
 FENCES = st.integers(0, 2)  # taken from the newest: mostly the living one
 OUTCOMES = st.sampled_from(
     [COMPLETE, COMPLETE, COMPLETE, TombstoneReason.FILTERED, TombstoneReason.POISON, TombstoneReason.ENDED]
@@ -44,7 +45,7 @@ def dump(client: redis.Redis, job: str) -> dict[str, Any]:
     return {
         "meta": {name: fields.get(name, 0) for name in COUNTERS},
         "closed": {int(g): o.decode() for g, o in client.hgetall(tag + b":closed").items()},
-        "ready": [int(i.split(b"-")[0]) - 1 for i, _ in client.xrange(tag + b":ready")],
+        "batches": {int(step): tuple(map(int, g.split(b","))) for step, g in client.hgetall(tag + b":batches").items()},
         "samples": samples,
     }
 
@@ -54,7 +55,7 @@ def told(model: LedgerModel) -> dict[str, Any]:
     return {
         "meta": {name: getattr(model, name) for name in COUNTERS},
         "closed": model.closed,
-        "ready": model.ready,
+        "batches": model.batches,
         "samples": {group: held for group, held in model.samples.items() if held},
     }
 
@@ -124,37 +125,45 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
             self.controller += newer
             self.both(lambda: self.model.claim(self.controller), lambda: runner.run(self.aio.claim(self.controller)))
 
-        @rule(cursor=GROUPS, behind=FENCES, told_by=st.sampled_from([None, 0, 1]))
-        def advance(self, cursor: int, behind: int, told_by: int | None) -> None:
+        @rule(step=STEPS, groups=st.lists(GROUPS, min_size=1, max_size=3, unique=True), behind=FENCES)
+        def assign(self, step: int, groups: list[int], behind: int) -> None:
             fence = max(0, self.controller - behind)
-            trainer = None if told_by is None else max(0, self.trainer - told_by)
             self.both(
-                lambda: self.model.advance(fence, cursor, trainer),
-                lambda: runner.run(self.aio.advance(fence, cursor, trainer)),
+                lambda: self.model.assign(fence, step, groups),
+                lambda: runner.run(self.aio.assign(fence, step, groups)),
             )
+
+        @rule(step=STEPS, groups=st.lists(GROUPS, min_size=2, max_size=2, unique=True))
+        def whole_batch(self, step: int, groups: list[int]) -> None:
+            for group in groups:
+                self.finish(group)
+            self.assign(step, groups, 0)
+            self.take(step, 0)
+
+        @rule(low=GROUPS, behind=FENCES)
+        def advance(self, low: int, behind: int) -> None:
+            fence = max(0, self.controller - behind)
+            self.both(lambda: self.model.advance(fence, low), lambda: runner.run(self.aio.advance(fence, low)))
 
         @rule(group=GROUPS, behind=FENCES)
         def reopen(self, group: int, behind: int) -> None:
             fence = max(0, self.controller - behind)
             self.both(lambda: self.model.reopen(fence, group), lambda: runner.run(self.aio.reopen(fence, group)))
 
-        @rule(consumed=GROUPS, newer=st.booleans(), cursor=st.sampled_from([None, 3, 6]))
-        def recover(self, consumed: int, newer: bool, cursor: int | None) -> None:
+        @rule(step=STEPS, newer=st.booleans())
+        def recover(self, step: int, newer: bool) -> None:
             self.trainer += newer
-            self.both(
-                lambda: self.model.recover(self.trainer, consumed, cursor),
-                lambda: self.sync.recover(self.trainer, consumed, cursor),
-            )
+            self.both(lambda: self.model.recover(self.trainer, step), lambda: self.sync.recover(self.trainer, step))
 
-        @rule(from_group=GROUPS, most=st.integers(1, 4), behind=FENCES)
-        def take(self, from_group: int, most: int, behind: int) -> None:
+        @rule(step=STEPS, behind=FENCES)
+        def take(self, step: int, behind: int) -> None:
             fence = max(0, self.trainer - behind)
-            self.both(lambda: self.model.take(fence, from_group, most), lambda: self.sync.take(fence, from_group, most))
+            self.both(lambda: self.model.take(fence, step), lambda: self.sync.take(fence, step))
 
-        @rule(consumed=GROUPS, behind=FENCES)
-        def commit(self, consumed: int, behind: int) -> None:
+        @rule(step=STEPS, behind=FENCES)
+        def commit(self, step: int, behind: int) -> None:
             fence = max(0, self.trainer - behind)
-            self.both(lambda: self.model.commit(fence, consumed), lambda: self.sync.commit(fence, consumed))
+            self.both(lambda: self.model.commit(fence, step), lambda: self.sync.commit(fence, step))
 
         @rule(upto=st.sampled_from([None, 8]))
         def scan(self, upto: int | None) -> None:
@@ -170,12 +179,7 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
         def sound(self) -> None:
             if hasattr(self, "model"):
                 model = self.model
-                assert model.low <= model.frontier
-                assert model.ready == sorted(set(model.ready))
-                assert all(g < model.frontier for g in model.ready)
-                assert set(model.ready) <= set(model.closed)
-                assert model.frontier not in model.closed
-                assert all(g >= model.low for g in [*model.closed, *model.samples])
+                assert all(step >= model.committed for step in model.batches)
                 assert not any(model.closed.get(g, COMPLETE) != COMPLETE for g in model.samples)
 
     return SameAsModel

@@ -25,7 +25,8 @@ from areal.rollout.controller.book import Book
 from areal.rollout.controller.carrier import Carrier
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.fleet import ServerFleet
-from areal.rollout.controller.groups import GroupRanks, PromptGroup
+from areal.rollout.controller.groups import PromptGroup
+from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
 
@@ -69,37 +70,87 @@ def _plain(function: Any) -> FunctionType:
 MUTANTS = {
     mutant.name: mutant
     for mutant in (
-        # ---- gate, ranks, η
-        Mutant("gate: one step too many", gate.room, "policy.max_staleness + 1", "policy.max_staleness + 2"),
-        Mutant("gate: one step too few", gate.room, "policy.max_staleness + 1", "policy.max_staleness + 0"),
+        # ---- gate, order, bound
+        Mutant("gate: one step too many", gate.room, "policy.ahead + 1", "policy.ahead + 2"),
+        Mutant("gate: one step too few", gate.room, "policy.ahead + 1", "policy.ahead + 0"),
         Mutant(
             "gate: the published version counts, not the routable",
             Controller.decide,
-            "newest = self.fleet.newest_version",
-            "newest = self.fleet.served.version if self.fleet.served else None",
+            "versions = self.fleet.versions",
+            "versions = range(served.version, served.version + 1) if (served := self.fleet.served) else range(0)",
         ),
         Mutant(
             "gate: a server that is not ready counts",
-            ServerFleet.newest_version,
+            ServerFleet.versions,
             "if server.routable",
             "if server.health",
         ),
+        Mutant("order: does not wait", gate.choose, "not in_time(late, next_step + 1, batch_groups)", "False"),
         Mutant(
-            "floor: frozen at admission",
-            Book.floor,
-            "self.ranks.rank(group.index)",
-            "self.__dict__.setdefault('frozen', {}).setdefault(group.index, self.ranks.rank(group.index))",
+            "order: waits one batch too late", gate.choose, "in_time(late, next_step + 1,", "in_time(late, next_step,"
         ),
-        Mutant("floor: one too low", gate.floor, "rank // batch_groups", "rank // batch_groups - 1"),
+        Mutant("order: the first by index", gate.choose, "sorted((group.due, group.index)", "sorted((0, group.index)"),
+        Mutant("order: the least urgent first", gate.choose, "sorted((group.due,", "sorted((-group.due,"),
         Mutant(
-            "rank: one too low", GroupRanks.rank, "group - self.below(group)", "max(0, group - self.below(group) - 1)"
+            "order: an incomplete group is chosen",
+            gate.choose,
+            "for group in groups if group.complete)",
+            "for group in groups)",
+        ),
+        Mutant("grant: one group too many", gate.grant, "+ 1 <= batch", "<= batch"),
+        Mutant("grant: later deadlines are not looked at", gate.grant, "if step > mine", "if False"),
+        Mutant("grant: nothing is looked at", gate.grant, "+ 1 <= batch_groups * (step - next_step + 1)", ">= 0"),
+        Mutant("grant: no place in admission order", TrainOrder.floor_for, "if settings.admission_order", "if False"),
+        Mutant(
+            "floor: the servers' lowest after a loss",
+            leasing._may_start,
+            "elif group.due is None:",
+            "elif not group.working and not group.done:",
         ),
         Mutant(
-            "rank: the group itself counts",
-            GroupRanks.below,
-            "bisect_left(self._sorted, group)",
-            "bisect_left(self._sorted, group + 1)",
+            "floor: of a chosen group, one too low",
+            leasing._may_start,
+            "(group.due or 0) - bound",
+            "(group.due or 0) - bound - 1",
         ),
+        Mutant(
+            "batch: forgotten at a restart", carrier.rebuild, "batches=journal.batches", "batches=journal.batches[:-1]"
+        ),
+        Mutant(
+            "batch: the ledger hears of it first",
+            Book.choose,
+            "self._emit(JournalBatch(",
+            "self._emit(AssignBatch(order.chosen, batch)) or self._emit(JournalBatch(",
+        ),
+        Mutant(
+            "batch: not told again to a ledger that lost it",
+            Book._assign,
+            "freed or view.batches.get(step) != batch",
+            "False",
+        ),
+        Mutant(
+            "batch: what an older checkpoint freed stays so",
+            LedgerModel.assign,
+            "self.closed.get(group) == TRAINED",
+            "False",
+        ),
+        Mutant(
+            "batch: a chosen group is filtered", Book._close_whole, "and group.index in self.order.waiting", "and True"
+        ),
+        Mutant("due: a complete group's is not raised", Book.closed, "group.made_due", "group.due"),
+        Mutant(
+            "due: another controller's groups have none",
+            Book._know_due,
+            "not group.done or group.due is not None",
+            "True",
+        ),
+        Mutant(
+            "due: one too late",
+            PromptGroup.made_due,
+            "figures.oldest_version + figures.max_staleness",
+            "figures.oldest_version + figures.max_staleness + 1",
+        ),
+        Mutant("adopt: without looking at its age", TrainOrder.adopt, "if grant(others", "if False and grant(others"),
         Mutant("agent: no floor under the swap lock", AgentCore.entry, "self.version >= floor", "True"),
         Mutant("journal: not synced", Journal._append, "sync=True", "sync=False"),
         Mutant(
@@ -112,7 +163,7 @@ MUTANTS = {
             "journal: credit comes first",
             Book.end,
             "group.phase = GroupPhase.DECIDED",
-            "group.phase = GroupPhase.DECIDED; self.ranks.add(group.index, verdict.reason)",
+            "group.phase = GroupPhase.DECIDED; self.order.tombstones.add(group.index, verdict.reason)",
         ),
         Mutant(
             "journal: a short close goes first",
@@ -150,18 +201,14 @@ MUTANTS = {
             "group < self.low",
         ),
         Mutant("sample: added again, overwrites", LedgerModel.add_sample, "stored is not None", "False"),
-        Mutant("length: groups beyond a lowered end stay", Controller.decide, "if self.book.open and", "if False and"),
+        Mutant(
+            "length: groups beyond a lowered end stay", Controller.decide, "len(book.order.waiting) > most", "False"
+        ),
         Mutant(
             "gate: a waiting group keeps its slot",
             leasing.lease,
-            "sum(1 for group in groups if group.worker and group.index not in stuck_indices)",
+            "sum(1 for group in groups if group.worker and group.floor <= newest)",
             "sum(1 for group in groups if group.worker)",
-        ),
-        Mutant(
-            "journal: a cursor is acknowledged first",
-            TrainerDesk._journal,
-            "self._emit(JournalCursor(",
-            "self._emit(CallAnswer(call.ticket)) or self._emit(JournalCursor(",
         ),
         Mutant(
             "journal: an old controller is told that it wrote",
@@ -189,25 +236,16 @@ MUTANTS = {
         ),
         Mutant("lease: a dead worker's groups stay with it", Book.orphan, "self.groups[g].worker == worker", "False"),
         Mutant("lease: a name's last holder is revoked", Controller._worker, "revoke=not fresh", "revoke=True"),
-        Mutant("ledger: take jumps over a gap", LedgerModel.take, "break", "continue"),
+        Mutant("ledger: a batch is taken with a hole", LedgerModel.take, "if TRAINED in outcomes:", "if False:"),
         Mutant(
-            "cursor: an advance is not compared",
-            TrainerDesk.advance,
-            "pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups",
-            "False",
+            "advance: a batch is not compared", TrainerDesk.advance, "not book.whole(call.step, call.groups)", "False"
         ),
-        Mutant(
-            "η: the current one for every group",
-            PromptGroup.eta,
-            "if self.done:",
-            "if True: return current\n    if self.done:",
-        ),
-        Mutant("cursor: a group below it is ended", Book.end, "group.index < self.cursor", "False"),
+        Mutant("end: a group that the trainer has", Book.end, "self.order.taken(group.index)", "False"),
         Mutant(
             "restart: a ledger without the trainer's position counts",
             Controller._comparable,
-            "view.low > self.book.cursor",
-            "False",
+            "view.committed > self._position.step and",
+            "False and",
         ),
         Mutant("restart: a ledger is not compared", Controller.take, "self.book.lost_data()", "None"),
         Mutant("weights: a refused version is not tried again", AgentCore.due, "now < refused.retry_at", "True"),
@@ -221,10 +259,6 @@ CAUGHT = {  # schedules until one notices, as last measured: where the search be
     "gate: one step too few": 2,
     "gate: the published version counts, not the routable": 1,
     "gate: a server that is not ready counts": 1398,
-    "floor: frozen at admission": 125,
-    "floor: one too low": 273,
-    "rank: one too low": 1,
-    "rank: the group itself counts": 12,
     "agent: no floor under the swap lock": 412,
     "journal: not synced": 1,
     "journal: a tombstone closes first": 1,
@@ -245,22 +279,32 @@ CAUGHT = {  # schedules until one notices, as last measured: where the search be
     "sample: added again, overwrites": 122,
     "length: groups beyond a lowered end stay": 165,
     "gate: a waiting group keeps its slot": 412,
-    "journal: a cursor is acknowledged first": 1469,
     "journal: an old controller is told that it wrote": 485,
     "kept: maxConcurrentRollouts forgotten": 2,
     "kept: weights are served before they are on disk": 1,
     "kept: hot fields hold before they are on disk": 2,
     "lease: a dead worker's groups stay with it": 3,
     "lease: a name's last holder is revoked": 12,
-    "ledger: take jumps over a gap": 1,
-    "cursor: an advance is not compared": 50,
     "restart: a ledger is not compared": 44,
     "weights: a refused version is not tried again": 17,
-    "η: the current one for every group": 1099,
     "restart: a ledger without the trainer's position counts": 147,
+    "order: does not wait": 13,
+    "order: waits one batch too late": 13,
+    "order: the least urgent first": 34,
+    "order: an incomplete group is chosen": 6,
+    "grant: one group too many": 13,
+    "grant: nothing is looked at": 13,
+    "grant: no place in admission order": 11,
+    "floor: the servers' lowest after a loss": 16,
+    "batch: forgotten at a restart": 4,
+    "batch: the ledger hears of it first": 1,
+    "due: another controller's groups have none": 9,
+    "ledger: a batch is taken with a hole": 30,
+    "due: one too late": 54,
+    "batch: not told again to a ledger that lost it": 30,
 }
 
 EQUIVALENT = {  # what hides a change from every schedule
-    "cursor: a group below it is ended": "what was taken is complete: none of its samples fails, its deadline rests",
+    "due: a complete group's is not raised": "it is only due earlier than it need be",
     "fence: publisher, order": "the call's own fence is checked first, and within a fence a trainer publishes in order",
 }

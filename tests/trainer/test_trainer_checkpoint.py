@@ -50,7 +50,7 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks,
     options = ModelOptions(optimizer=AdamWOptions(state=state))
     engine = PolicyEngine(model_path, options, ranks)
     train(engine, 0, 3)
-    saving = Checkpointer(tmp_path, 2, engine).save(RunPosition(3, 12, 0, 1), mine)
+    saving = Checkpointer(tmp_path, 2, engine).save(RunPosition(3, 1), mine)
     random = torch.rand(4)
     uninterrupted = train(engine, 3, 3)  # while it is written
     saving.wait()
@@ -60,7 +60,7 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks,
     checkpointer = Checkpointer(tmp_path, 2, resumed)
     found = checkpointer.newest([])
     assert found is not None
-    assert (found.record.step, found.record.next_group, found.record.fence) == (3, 12, 1)
+    assert (found.record.step, found.record.fence) == (3, 1)
     checkpointer.load(found)
     assert torch.equal(torch.rand(4), random)
     assert train(resumed, 3, 3) == uninterrupted
@@ -73,7 +73,7 @@ def test_a_resumed_run_may_hold_its_moments_otherwise(tmp_path, model_path, rank
         PolicyEngine(model_path, ModelOptions(optimizer=AdamWOptions(state=state)), ranks) for state in (before, after)
     )
     train(engine, 0, 2)
-    saved(Checkpointer(tmp_path, 2, engine), RunPosition(2, 8, 0, 1))
+    saved(Checkpointer(tmp_path, 2, engine), RunPosition(2, 1))
     checkpointer = Checkpointer(tmp_path, 2, other)
     checkpointer.load(checkpointer.newest([]))
     assert other.optimizer.updates == 2
@@ -85,9 +85,9 @@ def test_a_resumed_run_may_hold_its_moments_otherwise(tmp_path, model_path, rank
 def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks, caplog):
     engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    first = saved(checkpointer, RunPosition(1, 4, 0, 1))
-    second = saved(checkpointer, RunPosition(2, 8, 0, 1))
-    third = saved(checkpointer, RunPosition(3, 12, 0, 1))
+    first = saved(checkpointer, RunPosition(1, 1))
+    second = saved(checkpointer, RunPosition(2, 1))
+    third = saved(checkpointer, RunPosition(3, 1))
     (third / catalog.RECORD).unlink()
     shard = next(second.glob("*.distcp"))
     raw = bytearray(shard.read_bytes())
@@ -103,8 +103,8 @@ def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, r
 def test_a_checkpoint_of_a_replaced_trainer_is_no_past_of_this_run(tmp_path, model_path, ranks):
     engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    saved(checkpointer, RunPosition(4, 16, 0, 1))
-    saved(checkpointer, RunPosition(9, 36, 0, 1))  # written after fence 2 had begun at 4
+    saved(checkpointer, RunPosition(4, 1))
+    saved(checkpointer, RunPosition(9, 1))  # written after fence 2 had begun at 4
     found = checkpointer.newest([Began(1, 0), Began(2, 4)])
     assert found is not None
     assert found.record.step == 4
@@ -118,7 +118,7 @@ def test_a_fenced_trainer_names_nothing(tmp_path, model_path, ranks):
 
     checkpointer = Checkpointer(tmp_path, 2, engine)
     with pytest.raises(FencedError):
-        saved(checkpointer, RunPosition(1, 4, 0, 1), fenced)
+        saved(checkpointer, RunPosition(1, 1), fenced)
     assert checkpointer.newest([]) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -134,9 +134,9 @@ def test_only_the_newest_are_kept_and_leftovers_go(tmp_path, model_path, ranks):
     (tmp_path / "step-000001.f1.tmp").mkdir()
     checkpointer = Checkpointer(tmp_path, 2, engine)
     for step in (1, 2, 3):
-        saved(checkpointer, RunPosition(step, 4 * step, 0, 1))
+        saved(checkpointer, RunPosition(step, 1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002.f1", "step-000003.f1"]
-    again = saved(checkpointer, RunPosition(3, 12, 0, 1))  # a replayed step under the same fence
+    again = saved(checkpointer, RunPosition(3, 1))  # a replayed step under the same fence
     assert catalog.examine(again)[1] is not None
 
 
@@ -170,17 +170,17 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_bytes_and_fills_no_disk(
         checkpointer = Checkpointer(disk / "checkpoints", 2, engine)
         ballast = fill(disk, leave=16 << 10)
         with pytest.raises(InfraError, match=r"step-000001.f1 .*: it takes .* KiB, and .* has .* KiB free"):
-            saved(checkpointer, RunPosition(1, 4, 0, 1))
+            saved(checkpointer, RunPosition(1, 1))
         assert shutil.disk_usage(disk).free >= 16 << 10
         ballast.unlink()
-        assert catalog.examine(saved(checkpointer, RunPosition(1, 4, 0, 1)))[1] is not None
+        assert catalog.examine(saved(checkpointer, RunPosition(1, 1)))[1] is not None
         checkpointer.close()
 
 
 def test_another_model_does_not_load(tmp_path, model_path, ranks):
     engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 2, engine)
-    path = saved(checkpointer, RunPosition(1, 4, 0, 1))
+    path = saved(checkpointer, RunPosition(1, 1))
     checkpointer._model_digest = "another"
     _, record = catalog.examine(path)
     assert record is not None

@@ -46,8 +46,6 @@ class Telling:
     """What the beats say; written by the training thread, read by the loop's."""
 
     step: int = 0
-    next_group: int = 0
-    committed_group: int = 0
     finished: bool = False
     phase: str = "starting"
     max_steps: int = 0
@@ -98,13 +96,13 @@ class ControllerLink:
         self._progress = progress
         self._incarnation = incarnation
         self._outage_s = outage_s
-        self._told: rollout.AdvanceCursorRequest | None = None
+        self._told: rollout.AdvanceTrainerRequest | None = None
         self._fenced: FencedError | None = None
         self._stream: KeptStream[rollout.TrainerMessage, rollout.TrainerOrders] = KeptStream(
             address,
             token,
             method=lambda channel: rollout_grpc.RolloutStub(channel).Train,
-            greet=self._tell_cursor,
+            greet=self._tell_batch,
             hello=lambda: [self._message()],
             report=self._message,
             on_message=self._obey,
@@ -119,15 +117,13 @@ class ControllerLink:
 
     # ---- calls of the training thread
 
-    def attach(
-        self, next_group: int, step: int, *, patience_s: float | None = None, stopping: Callable[[], bool] | None = None
-    ) -> str:
+    def attach(self, step: int, *, patience_s: float | None = None, stopping: Callable[[], bool] | None = None) -> str:
         """Say where this trainer begins; the controller first compares the ledger with its journal.
 
         Answers the policy that is served, empty before the first publication. Raises AskedToStop when `stopping`
         says so while the controller isn't there.
         """
-        request = rollout.AttachTrainerRequest(fence=self._fence, next_group=next_group, step=step)
+        request = rollout.AttachTrainerRequest(fence=self._fence, step=step)
         answer = self._retry(
             "attach",
             "the controller to compare the ledger",
@@ -140,13 +136,13 @@ class ControllerLink:
         self.orders.served_policy_id = answer.served_policy_id
         return str(answer.served_policy_id)
 
-    def advance(self, next_group: int, step: int) -> int:
-        """Tell the cursor behind a taken batch; after this the batch may be trained. Answers the run's length.
+    def advance(self, step: int, groups: int) -> int:
+        """Tell of a taken batch, which may be trained after this. Answers the run's length.
 
         One try. Raises InfraError when the controller is away or the batch changed meanwhile: take it again.
         """
-        request = rollout.AdvanceCursorRequest(fence=self._fence, next_group=next_group, step=step)
-        answer = self._once(lambda: self._stub.AdvanceCursor(request, timeout=CALL_TIMEOUT_S))
+        request = rollout.AdvanceTrainerRequest(fence=self._fence, step=step, groups=groups)
+        answer = self._once(lambda: self._stub.AdvanceTrainer(request, timeout=CALL_TIMEOUT_S))
         self._told = request
         self.orders.checkpoint_now |= answer.checkpoint_now
         self._apply(answer.max_steps)
@@ -190,18 +186,17 @@ class ControllerLink:
         """End the connection."""
         self._thread.call(self._channel.close(), CALL_TIMEOUT_S)
 
-    async def _tell_cursor(self, channel: grpc.aio.Channel) -> None:
-        """A controller that restarted hears the cursor before anything else."""
+    async def _tell_batch(self, channel: grpc.aio.Channel) -> None:
+        """A controller that restarted hears of the batch in hand before anything else."""
         if self._told is not None:
-            await rollout_grpc.RolloutStub(channel).AdvanceCursor(self._told, timeout=CALL_TIMEOUT_S)
+            await rollout_grpc.RolloutStub(channel).AdvanceTrainer(self._told, timeout=CALL_TIMEOUT_S)
 
     def _message(self) -> rollout.TrainerMessage:
         told = self.telling
         return rollout.TrainerMessage(
             beat=beat("trainer", self._incarnation, self._progress.value, fence=self._fence),
             step=told.step,
-            next_group=told.next_group,
-            committed_group=told.committed_group,
+            committed_step=told.checkpoint_step,
             finished=told.finished,
             turn=self.orders.turn if told.finished else told.turn,  # it never takes them again
             wants_cards=told.wants_cards,
@@ -288,8 +283,6 @@ class TrainerControl(operations_grpc.TrainerControlServicer):
             step=told.step,
             max_steps=told.max_steps,
             phase=told.phase,
-            next_group=told.next_group,
-            committed_group=told.committed_group,
             tokens_per_s=told.tokens_per_s,
             skipped_steps=told.skipped_steps,
             checkpoint_step=told.checkpoint_step,

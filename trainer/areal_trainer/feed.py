@@ -1,7 +1,7 @@
 """Rank 0's side of the ledger: takes batches in order, tells the controller, leaves evidence, commits.
 
 Owns the order of those four, which is what makes training exactly once: a batch is decoded, the controller's
-acknowledgement of the cursor is waited for, the attempt is on disk, and only then is the batch handed to training.
+acknowledgement is waited for, the attempt is on disk, and only then is the batch handed to training.
 Drives `ledger.consumer`, which owns the rules. Every wait is a bounded slice, so that the other ranks hear something.
 """
 
@@ -84,13 +84,12 @@ class Feed:
         wanted = self.consumer.want()
         if wanted is None:
             return None
-        from_group, most = wanted
         with self._timer.phase("take"):
-            groups = self._ledger.take(self.consumer.fence, from_group, most)
+            groups = self._ledger.take(self.consumer.fence, wanted)
         self.idle = not groups
         if not groups:
             if not self._by_turns:
-                self._wait(from_group)
+                self._wait(wanted)
             return None
         batch = self.consumer.offer(groups)
         if batch is None:
@@ -113,19 +112,19 @@ class Feed:
             self.consumer.set_max_steps(self.link.orders.max_steps)
             self.link.telling.max_steps = self.consumer.policy.max_steps
 
-    def _wait(self, from_group: int) -> None:
+    def _wait(self, step: int) -> None:
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-            words = f"group {from_group} and more, for step {self.consumer.state.step}"
+            words = f"the batch of step {step}"
             self._waiting.enter_context(self._waits.waiting("groups", words, deadline_s=self._groups_deadline_s))
         elif now - self._waiting_since > self._groups_deadline_s:
             raise InfraError(
-                f"no group became complete for {self._groups_deadline_s:.0f} s, waiting for group {from_group}",
+                f"no batch was chosen for step {step} within {self._groups_deadline_s:.0f} s",
                 fix="`areal status` names what the controller, the workers and the servers wait for",
             )
         with self._timer.phase("wait"):
-            self._ledger.wait_ready(from_group, SLICE_S)
+            self._ledger.wait_ready(self.consumer.fence, step, SLICE_S)
 
     def _done_waiting(self) -> None:
         self._waiting.close()
@@ -150,9 +149,9 @@ class Feed:
         return tuple(samples)
 
     def _acknowledged(self, batch: Batch) -> bool:
-        """Whether the controller knows the cursor behind the batch, so that it may be trained."""
+        """Whether the controller knows that the batch is in hand, so that it may be trained."""
         try:
-            max_steps = self.link.advance(batch.next_group, batch.step)
+            max_steps = self.link.advance(batch.step, len(batch.groups))
         except InfraError as error:
             self.consumer.drop()
             self._patience(error)
@@ -172,11 +171,10 @@ class Feed:
         if now - self._refused_since > self._outage_s:
             raise error
         _log.warning("the batch is taken again: %s", error.message)
-        words = "the controller to acknowledge the cursor"
-        with self._waits.waiting("cursor", words, deadline_s=self._outage_s):
+        words = "the controller to acknowledge the batch"
+        with self._waits.waiting("batch", words, deadline_s=self._outage_s):
             if self._refused % REATTACH_EVERY == 0:
-                state = self.consumer.state
-                self.link.attach(state.next_group, state.step)
+                self.link.attach(self.consumer.state.step)
             time.sleep(min(0.1 * self._refused, 1.0))
 
     # ---- trained, committed
@@ -189,16 +187,13 @@ class Feed:
         else:
             self._evidence.skipped(batch.step, groups)
         self.consumer.trained(batch)
-        telling = self.link.telling
-        telling.step = self.consumer.state.step
-        telling.next_group = self.consumer.state.next_group
+        self.link.telling.step = self.consumer.state.step
 
     def committed(self, state: TrainerState) -> None:
         """A checkpoint of `state` is on disk: free what it holds."""
         self.consumer.committed(state)
-        self._ledger.commit(self.consumer.fence, state.next_group)
+        self._ledger.commit(self.consumer.fence, state.step)
         telling = self.link.telling
-        telling.committed_group = state.next_group
         telling.checkpoint_step, telling.checkpoint_at = state.step, time.time()
         self.link.orders.checkpoint_now = False
 

@@ -139,7 +139,7 @@ class FirstRank:
         due = {
             "publish": feed.consumer.publish_due(),
             "checkpoint": feed.consumer.checkpoint_due(wanted),
-            "position": [state.step, state.next_group, state.tombstones_below],
+            "step": state.step,
         }
         return RankMessage(due, {})
 
@@ -171,8 +171,7 @@ class FirstRank:
         if self._uncommitted is None or (saved := self._uncommitted.done()) is None:
             return
         self._uncommitted = None
-        position = saved.position
-        self._feed.committed(TrainerState(position.step, position.next_group, position.tombstones_below))
+        self._feed.committed(TrainerState(saved.position.step))
         self._reporter.checkpoint(saved)
 
     def evaluation(self) -> Callable[[float], bool]:

@@ -63,8 +63,7 @@ class LedgerDesk(Desk):
 
     def restore(self, found: FoundCheckpoint | None) -> RankMessage:
         if found is not None:
-            record = found.record
-            self._state = TrainerState(record.step, record.next_group, record.tombstones_below)
+            self._state = TrainerState(found.record.step)
         return super().restore(found)
 
     def start(self, stopping: Callable[[], bool], timer: PhaseTimer) -> FirstRank:
@@ -81,8 +80,8 @@ class LedgerDesk(Desk):
         patience_s = max(settings.outage_s, settings.patience_s)
         with self.waits.waiting("ledger", "the replay store", deadline_s=patience_s):
             _reach(ledger, patience_s, stopping)
-            ledger.recover(fence, state.next_group)
-        served = link.attach(state.next_group, state.step, patience_s=patience_s, stopping=stopping)
+            ledger.recover(fence, state.step)
+        served = link.attach(state.step, patience_s=patience_s, stopping=stopping)
         careful = precaution(self.evidence, state.step)
         if careful.tombstone is not None:
             detail = f"step {careful.step} crashed {careful.crashes} times with it"
@@ -92,7 +91,6 @@ class LedgerDesk(Desk):
         consumer = Consumer(fence, state, settings.consumer, PolicyId.parse(served).version if served else -1)
         if link.orders.max_steps is not None:
             consumer.set_max_steps(link.orders.max_steps)
-        self.telling.next_group = self.telling.committed_group = state.next_group
         self.telling.max_steps = consumer.policy.max_steps
         link.start_beats()
         self.closing.append(StallWatch(self.progress).on_thread())

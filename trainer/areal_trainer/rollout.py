@@ -146,8 +146,7 @@ class Rollout:
     def due(self, *, checkpoint_now: bool = False) -> Due:
         """What is to be done now, without a step before it: at the start and at the end."""
         told = self._ranks.tell(self._first.due(checkpoint_now)).header
-        step, next_group, tombstones_below = told["position"]
-        return Due(told["publish"], told["checkpoint"], RunPosition(step, next_group, tombstones_below, self._fence))
+        return Due(told["publish"], told["checkpoint"], RunPosition(told["step"], self._fence))
 
     def publish(self, actor: Actor) -> None:
         """Publish the current weights; written and announced beside training, the final version awaited."""

@@ -13,6 +13,7 @@ from areal.spec.rules_sglang import Effect, kind_of
 _TRAININGS = {"sft": "SFT", "dpo": "DPO", "rw": "RewardModel"}
 _NAMES = {"actor.use_sapo_loss": "SAPO", "actor.use_cispo_loss": "CISPO", "actor.m2_threshold": "M2PO"}
 _OLDEST = 1000  # versions: the limit of maxStaleness
+_BOUND = 4  # times the lead: as fast as no bound, with nothing thrown away
 _ADVANCED = "algorithm.advanced"
 _OFF = "off or null: SGLang's own default"
 _RECIPE = """# There the training script names the reward function. It runs here unchanged: name its file, and it.
@@ -135,8 +136,10 @@ def _rl(draft: JobDraft, batch: int) -> int | None:
     draft.write("rollout.maxConcurrentRollouts", batch)
     draft.fill(_RL)
     lag = draft.number("rollout.max_head_offpolicyness", 0)
-    why = "" if lag <= _OLDEST else "the largest here"
-    draft.put("rollout.max_head_offpolicyness", "algorithm.maxStaleness", min(lag, _OLDEST), default=0, why=why)
+    lead = min(lag, _OLDEST // _BOUND)
+    why = f"there tokens about {_BOUND} times as old are trained; here maxStaleness {_BOUND * lead} is a hard bound"
+    draft.put("rollout.max_head_offpolicyness", "rollout.ahead", lead, default=0, why=why if lead else "")
+    draft.write("algorithm.maxStaleness", _BOUND * lead)
     steps = draft.put_steps("algorithm", batch, epochs="total_train_epochs", usual=1, total="total_train_steps")
     _lengths(draft)
     _rewards(draft)

@@ -90,9 +90,13 @@ class AsyncLedger:
         """Ends the generation of a group: "complete" or the reason of a tombstone. See `LedgerModel.close`."""
         return await self._run(self._calls.close(fence, group, outcome, group_size, at_least))
 
-    async def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int:
-        """After lost data: the frontier passes what is below the live trainer's cursor. Returns the frontier."""
-        return await self._run(self._calls.advance(fence, cursor, trainer_fence))
+    async def assign(self, fence: int, step: int, groups: Sequence[int]) -> None:
+        """These groups make the batch of `step`, for ever. See `LedgerModel.assign`."""
+        await self._run(self._calls.assign(fence, step, groups))
+
+    async def advance(self, fence: int, low: int) -> None:
+        """Every group below `low` has ended: nothing is kept of them any more."""
+        await self._run(self._calls.advance(fence, low))
 
     async def reopen(self, fence: int, group: int) -> bool:
         """Takes a closed group that has no gradient back to admitted, without samples. Says if it was closed."""
@@ -106,6 +110,7 @@ class AsyncLedger:
         run_id = await self.run_id()
         meta = await self._retry(lambda: self._redis.hgetall(self._calls.meta))
         closed = await self._retry(lambda: self._redis.hgetall(self._calls.closed))
+        batches = await self._retry(lambda: self._redis.hgetall(self._calls.batches))
         low = int(meta.get(b"low", 0))
         groups = list(range(low, upto)) if upto is not None else await self._retry(self._held)
         samples: dict[int, dict[int, SampleMeta]] = {}
@@ -116,9 +121,10 @@ class AsyncLedger:
                 held += size
         return LedgerSnapshot(
             low=low,
-            frontier=int(meta.get(b"frontier", 0)),
+            committed=int(meta.get(b"committed", 0)),
             closed={int(group): outcome.decode() for group, outcome in closed.items()},
             samples=samples,
+            batches={int(step): tuple(map(int, groups.split(b","))) for step, groups in batches.items()},
             bytes=held,
             trainer_fence=int(meta.get(b"trainer_fence", 0)),
             controller_fence=int(meta.get(b"controller_fence", 0)),

@@ -52,15 +52,18 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
     report.skipped = sum(len(entry.groups) for entry in survivors if entry.outcome == "skipped")
     report.steps = len({entry.step for entry in survivors})
     report.tombstoned = dict(sorted(Counter(t.reason for t in journal.tombstones.values()).items()))
-    report.duplicated = sorted({g for g, s in steps_of.items() if len(s) > 1} | (trained & tombstoned) | repeated)
+    chosen = Counter(group for batch in journal.batches for group in batch)
+    twice = {group for group, count in chosen.items() if count > 1}
+    several = {group for group, steps in steps_of.items() if len(steps) > 1}
+    report.duplicated = sorted(several | (trained & tombstoned) | repeated | twice)
 
-    highest_trained = max(trained, default=-1)
-    highest = max(highest_trained, max(tombstoned, default=-1))
+    highest = max((*trained, *tombstoned, *chosen), default=-1)
     unresolved = set(range(highest + 1)) - trained - tombstoned
-    report.lost = sorted({g for g in unresolved if report.finished or g < highest_trained} | partial)
+    passed = {group for batch in journal.batches[: report.steps] for group in batch}
+    report.lost = sorted({g for g in unresolved if report.finished or g in passed} | partial)
     report.pending = len(unresolved - set(report.lost))
 
-    _check_batches(report, survivors, evidence.starts)
+    _check_batches(report, survivors, evidence.starts, journal)
     report.problems += [_how_duplicated(group, steps_of[group], journal) for group in report.duplicated]
     report.problems += [f"group {group} is neither whole in a step nor tombstoned" for group in report.lost]
     return report
@@ -84,11 +87,12 @@ def _samples(
     return partial, repeated
 
 
-def _check_batches(report: AuditReport, survivors: list[EvidenceEntry], starts: list[Start]) -> None:
-    """Whole batches, one a step, no step left out, groups in admission order."""
+def _check_batches(
+    report: AuditReport, survivors: list[EvidenceEntry], starts: list[Start], journal: JournalState
+) -> None:
+    """One batch a step, no step left out: the groups that were chosen for it, less those that have ended."""
     batch_of = {start.fence: start.batch_groups for start in starts}
     begun = {start.fence: start.from_step for start in starts}
-    above = -1
     for expected, entry in enumerate(survivors):
         if entry.fence not in begun:
             report.problems.append(f"fence {entry.fence} trained step {entry.step} without a start")
@@ -96,12 +100,14 @@ def _check_batches(report: AuditReport, survivors: list[EvidenceEntry], starts: 
             report.problems.append(f"fence {entry.fence} trained step {entry.step} below its start")
         if entry.step != expected:
             report.problems.append(f"step {entry.step} stands where step {expected} should")
-        if len(entry.groups) != batch_of.get(entry.fence, len(entry.groups)):
-            report.odd_batches[entry.step] = len(entry.groups)
-        for group in entry.groups:
-            if group.group <= above:
-                report.problems.append(f"step {entry.step} trained group {group.group} after group {above}")
-            above = max(above, group.group)
+        trained = {group.group for group in entry.groups}
+        chosen = set(journal.batches[entry.step]) if entry.step < len(journal.batches) else set()
+        left = chosen - journal.tombstones.keys()
+        if len(trained) != batch_of.get(entry.fence, len(trained)) - len(chosen - left):
+            report.odd_batches[entry.step] = len(trained)
+        if trained != left:
+            said = ", ".join(map(str, sorted(trained ^ left)))
+            report.problems.append(f"step {entry.step} trained other groups than were chosen for it: {said}")
 
 
 def _how_duplicated(group: int, steps: list[int], journal: JournalState) -> str:
@@ -109,6 +115,9 @@ def _how_duplicated(group: int, steps: list[int], journal: JournalState) -> str:
         return f"group {group} is trained in step {steps[0]} and tombstoned ({journal.tombstones[group].reason})"
     if len(steps) > 1:
         return f"group {group} is trained in steps {', '.join(map(str, steps))}"
+    chosen_for = [step for step, batch in enumerate(journal.batches) if group in batch]
+    if len(chosen_for) > 1:
+        return f"group {group} is chosen for steps {', '.join(map(str, chosen_for))}"
     return f"group {group} holds a sample twice"
 
 

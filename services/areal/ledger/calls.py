@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 from areal.errors import InfraError
 from areal.ledger.state import fenced
 from areal.ledger.values import (
+    AFTER_COMPLETE,
     COMPLETE,
-    REPLACES_COMPLETE,
     AddOutcome,
     AddResult,
     CloseResult,
@@ -62,7 +62,8 @@ class Calls:
 
     def __init__(self, job: str) -> None:
         tag = f"{{{job}}}"
-        self.meta, self.closed, self.ready = f"{tag}:meta", f"{tag}:closed", f"{tag}:ready"
+        self.meta, self.closed = f"{tag}:meta", f"{tag}:closed"
+        self.batches, self.ready = f"{tag}:batches", f"{tag}:ready"
         self.samples_prefix = f"{tag}:s:"
 
     def samples(self, group: int) -> str:
@@ -87,30 +88,32 @@ class Calls:
     ) -> LedgerCall[CloseResult]:
         """See `LedgerModel.close`."""
         needed = group_size if at_least is None else at_least
-        args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(REPLACES_COMPLETE))
+        args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(AFTER_COMPLETE))
         return self._call("close", args, _reader("controller", fence, _read_close))
 
-    def advance(self, fence: int, cursor: int, trainer_fence: int | None) -> LedgerCall[int]:
+    def assign(self, fence: int, step: int, groups: Sequence[int]) -> LedgerCall[None]:
+        """See `LedgerModel.assign`."""
+        return self._call("assign", (fence, step, *groups), _reader("controller", fence, lambda _: None))
+
+    def advance(self, fence: int, low: int) -> LedgerCall[None]:
         """See `LedgerModel.advance`."""
-        told_by = "" if trainer_fence is None else trainer_fence
-        return self._call("advance", (fence, cursor, told_by), _reader("controller", fence, _read_number))
+        return self._call("advance", (fence, low), _reader("controller", fence, lambda _: None))
 
     def reopen(self, fence: int, group: int) -> LedgerCall[bool]:
         """See `LedgerModel.reopen`."""
         return self._call("reopen", (fence, group), _reader("controller", fence, lambda answer: answer[1] == b"1"))
 
-    def recover(self, fence: int, consumed: int, cursor: int | None) -> LedgerCall[int]:
-        """See `LedgerModel.recover`; answers the frontier."""
-        args = (fence, consumed, "" if cursor is None else cursor)
-        return self._call("recover", args, _reader("trainer", fence, _read_number))
+    def recover(self, fence: int, step: int) -> LedgerCall[int]:
+        """See `LedgerModel.recover`; answers the steps committed."""
+        return self._call("recover", (fence, step), _reader("trainer", fence, _read_number))
 
-    def take(self, fence: int, from_group: int, max_groups: int) -> LedgerCall[list[tuple[int, str]]]:
+    def take(self, fence: int, step: int) -> LedgerCall[list[tuple[int, str]]]:
         """The markers of `LedgerModel.take`: (group, outcome)."""
-        return self._call("take", (fence, from_group, max_groups), _reader("trainer", fence, _read_markers))
+        return self._call("take", (fence, step), _reader("trainer", fence, _read_markers))
 
-    def commit(self, fence: int, consumed: int) -> LedgerCall[int]:
+    def commit(self, fence: int, step: int) -> LedgerCall[int]:
         """See `LedgerModel.commit`."""
-        return self._call("commit", (fence, consumed), _reader("trainer", fence, _read_number))
+        return self._call("commit", (fence, step), _reader("trainer", fence, _read_number))
 
     def scan(self, groups: Sequence[int]) -> LedgerCall[list[tuple[int, int, dict[int, SampleMeta]]]]:
         """Of some groups: (group, bytes, index → meta)."""
@@ -121,7 +124,9 @@ class Calls:
         return self._call("sweep", (fence, *groups), _reader("trainer", fence, _read_number))
 
     def _call(self, name: str, args: tuple[int | str, ...], read: Callable[[Any], T]) -> LedgerCall[T]:
-        return LedgerCall(script(name), (self.meta, self.closed, self.ready), (self.samples_prefix, *args), read)
+        return LedgerCall(
+            script(name), (self.meta, self.closed, self.batches, self.ready), (self.samples_prefix, *args), read
+        )
 
 
 def read_group(group: int, outcome: str, fields: Mapping[bytes, bytes]) -> TakenGroup:

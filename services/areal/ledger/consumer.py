@@ -1,12 +1,12 @@
 """The trainer's core: restart, take, publish, checkpoint and commit, without a model.
 
-Owns the trainer's position in the order of groups. Promises: a batch is B complete groups in admission order; the
-position moves only when a batch was trained; no sample older than its group's η is let through; nothing is published
-twice or backwards, and the final version always. Pure: it is told what was taken, trained, published and saved, and
-answers what to do next. The trainer and the simulation run this same code.
+Owns the trainer's position: a step. Promises: a batch is what the controller chose for its step, less what is poison;
+the position moves only when a batch was trained; no sample older than its group's bound is let through; nothing is
+published twice or backwards, and the final version always. Pure: it is told what was taken, trained, published and
+saved, and answers what to do next. The trainer and the simulation run this same code.
 
     batch = consumer.offer(taken, ages)        # None: take more
-    if batch and consumer.accept(batch, reply.max_steps):   # after the controller acknowledged batch.next_group
+    if batch and consumer.accept(batch, reply.max_steps):   # after the controller acknowledged batch.step
         …train…
         consumer.trained(batch)
 """
@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from areal.errors import BugError
-from areal.ledger.gate import floor, may_sample
+from areal.errors import BugError, DataError
 from areal.ledger.values import TakenGroup
 from areal.v1 import common_pb2 as common
 from areal.values.policy import version_of
@@ -25,16 +24,9 @@ from areal.values.policy import version_of
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What a checkpoint holds of the order: groups below `next_group` are in one of `step` batches or tombstoned."""
+    """What a checkpoint holds of the order."""
 
     step: int = 0  # batches trained: the policy version
-    next_group: int = 0
-    tombstones_below: int = 0  # of next_group
-
-    def check(self, batch_groups: int) -> None:
-        """Raises `BugError` unless next_group − tombstones_below = step·B."""
-        if self.next_group - self.tombstones_below != self.step * batch_groups:
-            raise BugError(f"{self} does not hold whole batches of {batch_groups} groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +50,10 @@ class SampleAge:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """B complete groups that make version `step` + 1."""
+    """Groups that make version `step` + 1: B, less those that turned out to be poison."""
 
     step: int
     groups: tuple[TakenGroup, ...]
-    next_group: int  # the trainer's position once it is trained
-    tombstones_below: int
     oldest_version: int | None  # over all samples; None without any sampled token
 
 
@@ -101,15 +91,11 @@ class Consumer:
     """One trainer's life, from a checkpoint on. `served_version` is the controller's answer at attach, −1 for none."""
 
     def __init__(self, fence: int, state: TrainerState, policy: ConsumerPolicy, served_version: int = -1) -> None:
-        state.check(policy.batch_groups)
         self.fence = fence
         self.policy = replace(policy, max_steps=max(policy.max_steps, state.step))
         self.served_version = served_version
         self._state = state
         self._committed = state
-        self._gathered: list[TakenGroup] = []
-        self._oldest: int | None = None
-        self._tombstones = 0
         self._offered: Batch | None = None
         self._accepted = False
         self._final_published: int | None = None
@@ -136,49 +122,34 @@ class Consumer:
 
     # ---- take
 
-    def want(self) -> tuple[int, int] | None:
-        """Next groups to take, as (from_group, most groups); None while a batch is in work or when all is trained."""
-        if self.finished or self._offered is not None:
-            return None
-        missing = self.policy.batch_groups - (len(self._gathered) - self._tombstones)
-        return self._state.next_group + len(self._gathered), missing
+    def want(self) -> int | None:
+        """Step whose batch is to be taken next; None while a batch is in work or when all is trained."""
+        return None if self.finished or self._offered is not None else self._state.step
 
     def offer(self, groups: Sequence[TakenGroup], ages: Ages = ages_from_meta) -> Batch | None:
-        """Takes over what was taken; answers the next batch when it is whole.
+        """Takes over the batch that was taken, if it was there.
 
-        Raises `BugError` when groups are not those that `want` asked for or not whole, and `StalenessViolation`.
+        Raises `BugError` when it is no whole batch, `DataError` when nothing of it is left, and `StalenessViolation`.
         """
-        wanted = self.want()
-        if wanted is None or not groups:
+        if self.want() is None or not groups:
             return None
-        from_group, most = wanted
-        if [group.group for group in groups] != list(range(from_group, from_group + len(groups))) or len(groups) > most:
-            raise BugError(f"asked for {most} groups from {from_group}, got {[group.group for group in groups]}")
-        oldest = self._oldest
-        for group in groups:
-            if group.complete:
-                for age in self._checked(group, ages):
-                    oldest = age.oldest_version if oldest is None else min(oldest, age.oldest_version)
-        self._oldest = oldest
-        self._gathered += groups
-        self._tombstones += sum(not group.complete for group in groups)
-        complete = tuple(group for group in self._gathered if group.complete)
-        if len(complete) < self.policy.batch_groups:
-            return None
-        self._offered = Batch(
-            self._state.step,
-            complete,
-            self._state.next_group + len(self._gathered),
-            self._state.tombstones_below + self._tombstones,
-            self._oldest,
-        )
+        if len({group.group for group in groups}) != len(groups) or len(groups) != self.policy.batch_groups:
+            raise BugError(f"step {self._state.step} has the batch {[group.group for group in groups]}")
+        complete = tuple(group for group in groups if group.complete)
+        if not complete:
+            raise DataError(
+                f"every group of the batch of step {self._state.step} has ended since it was chosen",
+                fix="see in the controller's log why, and leave these rows out",
+            )
+        versions = [age.oldest_version for group in complete for age in self._checked(group, ages)]
+        self._offered = Batch(self._state.step, complete, min(versions, default=None))
         self._accepted = False
         return self._offered
 
     def accept(self, batch: Batch, max_steps: int) -> bool:
-        """The controller acknowledged `batch.next_group`: whether to train the batch.
+        """The controller acknowledged `batch.step`: whether to train the batch.
 
-        Not when the run has been shortened to end before it: then its groups are tombstoned, and it is dropped.
+        Not when the run has been shortened to end before it: then it is dropped.
         """
         if batch is not self._offered:  # shortened while the acknowledgement was on its way
             self.set_max_steps(max_steps)
@@ -196,9 +167,7 @@ class Consumer:
     def trained(self, batch: Batch) -> None:
         """The batch went into the model, or counts as such because its update was skipped."""
         self._check_offered(batch)
-        state = TrainerState(batch.step + 1, batch.next_group, batch.tombstones_below)
-        state.check(self.policy.batch_groups)
-        self._state = state
+        self._state = TrainerState(batch.step + 1)
         self._forget()
 
     # ---- publish
@@ -226,8 +195,8 @@ class Consumer:
         return requested or self.finished or self._state.step % self.policy.checkpoint_interval == 0
 
     def committed(self, state: TrainerState) -> None:
-        """A checkpoint of `state` is on disk: only now may `commit(fence, state.next_group)` free its groups."""
-        if state.next_group > self._committed.next_group:
+        """A checkpoint of `state` is on disk: only now may `commit(fence, state.step)` free its groups."""
+        if state.step > self._committed.step:
             self._committed = state
 
     # ---- hot fields
@@ -249,8 +218,7 @@ class Consumer:
         step = self._state.step
         checked = list(ages(group))
         for age in checked:
-            oldest_allowed = floor(step * self.policy.batch_groups, self.policy.batch_groups, age.max_staleness)
-            if not may_sample(oldest_allowed, age.oldest_version):
+            if age.oldest_version < step - age.max_staleness:
                 raise StalenessViolation(group.group, step, age)
         return checked
 
@@ -259,5 +227,4 @@ class Consumer:
             raise BugError(f"the batch of step {batch.step} is not the one offered last")
 
     def _forget(self) -> None:
-        self._gathered, self._tombstones, self._oldest = [], 0, None
         self._offered, self._accepted = None, False

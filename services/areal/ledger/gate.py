@@ -1,11 +1,18 @@
-"""Admission gate: which prompt groups may start now.
+"""Admission gate and deadline order: which prompt groups may start, and which make the next batch.
 
-Owns the rule that keeps every trained token within `max_staleness` versions. Pure: it is told what has happened and
-answers how many groups may start. It never talks to Redis or to servers.
+Owns the rules that keep every trained token within `max_staleness` versions and generation `ahead` batches ahead of
+training, with nothing thrown away. Pure: it is told what has happened. It never talks to Redis or to servers.
+
+A group is due at the last step that may train it: the oldest version that may make one of its tokens, plus its hard
+bound. All of it keeps Hall's condition for unit jobs with deadlines, a batch being B places: for every step d from the
+next one on, at most B·(d − next + 1) groups without a batch are due by d. `grant` lets in only what keeps it; `choose`
+waits only where leaving out a group that isn't complete would break it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -13,7 +20,8 @@ from dataclasses import dataclass
 class Window:
     """What the gate knows. All counts are prompt groups."""
 
-    next_rank: int  # rank of the next group to admit: next_group − tombstones below it
+    next_step: int  # the step whose batch is chosen next
+    waiting: int  # admitted, in no batch, without a tombstone
     leased: int  # being generated now; complete groups don't count
     newest_version: int  # newest policy version on a server that may be routed to; −1 when there is none
 
@@ -23,27 +31,73 @@ class GatePolicy:
     """What the job asks for. The last three may change while it runs."""
 
     batch_groups: int  # B, groups a step
-    max_staleness: int  # η, versions
+    ahead: int  # batches that may be admitted beyond the newest version
     max_steps: int
     max_concurrent: int  # groups
 
 
 def room(window: Window, policy: GatePolicy) -> int:
-    """Number of groups that may be admitted now (never negative).
+    """Number of groups that may be admitted now (never negative): AReaL's gate (arXiv 2505.24298, eq. 3)."""
+    last_step = min(window.newest_version + policy.ahead + 1, policy.max_steps)
+    by_lead = (last_step - window.next_step) * policy.batch_groups - window.waiting
+    return max(0, min(by_lead, policy.max_concurrent - window.leased))
 
-    Strict FIFO trains rank r at step ⌊r/B⌋, so this bounds how far generation runs ahead; `may_sample` bounds how old a
-    server may be (AReaL, arXiv 2505.24298, eq. 3 bounds submissions only).
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """A granted group that is in no batch and has no tombstone."""
+
+    index: int
+    due: int  # the last step that may train it
+    complete: bool
+
+
+def in_time(due: Mapping[int, int], next_step: int, batch_groups: int) -> bool:
+    """Hall's condition. `due` counts the groups without a batch by the step that they are due at."""
+    total = 0
+    for step in sorted(due):
+        total += due[step]
+        if total > batch_groups * (step - next_step + 1):
+            return False
+    return True
+
+
+def grant(
+    due: Mapping[int, int], next_step: int, batch_groups: int, bound: int, versions: range, earliest: int = 0
+) -> int | None:
+    """The floor under which one more group can still be trained in time, the lowest of `versions`, or None.
+
+    `due` counts the other groups without a batch, for which `in_time` holds; `bound` is the group's own. A group in
+    admission order has an `earliest` step: the one that its place in the order leads to.
     """
-    last_step = min(window.newest_version + policy.max_staleness + 1, policy.max_steps)
-    by_staleness = last_step * policy.batch_groups - window.next_rank
-    return max(0, min(by_staleness, policy.max_concurrent - window.leased))
+    for floor in range(max(versions.start, next_step - bound, earliest - bound), versions.stop):
+        mine = floor + bound
+        later = {mine, *(step for step in due if step > mine)}  # what is due before has its places as it had
+        if all(_due_by(due, step) + 1 <= batch_groups * (step - next_step + 1) for step in later):
+            return floor
+    return None
 
 
-def floor(rank: int, batch_groups: int, staleness_bound: int) -> int:
-    """The oldest policy version that may still make a token of this group."""
-    return rank // batch_groups - staleness_bound
+def choose(
+    groups: Collection[WaitingGroup], next_step: int, batch_groups: int, *, by_index: bool = False
+) -> tuple[int, ...] | None:
+    """The groups that `next_step` trains, in admission order; None while a promise or a batch waits for more.
+
+    Waits only where a group that isn't complete could no longer be trained in time if it were left out. `by_index`
+    takes the first groups in admission order, as long as the others are then in time too.
+    """
+    if by_index:
+        first = sorted(groups, key=lambda group: group.index)[:batch_groups]
+        rest = Counter(group.due for group in groups) - Counter(group.due for group in first)
+        if in_time(rest, next_step + 1, batch_groups):
+            ready = len(first) == batch_groups and all(group.complete for group in first)
+            return tuple(group.index for group in first) if ready else None
+    complete = sorted((group.due, group.index) for group in groups if group.complete)
+    late = Counter(group.due for group in groups if not group.complete)
+    if len(complete) < batch_groups or not in_time(late, next_step + 1, batch_groups):
+        return None
+    return tuple(sorted(index for _, index in complete[:batch_groups]))
 
 
-def may_sample(floor: int, server_version: int) -> bool:
-    """Whether a server's tokens would be young enough when the group is trained."""
-    return server_version >= floor
+def _due_by(due: Mapping[int, int], step: int) -> int:
+    return sum(count for at, count in due.items() if at <= step)

@@ -1,8 +1,8 @@
 """The controller's journal: what must outlive Redis and the controller.
 
-Owns the tombstones, which decide every rank, and the last cursor a trainer told. Each entry is on disk before anybody
-acts on it. An entry of an old controller written after a newer one started is void, so two of them at once can't
-disagree. Never holds samples, never shrinks.
+Owns the tombstones, the batches (which groups each step trains, for ever) and where the last trainer started. Each
+entry is on disk before anybody acts on it. An entry of an old controller written after a newer one started is void, so
+two of them at once can't disagree. Never holds samples, never shrinks.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class PoolChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far a trainer said it took."""
+class TrainerStart:
+    """A trainer of this fence went on from a checkpoint of `step`."""
 
-    fence: int  # of the trainer
-    next_group: int
+    fence: int
     step: int
 
 
@@ -60,7 +59,8 @@ class JournalState:
 
     fence: int = 0  # newest controller that started
     tombstones: dict[int, Tombstone] = field(default_factory=dict)
-    cursor: Cursor | None = None
+    trainer: TrainerStart | None = None  # the newest
+    batches: list[tuple[int, ...]] = field(default_factory=list)  # by step
     short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
     pools: list[MeasuredGroup | PoolChange] = field(default_factory=list)  # in their order
     starts: int = 0  # of controllers
@@ -115,7 +115,7 @@ class Journal:
     def start(self, fence: int) -> JournalState:
         """A controller starts: voids what older ones may still write, then answers what holds.
 
-        Raises `DataError` when a line is damaged in a way that no crash explains: ranks can't be trusted then.
+        Raises `DataError` when a line is damaged in a way that no crash explains: batches can't be trusted then.
         """
         self._fence = fence
         self._append([{"kind": "start"}])
@@ -133,15 +133,14 @@ class Journal:
             ]
         )
 
-    def append_cursor(
-        self, fence: int, next_group: int, step: int, measured: Sequence[tuple[int, int, int]] = ()
-    ) -> None:
-        """A trainer of that fence took every group below `next_group`, the last for `step`.
-
-        `measured` are (group, passes, tries) of what it took, where somebody counts.
-        """
+    def append_batch(self, step: int, groups: Sequence[int], measured: Sequence[tuple[int, int, int]] = ()) -> None:
+        """The groups that `step` trains. `measured` are (group, passes, tries) of them, where somebody counts."""
         more = {"measured": list(measured)} if measured else {}
-        self._append([{"kind": "cursor", "trainer_fence": fence, "next_group": next_group, "step": step, **more}])
+        self._append([{"kind": "assign", "step": step, "groups": list(groups), **more}])
+
+    def append_trainer(self, fence: int, step: int) -> None:
+        """A trainer of that fence goes on from a checkpoint of `step`."""
+        self._append([{"kind": "trainer", "trainer_fence": fence, "step": step}])
 
     def append_pools(self, committed: int, from_group: int) -> None:
         """Rows are judged: see `PoolChange`."""
@@ -156,7 +155,7 @@ class Journal:
         state = _state_of(self._lines.read())
         if state.damaged:
             raise DataError(
-                f"{self.path} is damaged in line {state.damaged[0]}: its tombstones decide which step trains what",
+                f"{self.path} is damaged in line {state.damaged[0]}: it decides which step trains what",
                 fix="restore the file from a backup, or start the run anew in another directory",
             )
         return state
@@ -212,11 +211,14 @@ def apply(state: JournalState, record: Record) -> None:
                 state.pools.append(MeasuredGroup(group, int(record["passes"]), int(record["tries"])))
         case "pools":
             state.pools.append(PoolChange(int(record["committed"]), int(record["from_group"])))
-        case "cursor":
+        case "assign":
             state.pools += [MeasuredGroup(*counts) for counts in record.get("measured", ())]
-            cursor = Cursor(int(record["trainer_fence"]), int(record["next_group"]), int(record["step"]))
-            if state.cursor is None or cursor.fence >= state.cursor.fence:
-                state.cursor = cursor
+            if int(record["step"]) == len(state.batches):
+                state.batches.append(tuple(record["groups"]))
+        case "trainer":
+            began = TrainerStart(int(record["trainer_fence"]), int(record["step"]))
+            if state.trainer is None or began.fence >= state.trainer.fence:
+                state.trainer = began
         case "short":
             state.short[int(record["group"])] = tuple(record["indices"])
         case _:

@@ -8,10 +8,14 @@ reopened.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from areal.errors import FencedError
 from areal.ledger.values import (
+    AFTER_COMPLETE,
     COMPLETE,
     REPLACES_COMPLETE,
+    TRAINED,
     AddOutcome,
     AddResult,
     CloseResult,
@@ -42,27 +46,27 @@ __all__ = [
 class LedgerModel:
     """A whole ledger in memory.
 
-    Invariants: nothing below `low` is held; `ready` is strictly increasing and below `frontier`; every ready group is
-    closed; a tombstone holds no samples; `low ≤ frontier`.
+    Invariants: a group below `low` is not written to; a tombstone and what is trained hold no samples; no batch below
+    `committed` is held; a step's batch never changes.
     """
 
     def __init__(self) -> None:
         self.trainer_fence = 0
         self.controller_fence = 0
         self.low = 0
-        self.frontier = 0
+        self.committed = 0
         self.closed: dict[int, str] = {}
         self.samples: dict[int, dict[int, tuple[bytes, SampleMeta]]] = {}
-        self.ready: list[int] = []
+        self.batches: dict[int, tuple[int, ...]] = {}
 
     def fork(self) -> LedgerModel:
         """A copy, for example to go back to after a lost tail."""
         other = type(self)()
         other.trainer_fence, other.controller_fence = self.trainer_fence, self.controller_fence
-        other.low, other.frontier = self.low, self.frontier
+        other.low, other.committed = self.low, self.committed
         other.closed = dict(self.closed)
         other.samples = {group: dict(held) for group, held in self.samples.items()}
-        other.ready = list(self.ready)
+        other.batches = dict(self.batches)
         return other
 
     # ---- worker
@@ -83,19 +87,18 @@ class LedgerModel:
     def claim(self, fence: int) -> None:
         """A controller starts: older ones are refused from now on."""
         self._check_controller(fence)
-        self._append()
 
     def close(self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None) -> CloseResult:
-        """Ends the generation of a group, completely or by a tombstone, and lets the frontier pass consecutive groups.
+        """Ends the generation of a group, completely or by a tombstone, or tells that a checkpoint holds it.
 
-        Complete needs `group_size` samples, or `at_least` of them where a deadline passed. A tombstone drops the
-        samples. Only poison and ended may follow on complete.
+        Complete needs `group_size` samples, or `at_least` of them where a deadline passed. Every other outcome drops
+        the samples. Only poison, ended and trained may follow on complete.
         """
         self._check_controller(fence)
         if group < self.low:
             return CloseResult(CloseStatus.ALREADY)
         present = self.closed.get(group)
-        if present is not None and not (present == COMPLETE and outcome in REPLACES_COMPLETE):
+        if present is not None and not (present == COMPLETE and outcome in AFTER_COMPLETE):
             return CloseResult(CloseStatus.ALREADY, present)
         if outcome == COMPLETE:
             held = self.samples.get(group, {})
@@ -105,20 +108,31 @@ class LedgerModel:
         else:
             self.samples.pop(group, None)
         self.closed[group] = outcome
-        self._append()
         return CloseResult(CloseStatus.CLOSED, outcome)
 
-    def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int:
-        """After lost data: groups below the live trainer's cursor won't come again, so the frontier passes them.
+    def assign(self, fence: int, step: int, groups: Sequence[int]) -> None:
+        """These groups make the batch of `step`, for ever.
 
-        `trainer_fence` is the incarnation that told the cursor; if a newer one has recovered since, nothing happens.
-        Returns the frontier.
+        What an older checkpoint freed of them, or the watermark passed, is taken back to admitted: it will be made
+        again. A batch that a checkpoint holds is freed at once.
         """
         self._check_controller(fence)
-        if trainer_fence is None or trainer_fence >= self.trainer_fence:
-            self.frontier = max(self.frontier, cursor)
-            self._append()
-        return self.frontier
+        self.batches[step] = tuple(groups)
+        if step < self.committed:
+            self._free(step)
+            return
+        self.low = min(self.low, *groups)
+        for group in groups:
+            if self.closed.get(group) == TRAINED:
+                del self.closed[group]
+
+    def advance(self, fence: int, low: int) -> None:
+        """Every group below `low` has ended: nothing is kept of them any more."""
+        self._check_controller(fence)
+        if low > self.low:
+            self.low = low
+            self.closed = {group: outcome for group, outcome in self.closed.items() if group >= low}
+            self.samples = {group: held for group, held in self.samples.items() if group >= low}
 
     def reopen(self, fence: int, group: int) -> bool:
         """Takes a closed group that has no gradient back to admitted, without samples. Says if it was closed."""
@@ -127,18 +141,16 @@ class LedgerModel:
             return False
         del self.closed[group]
         self.samples.pop(group, None)
-        if group < self.frontier:
-            self.frontier = group
-            self.ready = [g for g in range(self.low, group) if g in self.closed]
         return True
 
     def scan(self, run_id: str = "") -> LedgerSnapshot:
         """What is held."""
         return LedgerSnapshot(
             low=self.low,
-            frontier=self.frontier,
+            committed=self.committed,
             closed=dict(self.closed),
             samples={g: {i: meta for i, (_, meta) in held.items()} for g, held in self.samples.items()},
+            batches=dict(self.batches),
             bytes=sum(len(payload) for held in self.samples.values() for payload, _ in held.values()),
             trainer_fence=self.trainer_fence,
             controller_fence=self.controller_fence,
@@ -147,72 +159,53 @@ class LedgerModel:
 
     # ---- trainer
 
-    def recover(self, fence: int, consumed: int, cursor: int | None = None) -> None:
-        """A trainer starts from a checkpoint that holds every group below `consumed`.
+    def recover(self, fence: int, step: int) -> None:
+        """A trainer starts from a checkpoint of `step`, which holds the batches of the steps below.
 
-        The low watermark may fall: groups already freed will be generated again. A live trainer repeats this after a
-        restart of the store; what it told to have taken, up to `cursor`, is not generated again, and the frontier
-        passes it.
+        It may be an older one: what was freed since is made again, once the controller assigns it again. A live trainer
+        repeats this after a restart of the store.
         """
         self._check_trainer(fence)
-        self._free(consumed)
-        self.low = self.frontier = consumed
-        self.ready = []
-        self._append()
-        if cursor is not None and cursor > self.frontier:
-            self.frontier = cursor
-            self._append()
+        self.committed = min(step, self.committed)
+        self.commit(fence, step)
 
-    def take(self, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
-        """The next closed groups from `from_group` on, contiguous, tombstones included; the same answer every time.
+    def take(self, fence: int, step: int) -> list[TakenGroup]:
+        """The batch of `step`, tombstones in it included; nothing while it isn't assigned or a group of it is open.
 
-        The position is the trainer's alone: neither the frontier nor what was delivered before has a say, so a hole
-        below it, left by lost data, does not hold it up.
+        The step is the trainer's alone: what was delivered before has no say.
         """
         self._check_trainer(fence)
-        taken: list[TakenGroup] = []
-        for group in range(from_group, from_group + max_groups):
-            outcome = self.closed.get(group)
-            if outcome is None:
-                break
-            held = sorted(self.samples.get(group, {}).items())
-            taken.append(
-                TakenGroup(
-                    group,
-                    outcome,
-                    tuple(payload for _, (payload, _) in held),
-                    tuple(index for index, _ in held),
-                    tuple(meta for _, (_, meta) in held),
-                )
-            )
-        return taken
+        groups = self.batches.get(step, ())
+        outcomes = [self.closed.get(group, TRAINED) for group in groups]
+        if TRAINED in outcomes:
+            return []
+        return [self._taken(group, outcome) for group, outcome in zip(groups, outcomes, strict=True)]
 
-    def commit(self, fence: int, consumed: int) -> int:
-        """A checkpoint holds every group below `consumed`: frees them. Returns the low watermark, which never falls
-        here.
-        """
+    def commit(self, fence: int, step: int) -> int:
+        """A checkpoint holds the batches of the steps below `step`: frees them. Returns the steps committed."""
         self._check_trainer(fence)
-        if consumed > self.low:
-            self._free(consumed)
-            self.low = consumed
-            self.ready = [g for g in self.ready if g >= consumed]
-            self.frontier = max(self.frontier, consumed)
-            self._append()
-        return self.low
+        for freed in [held for held in self.batches if held < step]:
+            self._free(freed)
+        self.committed = max(self.committed, step)
+        return self.committed
 
     # ---- shared pieces
 
-    def _append(self) -> None:
-        """Moves the frontier over consecutive closed groups, each into the ready stream."""
-        while self.frontier in self.closed:
-            self.ready.append(self.frontier)
-            self.frontier += 1
+    def _taken(self, group: int, outcome: str) -> TakenGroup:
+        held = sorted(self.samples.get(group, {}).items())
+        return TakenGroup(
+            group,
+            outcome,
+            tuple(payload for _, (payload, _) in held),
+            tuple(index for index, _ in held),
+            tuple(meta for _, (_, meta) in held),
+        )
 
-    def _free(self, consumed: int) -> None:
-        for group in [g for g in self.samples if g < consumed]:
-            del self.samples[group]
-        for group in [g for g in self.closed if g < consumed]:
-            del self.closed[group]
+    def _free(self, step: int) -> None:
+        for group in self.batches.pop(step):
+            if group >= self.low:
+                self.samples.pop(group, None)
+                self.closed[group] = TRAINED
 
     def _check_trainer(self, fence: int) -> None:
         if fence < self.trainer_fence:

@@ -30,7 +30,7 @@ FETCH_GROUPS = 16
 """Groups whose payloads one round trip brings: 16 groups of 16 long samples are 55 MB."""
 
 WAIT_SLICE_S = 0.5
-"""A blocked read returns this often, to see a Redis that restarted, or what closed above a hole in the stream."""
+"""A blocked read returns this often, to see a Redis that restarted."""
 
 TAKE_TRIES = 3
 """A group may be tombstoned between its marker and its samples being read, but not again and again."""
@@ -43,7 +43,7 @@ class _Standing:
     """What this trainer asserted last, to be repeated to a store that lost its tail."""
 
     fence: int
-    consumed: int
+    step: int
     run_id: str
 
 
@@ -82,48 +82,47 @@ class SyncLedger:
         """Return as soon as the store answers. Raises InfraError when it doesn't within `patience_s`."""
         self._retry(self._redis.ping, patience_s)
 
-    def recover(self, fence: int, consumed: int, cursor: int | None = None) -> None:
-        """A trainer starts from a checkpoint that holds every group below `consumed`. See `LedgerModel.recover`."""
+    def recover(self, fence: int, step: int) -> None:
+        """A trainer starts from a checkpoint of `step`. See `LedgerModel.recover`."""
         with self._lock:
             run_id = self.run_id()
-            self._run(self._calls.recover(fence, consumed, cursor))
-            self._sweep(fence, consumed)
-            self._standing = _Standing(fence, consumed, run_id)
+            self._run(self._calls.recover(fence, step))
+            self._sweep(fence)
+            self._standing = _Standing(fence, step, run_id)
 
-    def take(self, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
-        """The next closed groups from `from_group` on, contiguous, tombstones included; nothing is taken away.
+    def take(self, fence: int, step: int) -> list[TakenGroup]:
+        """The batch of `step`, tombstones in it included; nothing is taken away.
 
-        Answers with what there is, maybe nothing. Asking again gives the same groups again.
+        Nothing while the batch isn't chosen or whole. Asking again gives the same groups again.
         """
-        if max_groups < 1:
-            return []
         self._heal()
         gone: int | None = None
         for _ in range(TAKE_TRIES):
-            taken, gone = self._fetch(self._run(self._calls.take(fence, from_group, max_groups)))
+            taken, gone = self._fetch(self._run(self._calls.take(fence, step)))
             if gone is None:
                 return taken
-        raise lost_samples(from_group if gone is None else gone)
+        raise lost_samples(-1 if gone is None else gone)
 
-    def wait_ready(self, from_group: int, timeout_s: float) -> bool:
-        """Waits until `take(from_group)` has something; False when the time is over."""
+    def wait_ready(self, fence: int, step: int, timeout_s: float) -> bool:
+        """Waits until `take(step)` has something; False when the time is over."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._heal()
-            if self._retry(lambda: self._redis.hexists(self._calls.closed, str(from_group))):
+            newest = self._retry(lambda: self._redis.xrevrange(self._calls.ready, count=1))
+            if self._run(self._calls.take(fence, step)):
                 return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            self._await_entry(min(remaining, WAIT_SLICE_S))
+            self._await_entry(newest[0][0] if newest else "0-0", min(remaining, WAIT_SLICE_S))
 
-    def commit(self, fence: int, consumed: int) -> int:
-        """A checkpoint holds every group below `consumed`: frees them. Returns the low watermark."""
+    def commit(self, fence: int, step: int) -> int:
+        """A checkpoint holds the batches of the steps below `step`: frees them. Returns the steps committed."""
         with self._lock:
             if self._standing is not None:
-                self._standing.consumed = max(self._standing.consumed, consumed)
+                self._standing.step = max(self._standing.step, step)
             self._heal()
-            return self._run(self._calls.commit(fence, consumed))
+            return self._run(self._calls.commit(fence, step))
 
     def run_id(self) -> str:
         """Redis' own name for its current life: when it changes, the store restarted and may have lost its tail."""
@@ -139,7 +138,7 @@ class SyncLedger:
                 return
             run_id = self.run_id()
             if run_id != standing.run_id:
-                self._run(self._calls.recover(standing.fence, standing.consumed, None))
+                self._run(self._calls.recover(standing.fence, standing.step))
                 standing.run_id = run_id
 
     def _fetch(self, markers: list[tuple[int, str]]) -> tuple[list[TakenGroup], int | None]:
@@ -163,18 +162,19 @@ class SyncLedger:
             answers: list[dict[bytes, bytes]] = pipeline.execute()
         return answers
 
-    def _await_entry(self, timeout_s: float) -> None:
+    def _await_entry(self, after: str | bytes, timeout_s: float) -> None:
         """Blocks until the stream grows, at most so long."""
-        newest = self._retry(lambda: self._redis.xrevrange(self._calls.ready, count=1))
-        after = newest[0][0] if newest else "0-0"
         block_ms = max(1, int(timeout_s * 1000))
         self._retry(lambda: self._redis.xread({self._calls.ready: after}, count=1, block=block_ms))
 
-    def _sweep(self, fence: int, consumed: int) -> None:
-        """Removes samples of consumed groups that came back from somewhere."""
-        prefix = self._calls.samples_prefix
+    def _sweep(self, fence: int) -> None:
+        """Removes samples below the low watermark that came back from somewhere."""
+        prefix, low = (
+            self._calls.samples_prefix,
+            int(self._retry(lambda: self._redis.hget(self._calls.meta, "low")) or 0),
+        )
         keys = self._retry(lambda: list(self._redis.scan_iter(match=f"{prefix}*", count=1000)))
-        groups = sorted(group for group in {int(key[len(prefix) :]) for key in keys} if group < consumed)
+        groups = sorted(group for group in {int(key[len(prefix) :]) for key in keys} if group < low)
         for start in range(0, len(groups), SWEEP_PAGE):
             self._run(self._calls.sweep(fence, groups[start : start + SWEEP_PAGE]))
 

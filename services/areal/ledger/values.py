@@ -13,7 +13,10 @@ from enum import StrEnum
 import orjson
 
 COMPLETE = "complete"
-"""Outcome of a group that waits to be trained. Every other outcome is the reason of a tombstone."""
+"""Outcome of a group that waits to be trained."""
+
+TRAINED = "trained"
+"""Outcome of a group that a checkpoint holds. Every other outcome is the reason of a tombstone."""
 
 
 class TombstoneReason(StrEnum):
@@ -29,6 +32,9 @@ class TombstoneReason(StrEnum):
 
 REPLACES_COMPLETE = frozenset({TombstoneReason.POISON.value, TombstoneReason.ENDED.value})
 """Tombstones that a complete group may still get: what can't be trained, and what a lowered maxSteps leaves behind."""
+
+AFTER_COMPLETE = frozenset({*REPLACES_COMPLETE, TRAINED})
+"""What a complete group may become."""
 
 
 class AddOutcome(StrEnum):
@@ -114,7 +120,7 @@ class CloseResult:
 
 @dataclass(frozen=True, slots=True)
 class TakenGroup:
-    """A closed group in admission order. A tombstone has no payloads; `indices` and `metas` run along `payloads`."""
+    """A closed group of a batch. A tombstone has no payloads; `indices` and `metas` run along `payloads`."""
 
     group: int
     outcome: str
@@ -132,10 +138,11 @@ class TakenGroup:
 class LedgerSnapshot:
     """Everything the controller compares with its journal and its cursor."""
 
-    low: int  # every group below is consumed and freed
-    frontier: int  # every group below is in the ready stream, or was
+    low: int  # every group below has ended and is freed
+    committed: int  # a checkpoint holds the batches of the steps below
     closed: Mapping[int, str]
     samples: Mapping[int, Mapping[int, SampleMeta]]
+    batches: Mapping[int, tuple[int, ...]]  # by step, those that are not freed
     bytes: int  # of payloads held
     trainer_fence: int = 0
     controller_fence: int = 0

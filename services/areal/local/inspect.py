@@ -132,6 +132,7 @@ _TELL_S = 5.0
 HOT: Mapping[str, str] = {
     "algorithm.maxSteps": "max_steps",
     "algorithm.maxStaleness": "max_staleness",
+    "rollout.ahead": "ahead",
     "rollout.maxConcurrentRollouts": "max_concurrent_rollouts",
 }
 """Live field → its name in the call."""

@@ -10,33 +10,63 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, TombstoneReason
+from areal.ledger.values import COMPLETE, TRAINED, CloseResult, CloseStatus, TombstoneReason
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
+from areal.rollout.controller.decisions import AssignBatch, CloseGroup, JournalBatch, JournalTombstone
+from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
+from areal.sim.scenario import FaultKind
 from areal.sim.world import SimWorld, TrueStep
 
-HELD = ("served", "max_steps", "max_staleness", "max_concurrent")  # what a controller keeps
+HELD = ("served", "max_steps", "max_staleness", "max_concurrent", "ahead")  # what a controller keeps
 _HEALED = {TombstoneReason.INFRA, TombstoneReason.DEADLINE, TombstoneReason.POISON}
 
 
 def check_admission(world: SimWorld, core: Controller, group: int) -> None:
-    """Admission stays within η of what servers really loaded, and within the run's length."""
-    settings = core.settings
-    last_step = min(world.truth.newest_loaded + settings.max_staleness + 1, core.max_steps)
-    rank = core.book.ranks.rank(group)
-    if rank >= last_step * settings.batch_groups:
+    """Admission stays within the lead on what servers really loaded, and within the run's length."""
+    settings, book = core.settings, core.book
+    last_step = min(world.truth.newest_loaded + settings.lead + 1, core.max_steps)
+    if book.order.chosen * settings.batch_groups + len(book.order.waiting) > last_step * settings.batch_groups:
         world.truth.problems.append(
-            f"promise 2: group {group} of rank {rank} was admitted while servers held {world.truth.newest_loaded}"
+            f"promise 2: group {group} was admitted beside {len(book.order.waiting)} while servers held "
+            f"{world.truth.newest_loaded}"
         )
+
+
+def check_assigned(world: SimWorld, told: AssignBatch) -> None:
+    """A batch is on disk before the ledger hears of it, and never changes."""
+    batches, problems = world.journal.on_disk.batches, world.truth.problems
+    if told.step >= len(batches) or batches[told.step] != told.groups:
+        problems.append(f"promise 1: the ledger was told the batch {told.groups} of step {told.step}, the journal not")
+
+
+def check_order(world: SimWorld, core: Controller) -> None:
+    """Every granted group can still be trained in time, whatever becomes of the others. Two controllers can't know."""
+    order, batch_groups = core.book.order, core.settings.batch_groups
+    if any(fault.kind is FaultKind.PAUSE_CONTROLLER for fault in world.scenario.faults):
+        return
+    due = sorted(due for g in order.waiting if (due := core.book.groups[g].due) is not None)
+    for place, step in enumerate(due):
+        if step < order.chosen + place // batch_groups:
+            world.truth.problems.append(f"promise 2: groups due at {due} are too many from step {order.chosen} on")
+            return
+
+
+def check_batch(world: SimWorld, core: Controller, batch: JournalBatch) -> None:
+    """A batch is of complete groups; in admission order nothing overtakes."""
+    groups = [core.book.groups[g] for g in batch.groups]
+    if any(group.phase is not GroupPhase.CLOSED for group in groups):
+        world.truth.problems.append(f"promise 1: step {batch.step} has the batch {batch.groups}, which isn't complete")
+    if core.settings.admission_order and any(g < max(batch.groups) for g in core.book.order.waiting):
+        world.truth.problems.append(f"promise 2: step {batch.step} overtakes with {batch.groups}")
 
 
 def check_close(world: SimWorld, close: CloseGroup) -> None:
     """The journal has it on disk before the ledger hears of it."""
     on_disk, group, problems = world.journal.on_disk, close.group, world.truth.problems
-    if close.outcome != COMPLETE and group not in on_disk.tombstones:
+    if close.outcome not in (COMPLETE, TRAINED) and group not in on_disk.tombstones:
         problems.append(f"promise 1: group {group} was closed as {close.outcome} before the journal had it")
     if close.short and on_disk.short.get(group) != close.indices:
         problems.append(f"promise 1: group {group} was closed with {close.indices} before the journal had it")
@@ -57,15 +87,17 @@ def check_closed(world: SimWorld, core: Controller, group: int, answer: CloseRes
 
 def check_length(world: SimWorld, core: Controller) -> None:
     """Nobody works on groups beyond the run's end."""
-    limit = core.max_steps * core.settings.batch_groups
-    if core.book.open and core.book.ranks.rank(max(core.book.open)) >= limit:
-        world.truth.problems.append(f"group {max(core.book.open)} beyond the end of {core.max_steps} steps stays open")
+    book = core.book
+    going = [g for g in book.order.waiting if book.groups[g].phase is GroupPhase.OPEN]
+    if len(going) > (core.max_steps - book.order.chosen) * core.settings.batch_groups:
+        world.truth.problems.append(f"groups {going} beyond the end of {core.max_steps} steps stay open")
 
 
 def held(core: Controller) -> RestoredState:
     """What a controller goes by of all that it keeps."""
     settings = core.settings
-    return RestoredState(core.fleet.served, settings.max_steps, settings.max_staleness, settings.max_concurrent)
+    hot = (settings.max_steps, settings.max_staleness, settings.max_concurrent)
+    return RestoredState(core.fleet.served, *hot, ahead=settings.ahead)
 
 
 def check_kept(world: SimWorld, core: Controller, on_disk: Sequence[RestoredState]) -> None:
@@ -120,8 +152,11 @@ def verify(world: SimWorld) -> list[str]:
     healed = _HEALED - ({TombstoneReason.DEADLINE} if world.scenario.endless_share else set())
     problems += [f"promise 1: group {t.group} ended as {t.reason}" for t in tombstones.values() if t.reason in healed]
     for step, entry in lineage.items():
-        if len(entry.groups) != world.scenario.batch_groups:
-            problems.append(f"promise 1: step {step} trained {len(entry.groups)} groups")
+        batch = world.journal.on_disk.batches[step] if step < len(world.journal.on_disk.batches) else ()
+        if entry.groups != tuple(group for group in batch if group not in tombstones):
+            problems.append(f"promise 1: step {step} trained {entry.groups}, chosen were {batch}")
+        if len(batch) != world.scenario.batch_groups:
+            problems.append(f"promise 1: step {step} has the batch {batch}")
         for group, payloads in zip(entry.groups, entry.payloads, strict=True):
             _check_group(world, step, group, payloads)
     _check_progress(world, len(lineage))

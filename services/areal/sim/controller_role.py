@@ -14,8 +14,10 @@ from areal.rollout.controller.carrier import Carrier, Entry, LedgerAnswer, Opera
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
+    AssignBatch,
     CallAnswer,
     CloseGroup,
+    JournalBatch,
     JournalTombstone,
     RecordEvaluation,
     ReopenGroup,
@@ -29,10 +31,13 @@ from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.checks import (
     HELD,
     check_admission,
+    check_assigned,
+    check_batch,
     check_close,
     check_closed,
     check_kept,
     check_length,
+    check_order,
     check_rebuilt,
     check_void,
     held,
@@ -59,9 +64,9 @@ class WatchedController(Controller):
             case WorkerBeat(report):
                 self._worker_beat(item, report, now)
             case TrainerBeat(report) if report.fence < self.desk.fence:
-                before = (self.book.committed, self.desk.finished)
+                before = (self.book.order.committed, self.desk.finished)
                 super().take(item, now)
-                if before != (self.book.committed, self.desk.finished):
+                if before != (self.book.order.committed, self.desk.finished):
                     self._blame(f"promise 5: the beat of trainer f{report.fence} counted after f{self.desk.fence}")
             case _:
                 super().take(item, now)
@@ -123,6 +128,8 @@ def settings_of(scenario: Scenario) -> ControllerSettings:
         max_steps=scenario.max_steps,
         max_staleness=scenario.max_staleness,
         max_concurrent=scenario.max_concurrent,
+        ahead=scenario.ahead,
+        admission_order=scenario.admission_order,
         group_deadline_s=scenario.deadline_s,
         filter_zero_variance=scenario.filter_share > 0,
         bytes_per_group=1,
@@ -196,7 +203,7 @@ class ControllerProcess:
         core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
         self.carrier = Carrier(core, self, self._kept)
         self._on_disk = [held(core)]  # and what was added while this process lives
-        world.log(lambda: f"controller f{self.fence} starts at group {rebuilt.next_group}")
+        world.log(lambda: f"controller f{self.fence} starts at step {len(rebuilt.batches)}")
         self._after(_TICK_S, self._tick)
         self.wake()
 
@@ -234,12 +241,13 @@ class ControllerProcess:
         assert self.carrier is not None
         core, orders = self.carrier.core, self._orders
         check_length(self.world, core)
+        check_order(self.world, core)
         check_kept(self.world, core, self._on_disk)
         self._orders = {}
         for name, todo in orders.items():
             if name in self.workers:
                 stream = self.workers[name]
-                stream.send(stream.worker.ordered, todo, self.fence, core.book.committed)
+                stream.send(stream.worker.ordered, todo, self.fence, core.book.order.low)
         if self.fence == self.world.fences["controller"]:
             self.world.truth.finished |= core.done and self.carrier.settled
 
@@ -255,6 +263,8 @@ class ControllerProcess:
         for entry in entries:
             if isinstance(entry, JournalTombstone):
                 world.on_point(Point.DECIDED)
+            if isinstance(entry, JournalBatch) and self.carrier is not None:
+                check_batch(world, self.carrier.core, entry)
         self._after(world.scheduler.between(0.001, world.scenario.journal_s), self._write, entries)
 
     def _write(self, entries: Sequence[Entry]) -> None:
@@ -387,8 +397,11 @@ class ControllerProcess:
                 return answer
             case ScanLedger():
                 return ledger.scan()
-            case AdvanceLedger(cursor, trainer_fence):
-                ledger.advance(fence, cursor, trainer_fence or None)
+            case AssignBatch(step, groups):
+                check_assigned(self.world, operation)
+                ledger.assign(fence, step, groups)
+            case AdvanceLedger(low):
+                ledger.advance(fence, low)
             case ReopenGroup(group):
                 ledger.reopen(fence, group)
         return None

@@ -188,7 +188,7 @@ class SimStage:
             return
         match fault.kind:
             case FaultKind.SET_ETA:
-                process.carrier.ask(SetHotFields(max_staleness=value))
+                process.carrier.ask(SetHotFields(max_staleness=value, ahead=min(value, self.world.scenario.ahead)))
             case FaultKind.SET_CONCURRENT:
                 process.carrier.ask(SetHotFields(max_concurrent=value))
             case _:
@@ -232,6 +232,7 @@ def _why(stage: SimStage) -> str:
         return "no controller"
     book = core.book
     return (
-        f"cursor {book.cursor}, step {core.desk.step} of {core.max_steps}, next {book.next_admission}, "
-        f"open {sorted(book.open)[:8]}, vmax {core.fleet.newest_version}; {idle_of(core)}"
+        f"step {core.desk.step} of {core.max_steps}, chosen {book.order.chosen}, next {book.next_admission}, "
+        f"open {[(g, book.groups[g].due) for g in sorted(book.open)[:8]]}, "
+        f"vmax {core.fleet.newest_version}; {idle_of(core)}"
     )

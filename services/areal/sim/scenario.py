@@ -76,6 +76,8 @@ class Scenario:
     group_size: int
     max_steps: int
     max_staleness: int
+    ahead: int
+    admission_order: bool
     max_concurrent: int
     capacity: int  # groups that a worker holds
     workers: int
@@ -85,6 +87,7 @@ class Scenario:
     filter_share: float  # of groups whose samples have equal rewards
     reject_share: float
     infra_share: float  # of samples whose first try fails
+    slow_share: float  # of groups that take many times as long as the others
     endless_share: float  # of samples that don't end before their group's deadline
     deadline_s: float
     repeat_share: float  # of ledger calls that are done again because the answer was late
@@ -104,7 +107,8 @@ class Scenario:
         tries = 1.0 / (1.0 - self.filter_share - self.reject_share)
         again_s = 2.0 if self.infra_share else 0.0
         endless_s = 1.2 * self.deadline_s if self.endless_share else 0.0
-        generated_s = 2.5 * self.sample_s + 4 * self.journal_s + 0.5 + again_s + endless_s
+        made_s = (SLOW_TOKENS + 0.5 if self.slow_share else 2.5) * self.sample_s
+        generated_s = made_s + 4 * self.journal_s + 0.5 + again_s + endless_s
         switch_s = 2.0 + 1.5 * self.load_s if self.shared else 0.0
         return rounds * tries * generated_s + 1.5 * self.train_s + 1.5 * self.load_s + self.journal_s + 0.5 + switch_s
 
@@ -125,6 +129,7 @@ class Scenario:
         return lines + [f"  fault: {fault}" for fault in self.faults]
 
 
+SLOW_TOKENS = 16  # of a sample of a slow group
 _AIMED_SHARE = 0.6  # of all schedules
 _HEALING = (
     FaultKind.KILL_WORKER,
@@ -155,6 +160,7 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
     """The scenario of a seed: tens of groups, up to seven faults, each of which heals. `aim` chooses what they hit."""
     chance = random.Random(seed)
     staleness = chance.choice((0, 0, 1, 1, 2, 3, 4))
+    ahead = chance.randint(-(-staleness // 2), staleness)
     batch = chance.choice((1, 2, 2, 3, 4))
     steps = chance.randint(3, 6)
     scenario = Scenario(
@@ -163,15 +169,18 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         group_size=chance.choice((2, 2, 3)),
         max_steps=steps,
         max_staleness=staleness,
+        ahead=ahead,
+        admission_order=chance.random() < 0.2,
         max_concurrent=chance.choice((1, batch, 2 * batch, 8)),
         capacity=chance.choice((1, 2, 4, 8)),
         workers=chance.choice((1, 2)),
         servers=chance.choice((1, 2, 2)),
-        publish_interval=chance.randint(1, min(2, staleness + 1)),
+        publish_interval=chance.randint(1, min(2, ahead + 1)),
         checkpoint_interval=chance.choice((1, 2, 3)),
         filter_share=chance.choice((0.0, 0.2, 0.4, 0.6)),
         reject_share=chance.choice((0.0, 0.0, 0.1)),
         infra_share=chance.choice((0.0, 0.0, 0.1)),
+        slow_share=chance.choice((0.0, 0.0, 0.1, 0.3)),
         endless_share=0.0,
         deadline_s=300.0,
         repeat_share=chance.choice((0.0, 0.0, 0.1)),
@@ -187,12 +196,14 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
     if aim is None and chance.random() < _AIMED_SHARE:
         aim = chance.choice(tuple(Aim))
     if aim is Aim.ETA:  # one server must lag behind another, and η matter
-        scenario = replace(scenario, servers=2, max_staleness=chance.choice((0, 1)), publish_interval=1)
+        staleness = chance.choice((0, 1))
+        scenario = replace(scenario, servers=2, max_staleness=staleness, ahead=staleness, publish_interval=1)
     if aim is Aim.FALLEN_RANKS:  # many groups must turn out filtered while later ones wait
         scenario = replace(
             scenario,
             batch_groups=chance.choice((1, 1, 2)),
             max_staleness=0,
+            ahead=0,
             max_concurrent=8,
             publish_interval=1,
             checkpoint_interval=1,
@@ -207,10 +218,18 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         scenario = replace(
             scenario, group_size=3, endless_share=0.15, deadline_s=8.0, reject_share=0.0, infra_share=0.0, sample_s=0.2
         )
+    if aim is Aim.TAIL:
+        staleness = chance.choice((1, 2, 3))
+        scenario = replace(
+            scenario, max_staleness=staleness, ahead=-(-staleness // 2), slow_share=0.3, sample_s=0.2, train_s=0.05,
+            load_s=0.05, max_steps=10, publish_interval=1, max_concurrent=20, capacity=20, filter_share=0.0,
+        )  # fmt: skip
     if aim in _BY_TURNS and random.Random(f"{seed} shared").random() < _SHARED_SHARE:
         staleness = min(scenario.max_staleness, MOST_SHARED_STALENESS)
         interval = min(scenario.publish_interval, staleness + 1)
-        scenario = replace(scenario, shared=True, max_staleness=staleness, publish_interval=interval)
+        scenario = replace(
+            scenario, shared=True, max_staleness=staleness, ahead=min(scenario.ahead, staleness), publish_interval=interval
+        )
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -236,6 +255,7 @@ class Aim(StrEnum):
     OLD_WORKER = "a worker loses what it holds to another one without hearing of it"
     LATE_VIEW = "servers go back to an older version, and workers don't hear of it"
     LENGTH = "the run is shortened while groups beyond its end are made"
+    TAIL = "some groups take so long that training has to wait for them"
     EDGE = "one role dies at one moment, with or without the ledger's tail"
 
 
@@ -313,6 +333,8 @@ def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
         case Aim.LENGTH:
             steps = chance.randint(1, max(1, scenario.max_steps - 1))
             return [at(chance.choice((Point.TRAINED, Point.STORED)), FaultKind.SET_MAX_STEPS, 0, steps)]
+        case Aim.TAIL:
+            return [Fault(chance.uniform(1.0, 4.0), one_role)] if chance.random() < 0.5 else []
         case Aim.EDGE:
             point = chance.choice(tuple(Point))
             tail = [at(point, FaultKind.KILL_REDIS, 0, 0.3)] if chance.random() < 0.5 else []

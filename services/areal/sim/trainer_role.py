@@ -7,7 +7,7 @@ from collections.abc import Generator
 from areal.cards import CardSide
 from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
-from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, Call, PublishWeights, TrainerBeat
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, Call, PublishWeights, TrainerBeat
 from areal.rollout.controller.reports import PublishedWeights, TrainerReport
 from areal.rollout.controller.turns import CardTurns
 from areal.sim.controller_role import Connection, ControllerRole
@@ -49,14 +49,13 @@ class TrainerProcess:
         while not world.store.up:
             yield _POLL_S
         self._run_id = world.store.run_id
-        world.store.ledger().recover(fence, start.next_group)
+        world.store.ledger().recover(fence, start.step)
         world.used_ledger("trainer", fence)
-        self._cursor = start.next_group
         world.truth.starts.append((fence, start.step))
-        world.log(lambda: f"trainer f{fence} starts at step {start.step}, group {start.next_group}")
+        world.log(lambda: f"trainer f{fence} starts at step {start.step}")
         world.on_point(Point.RECOVERED)
         yield scenario.train_s
-        yield from self._ask(AttachTrainer(fence, start.next_group, start.step))
+        yield from self._ask(AttachTrainer(fence, start.step))
         process = self._connection.process()
         core = process.core if process is not None else None
         served = core.fleet.served if core is not None else None
@@ -87,7 +86,7 @@ class TrainerProcess:
                     return
                 continue
             self._heal(consumer)
-            taken = world.store.ledger().take(consumer.fence, *want) if world.store.up else []
+            taken = world.store.ledger().take(consumer.fence, want) if world.store.up else []
             if world.store.up:
                 world.used_ledger("trainer", self.fence)
             if not taken:
@@ -136,7 +135,7 @@ class TrainerProcess:
     def _advance(self, consumer: Consumer, batch: Batch) -> Generator[float, None, bool]:
         self.world.on_point(Point.OFFERED)
         try:
-            yield from self._ask(AdvanceCursor(consumer.fence, batch.next_group, batch.step))
+            yield from self._ask(AdvanceTrainer(consumer.fence, batch.step, len(batch.groups)))
         except InfraError as error:
             words = error.message
             self.world.log(lambda: f"trainer f{self.fence}: advance refused: {words}")
@@ -146,7 +145,6 @@ class TrainerProcess:
         core = process.core if process is not None else None
         accepted = consumer.accept(batch, core.max_steps if core is not None else consumer.policy.max_steps)
         if accepted:
-            self._cursor = batch.next_group
             self.world.on_point(Point.ACKNOWLEDGED)
         return accepted
 
@@ -174,7 +172,7 @@ class TrainerProcess:
         while not world.store.up:
             yield _POLL_S
         self._heal(consumer)
-        world.store.ledger().commit(consumer.fence, state.next_group)
+        world.store.ledger().commit(consumer.fence, state.step)
         world.used_ledger("trainer", self.fence)
         world.on_point(Point.COMMITTED)
 
@@ -183,8 +181,7 @@ class TrainerProcess:
         store = self.world.store
         if store.up and store.run_id != self._run_id:
             self._run_id = store.run_id
-            cursor = max(self._cursor, consumer.state.next_group)
-            store.ledger().recover(consumer.fence, consumer.committed_state.next_group, cursor)
+            store.ledger().recover(consumer.fence, consumer.committed_state.step)
 
     # ---- the controller
 
@@ -218,7 +215,7 @@ class TrainerProcess:
                     consumer.set_max_steps(process.core.max_steps)
                 state = consumer.state
                 report = TrainerReport(
-                    consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, self.finished,
+                    consumer.fence, state.step, consumer.committed_state.step, self.finished,
                     turn=self._turn, wants_cards=self._wants,
                 )  # fmt: skip
                 if self.finished and process.core.turns is not None:

@@ -20,7 +20,6 @@ from areal.rollout.contract.values import (
 )
 from areal.rollout.controller.carrier import WorkOrder
 from areal.rollout.controller.decisions import (
-    FloorChanged,
     GrantLease,
     LeaseEvaluation,
     Revoke,
@@ -28,7 +27,7 @@ from areal.rollout.controller.decisions import (
 from areal.rollout.controller.inputs import WorkerBeat
 from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
 from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, SimStream
-from areal.sim.scenario import Point
+from areal.sim.scenario import SLOW_TOKENS, Point
 from areal.sim.scheduler import Incarnation, Pipe, Process
 from areal.sim.server_role import ServerRole, told
 from areal.sim.world import SimWorld, TrueSample
@@ -130,8 +129,6 @@ class WorkerProcess:
                     self._do(core.revoke(group))
                 case GrantLease():
                     self._do(core.grant(self._grant(order)))
-                case FloorChanged(_, group, floor):
-                    core.change_floor(group, floor)
                 case LeaseEvaluation(_, evaluation_id, row, floor):
                     self._do(core.grant_evaluation(EvaluationGrant(evaluation_id, row, floor, b"")))
         self._store_soon()
@@ -198,6 +195,8 @@ class WorkerProcess:
     def _tokens_of(self, group: int, index: int) -> int:
         """Most samples are short; some don't end before their group's deadline, half of those soon after it."""
         scenario = self.world.scenario
+        if random.Random(f"{scenario.seed} slow {group}").random() < scenario.slow_share:
+            return SLOW_TOKENS
         chance = random.Random(f"{scenario.seed} endless {group} {index}").random() / (scenario.endless_share or 1e-9)
         late = round(scenario.deadline_s / (0.55 * scenario.sample_s)) + 5
         return TOKENS if chance >= 1.0 else late if chance < 0.5 else _ENDLESS_TOKENS

@@ -198,7 +198,7 @@ class PolicyGradient(SpecBlock):
     max_steps: int = knob(what="Steps of the run.", unit="steps", change=Mutability.LIVE, ge=1, le=10**9)
     max_staleness: int = knob(
         2,
-        what="η: no trained token is older than this many versions; 0 is the synchronous loop.",
+        what="No trained token is older than this many versions; 0 is the synchronous loop.",
         unit="versions",
         change=Mutability.LIVE,
         ge=0,

@@ -17,7 +17,6 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
     if spec.supervised is not None:
         return _supervised(job, spec.supervised)
     algorithm, rollout, trainer = spec.algorithm, spec.rollout, spec.trainer
-    eta = algorithm.max_staleness
     return [
         (
             "a step",
@@ -29,15 +28,15 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
             f"{algorithm.max_steps} steps, {algorithm.max_steps * algorithm.batch_size:,} groups, "
             f"{algorithm.max_steps * numbers.samples_a_step(job):,} samples",
         ),
-        ("staleness", _staleness(eta)),
+        ("staleness", _staleness(job)),
         (
             "in flight",
-            f"staleness admits {numbers.groups_in_flight(job)} groups beyond the newest version, "
+            f"the lead admits {numbers.groups_in_flight(job)} groups beyond the newest version, "
             f"maxConcurrentRollouts lets {rollout.max_concurrent_rollouts} be generated at once",
         ),
         (
             "samples kept",
-            f"at most {show_bytes(numbers.bytes_a_step(job))} a step; {eta + 2} steps = "
+            f"at most {show_bytes(numbers.bytes_a_step(job))} a step; {numbers.ahead(job) + 2} steps = "
             f"{show_bytes(numbers.bytes_in_flight(job))} of {show_bytes(spec.replay.budget_bytes)} "
             f"({numbers.bytes_in_flight(job) / spec.replay.budget_bytes:.2%})",
         ),
@@ -105,12 +104,19 @@ def _teacher(job: RLJob) -> list[tuple[str, str]]:
     return [("teacher", f"{teacher.path}, {place}; {said}")]
 
 
-def _staleness(eta: int) -> str:
-    if eta == 0:
-        return "η = 0: synchronous, every token is made by the version that trains it"
+def _staleness(job: RLJob) -> str:
+    bound, lead = job.spec.algorithm.max_staleness, numbers.ahead(job)
+    if bound == 0:
+        return "maxStaleness 0: synchronous, every token is made by the version that trains it"
+    given = "" if job.spec.rollout.ahead is not None or job.spec.rollout.order == "admission" else " (by default)"
+    order = "whatever is complete, the oldest first" if job.spec.rollout.order == "deadline" else "admission order"
     return (
-        f"η = {eta}: a step that makes version v+1 trains tokens of versions v−{eta} … v; generation runs up to "
-        f"{_every(eta + 1, 'step')} ahead".replace("each step", "1 step")
+        (
+            f"maxStaleness {bound}: no token is trained more than {_every(bound, 'version')} old; ahead {lead}{given}: "
+            f"generation runs up to {_every(lead + 1, 'step')} ahead, the mean age; batches are of {order}"
+        )
+        .replace("each step", "1 step")
+        .replace("each version", "1 version")
     )
 
 

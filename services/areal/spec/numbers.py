@@ -22,20 +22,30 @@ def bytes_a_step(job: RLJob) -> int:
     return tokens_a_step(job) * BYTES_A_TOKEN
 
 
+def ahead(job: RLJob) -> int:
+    """Batches that generation may be ahead of the newest weights, as asked or by default."""
+    rollout, bound = job.spec.rollout, job.spec.algorithm.max_staleness
+    if rollout.order == "admission":
+        return bound
+    if rollout.ahead is not None:
+        return rollout.ahead
+    return min(bound, max(-(-bound // 2), job.spec.weight_sync.interval_steps - 1))
+
+
 def bytes_in_flight(job: RLJob) -> int:
-    """The most bytes that must fit at once: η+1 steps admitted, and one being trained."""
-    return (job.spec.algorithm.max_staleness + 2) * bytes_a_step(job)
+    """The most bytes that must fit at once: `ahead` + 1 steps admitted, and one being trained."""
+    return (ahead(job) + 2) * bytes_a_step(job)
 
 
 def groups_in_flight(job: RLJob) -> int:
-    """The most groups that staleness admits beyond the newest version's batch."""
-    return job.spec.algorithm.batch_size * (job.spec.algorithm.max_staleness + 1)
+    """The most groups that are admitted beyond the newest version's batch."""
+    return job.spec.algorithm.batch_size * (ahead(job) + 1)
 
 
 def forced_checkpoint_every(job: RLJob) -> int:
     """After how many steps 80 % of the budget are full if every sample has the greatest length."""
     steps_that_fit = int(job.spec.replay.budget_bytes * BUDGET_SHARE) // bytes_a_step(job)
-    return max(1, steps_that_fit - (job.spec.algorithm.max_staleness + 1))
+    return max(1, steps_that_fit - (ahead(job) + 1))
 
 
 def evaluated_versions(job: RLJob) -> list[int]:

@@ -164,6 +164,21 @@ class RolloutBlock(SpecBlock):
         ge=1,
         le=1 << 20,
     )
+    ahead: int | None = knob(
+        None,
+        what="Batches that generation may be ahead of the newest weights, AReaL's η; half of algorithm.maxStaleness, "
+        "rounded up, unless given.",
+        unit="batches",
+        change=Mutability.LIVE,
+        ge=0,
+        le=1000,
+    )
+    order: Literal["deadline", "admission"] = knob(
+        "deadline",
+        what="Batches are of whatever groups are complete, the one that would soonest be too old first; or of the "
+        "groups in the order in which they were admitted.",
+        change=Mutability.RESUME,
+    )
     group_deadline_seconds: float = knob(
         600,
         what="After this long with a server making progress, a group ends with the samples it has.",

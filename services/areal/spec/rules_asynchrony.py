@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from areal.spec.job import RLJob
-from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forced_checkpoint_every
+from areal.spec.numbers import (
+    BUDGET_SHARE,
+    ahead,
+    bytes_a_step,
+    bytes_in_flight,
+    forced_checkpoint_every,
+    groups_in_flight,
+)
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import named, resolve
 from areal.spec.rules import Facts, Severity, rule
@@ -11,7 +18,15 @@ from areal.spec.rules import Facts, Severity, rule
 # In tokens, and with the factors 8 bytes and 80 % cancelled: the greatest values of all fields stay below 2⁶³.
 _STEP_TOKENS_CEL = "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens"
 _BUDGET_CEL = "int(quantity(string(self.spec.replay.budgetBytes)).asApproximateFloat() + 0.5) / 10"
-_IN_BUDGET_CEL = f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_TOKENS_CEL} <= {_BUDGET_CEL}"
+_BOUND_CEL, _INTERVAL_CEL = "self.spec.algorithm.maxStaleness", "self.spec.weightSync.intervalSteps"
+_HALF_CEL = f"({_BOUND_CEL} + 1) / 2"
+_AT_LEAST_CEL = f"({_HALF_CEL} > {_INTERVAL_CEL} - 1 ? {_HALF_CEL} : {_INTERVAL_CEL} - 1)"
+_AHEAD_CEL = (
+    f"(self.spec.rollout.order == 'admission' ? {_BOUND_CEL} : "
+    "has(self.spec.rollout.ahead) ? self.spec.rollout.ahead : "
+    f"{_AT_LEAST_CEL} > {_BOUND_CEL} ? {_BOUND_CEL} : {_AT_LEAST_CEL})"
+)
+_IN_BUDGET_CEL = f"({_AHEAD_CEL} + 2) * {_STEP_TOKENS_CEL} <= {_BUDGET_CEL}"
 
 
 @rule(
@@ -29,27 +44,27 @@ def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
     return (
         f"a batch of {algorithm.batch_size} groups can't fill: only {most} are generated at once, so a step would wait "
         f"for {waves} rounds, each as long as its longest answer "
-        f"(batchSize·(η+1) = {algorithm.batch_size}·{algorithm.max_staleness + 1} = "
-        f"{algorithm.batch_size * (algorithm.max_staleness + 1)} groups may be in flight)"
+        f"(batchSize·(ahead+1) = {algorithm.batch_size}·{ahead(job) + 1} = "
+        f"{groups_in_flight(job)} groups may be in flight)"
     )
 
 
 @rule(
     "concurrency-unused",
     "spec.rollout.maxConcurrentRollouts",
-    "maxConcurrentRollouts is no more than what staleness admits: batchSize·(η+1).",
-    fix="Lower rollout.maxConcurrentRollouts, or raise algorithm.maxStaleness.",
+    "maxConcurrentRollouts is no more than what the lead admits: batchSize·(ahead+1).",
+    fix="Lower rollout.maxConcurrentRollouts, or raise rollout.ahead.",
     cel=None,  # only of a value that was given, and a server can't tell it from a default
     severity=Severity.WARNING,
 )
 def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     algorithm, most = job.spec.algorithm, job.spec.rollout.max_concurrent_rollouts
-    admitted = algorithm.batch_size * (algorithm.max_staleness + 1)
+    admitted = groups_in_flight(job)
     if most <= admitted or "max_concurrent_rollouts" not in job.spec.rollout.model_fields_set:
         return None
     return (
-        f"{most} groups can never be in flight: staleness admits batchSize·(η+1) = "
-        f"{algorithm.batch_size}·{algorithm.max_staleness + 1} = {admitted}"
+        f"{most} groups can never be in flight: the lead admits batchSize·(ahead+1) = "
+        f"{algorithm.batch_size}·{ahead(job) + 1} = {admitted}"
     )
 
 
@@ -93,19 +108,38 @@ def _uncorrected(job: RLJob) -> str | None:
 
 
 @rule(
+    "ahead-over-bound",
+    "spec.rollout.ahead",
+    "Generation is no further ahead than a token may be old: ahead ≤ maxStaleness, and the same in admission order.",
+    fix="Lower rollout.ahead or raise algorithm.maxStaleness; leave ahead out where rollout.order is admission.",
+    cel=(
+        "!has(self.spec.rollout.ahead) || self.spec.rollout.ahead == self.spec.algorithm.maxStaleness || "
+        "(self.spec.rollout.order != 'admission' && self.spec.rollout.ahead < self.spec.algorithm.maxStaleness)"
+    ),
+)
+def ahead_over_bound(job: RLJob, facts: Facts) -> str | None:
+    lead, bound, order = job.spec.rollout.ahead, job.spec.algorithm.max_staleness, job.spec.rollout.order
+    if lead is None or lead == bound or (lead < bound and order != "admission"):
+        return None
+    if lead > bound:
+        return f"groups {lead} batches ahead would be trained {lead} versions old, and {bound} is the most"
+    return f"in admission order the lead is maxStaleness = {bound}, not {lead}"
+
+
+@rule(
     "publish-interval",
     "spec.weightSync.intervalSteps",
-    "Weights are published before generation may need them: intervalSteps ≤ maxStaleness + 1.",
-    fix="Lower weightSync.intervalSteps, or raise algorithm.maxStaleness.",
-    cel="self.spec.weightSync.intervalSteps <= self.spec.algorithm.maxStaleness + 1",
+    "Weights are published before generation may need them: intervalSteps ≤ ahead + 1.",
+    fix="Lower weightSync.intervalSteps, or raise rollout.ahead and algorithm.maxStaleness.",
+    cel=f"{_INTERVAL_CEL} <= {_AHEAD_CEL} + 1",
 )
 def publish_interval(job: RLJob, facts: Facts) -> str | None:
-    interval, eta = job.spec.weight_sync.interval_steps, job.spec.algorithm.max_staleness
-    if interval <= eta + 1:
+    interval, lead = job.spec.weight_sync.interval_steps, ahead(job)
+    if interval <= lead + 1:
         return None
     return (
-        f"the job would stand still: with a publication every {interval} steps and η = {eta}, generation may run "
-        f"η + 1 = {eta + 1} steps ahead of the served version, the next version needs {interval}"
+        f"the job would stand still: with a publication every {interval} steps, generation may run "
+        f"ahead + 1 = {lead + 1} steps ahead of the served version, the next version needs {interval}"
     )
 
 
@@ -125,8 +159,8 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "bytes-over-budget",
     "spec.replay.budgetBytes",
-    "The samples of η+2 steps fit into 80 % of the budget.",
-    fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or maxStaleness.",
+    "The samples of ahead+2 steps fit into 80 % of the budget.",
+    fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or rollout.ahead.",
     cel=_IN_BUDGET_CEL,
 )
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
@@ -135,8 +169,8 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     if needed <= allowed:
         return None
     return (
-        f"samples in flight can take (η+2)·batchSize·groupSize·maxSampleTokens·8 B = "
-        f"{algorithm.max_staleness + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·8 = "
+        f"samples in flight can take (ahead+2)·batchSize·groupSize·maxSampleTokens·8 B = "
+        f"{ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·8 = "
         f"{show_bytes(needed)}, more than 80 % of {show_bytes(budget)} = {show_bytes(allowed)}"
     )
 
@@ -147,7 +181,7 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     "The budget holds the samples between two checkpoints.",
     fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
     cel=(
-        f"(self.spec.checkpoint.intervalSteps + self.spec.algorithm.maxStaleness + 1) * {_STEP_TOKENS_CEL} "
+        f"(self.spec.checkpoint.intervalSteps + {_AHEAD_CEL} + 1) * {_STEP_TOKENS_CEL} "
         f"<= {_BUDGET_CEL} || !({_IN_BUDGET_CEL})"
     ),
     severity=Severity.WARNING,
@@ -200,6 +234,7 @@ RULES = (
     concurrency_unused,
     stale_without_decoupled,
     stale_for_research,
+    ahead_over_bound,
     publish_interval,
     group_mode,
     bytes_over_budget,

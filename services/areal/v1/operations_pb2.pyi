@@ -302,8 +302,6 @@ class GetTrainerStatusResponse(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
-    NEXT_GROUP_FIELD_NUMBER: _builtins.int
-    COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
     TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     SKIPPED_STEPS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
@@ -312,8 +310,6 @@ class GetTrainerStatusResponse(_message.Message):
     step: _builtins.int
     max_steps: _builtins.int
     phase: _builtins.str
-    next_group: _builtins.int
-    committed_group: _builtins.int
     tokens_per_s: _builtins.float
     skipped_steps: _builtins.int
     checkpoint_step: _builtins.int
@@ -327,8 +323,6 @@ class GetTrainerStatusResponse(_message.Message):
         step: _builtins.int = ...,
         max_steps: _builtins.int = ...,
         phase: _builtins.str = ...,
-        next_group: _builtins.int = ...,
-        committed_group: _builtins.int = ...,
         tokens_per_s: _builtins.float = ...,
         skipped_steps: _builtins.int = ...,
         checkpoint_step: _builtins.int = ...,
@@ -336,7 +330,7 @@ class GetTrainerStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at", b"checkpoint_at", "checkpoint_step", b"checkpoint_step", "committed_group", b"committed_group", "max_steps", b"max_steps", "next_group", b"next_group", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at", b"checkpoint_at", "checkpoint_step", b"checkpoint_step", "max_steps", b"max_steps", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -269,10 +269,12 @@ class HeldGroup(_message.Message):
     INDICES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     HAS_TOKENS_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
     group: _builtins.int
     attempt: _builtins.int
     max_staleness: _builtins.int
     has_tokens: _builtins.bool
+    floor: _builtins.int
     @_builtins.property
     def indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """in work"""
@@ -285,10 +287,11 @@ class HeldGroup(_message.Message):
         indices: _abc.Iterable[_builtins.int] | None = ...,
         max_staleness: _builtins.int = ...,
         has_tokens: _builtins.bool = ...,
+        floor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "group", b"group", "has_tokens", b"has_tokens", "indices", b"indices", "max_staleness", b"max_staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "floor", b"floor", "group", b"group", "has_tokens", b"has_tokens", "indices", b"indices", "max_staleness", b"max_staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,7 +347,6 @@ class WorkOrders(_message.Message):
 
     LEASES_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
-    FLOORS_FIELD_NUMBER: _builtins.int
     FLEET_FIELD_NUMBER: _builtins.int
     FLEET_CHANGED_FIELD_NUMBER: _builtins.int
     COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
@@ -367,8 +369,6 @@ class WorkOrders(_message.Message):
         """stop work on these groups"""
 
     @_builtins.property
-    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupFloor]: ...
-    @_builtins.property
     def fleet(self) -> _containers.RepeatedCompositeFieldContainer[_generation_pb2.ServerState]:
         """whole, when fleet_changed"""
 
@@ -379,7 +379,6 @@ class WorkOrders(_message.Message):
         *,
         leases: _abc.Iterable[Global___Lease] | None = ...,
         revoked: _abc.Iterable[_builtins.int] | None = ...,
-        floors: _abc.Iterable[Global___GroupFloor] | None = ...,
         fleet: _abc.Iterable[_generation_pb2.ServerState] | None = ...,
         fleet_changed: _builtins.bool = ...,
         committed_group: _builtins.int = ...,
@@ -390,7 +389,7 @@ class WorkOrders(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_group", b"committed_group", "controller_fence", b"controller_fence", "evaluations", b"evaluations", "fleet", b"fleet", "fleet_changed", b"fleet_changed", "floors", b"floors", "leases", b"leases", "resend", b"resend", "revoked", b"revoked", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_group", b"committed_group", "controller_fence", b"controller_fence", "evaluations", b"evaluations", "fleet", b"fleet", "fleet_changed", b"fleet_changed", "leases", b"leases", "resend", b"resend", "revoked", b"revoked", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -439,28 +438,6 @@ class Lease(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Lease: _TypeAlias = Lease  # noqa: Y015
-
-@_typing.final
-class GroupFloor(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    FLOOR_FIELD_NUMBER: _builtins.int
-    group: _builtins.int
-    floor: _builtins.int
-    def __init__(
-        self,
-        *,
-        group: _builtins.int = ...,
-        floor: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor", "group", b"group"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GroupFloor: _TypeAlias = GroupFloor  # noqa: Y015
 
 @_typing.final
 class EvalLease(_message.Message):
@@ -565,23 +542,21 @@ class TrainerMessage(_message.Message):
 
     BEAT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
-    NEXT_GROUP_FIELD_NUMBER: _builtins.int
-    COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     WANTS_CARDS_FIELD_NUMBER: _builtins.int
+    COMMITTED_STEP_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """batches trained: the version it holds"""
-    next_group: _builtins.int
-    committed_group: _builtins.int
-    """a checkpoint holds every group below"""
     finished: _builtins.bool
     """final version published, final checkpoint committed"""
     turn: _builtins.int
     """of shared cards: the newest turn after which it gave them back"""
     wants_cards: _builtins.bool
     """it has something to do beside the next batch: it is asked to stop, or the run was shortened"""
+    committed_step: _builtins.int
+    """of its newest checkpoint"""
     @_builtins.property
     def beat(self) -> _common_pb2.Beat: ...
     @_builtins.property
@@ -591,16 +566,15 @@ class TrainerMessage(_message.Message):
         *,
         beat: _common_pb2.Beat | None = ...,
         step: _builtins.int = ...,
-        next_group: _builtins.int = ...,
-        committed_group: _builtins.int = ...,
         finished: _builtins.bool = ...,
         waiting: _abc.Iterable[Global___Wait] | None = ...,
         turn: _builtins.int = ...,
         wants_cards: _builtins.bool = ...,
+        committed_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "committed_group", b"committed_group", "finished", b"finished", "next_group", b"next_group", "step", b"step", "turn", b"turn", "waiting", b"waiting", "wants_cards", b"wants_cards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "committed_step", b"committed_step", "finished", b"finished", "step", b"step", "turn", b"turn", "waiting", b"waiting", "wants_cards", b"wants_cards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -656,24 +630,21 @@ class AttachTrainerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FENCE_FIELD_NUMBER: _builtins.int
-    NEXT_GROUP_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     ROLLBACK_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
-    next_group: _builtins.int
     step: _builtins.int
     rollback: _builtins.bool
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
-        next_group: _builtins.int = ...,
         step: _builtins.int = ...,
         rollback: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_group", b"next_group", "rollback", b"rollback", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "rollback", b"rollback", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,33 +680,34 @@ class AttachTrainerResponse(_message.Message):
 Global___AttachTrainerResponse: _TypeAlias = AttachTrainerResponse  # noqa: Y015
 
 @_typing.final
-class AdvanceCursorRequest(_message.Message):
+class AdvanceTrainerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FENCE_FIELD_NUMBER: _builtins.int
-    NEXT_GROUP_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     fence: _builtins.int
-    next_group: _builtins.int
     step: _builtins.int
     """the step that trains the batch just taken"""
+    groups: _builtins.int
+    """complete groups of it in hand"""
     def __init__(
         self,
         *,
         fence: _builtins.int = ...,
-        next_group: _builtins.int = ...,
         step: _builtins.int = ...,
+        groups: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_group", b"next_group", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "groups", b"groups", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AdvanceCursorRequest: _TypeAlias = AdvanceCursorRequest  # noqa: Y015
+Global___AdvanceTrainerRequest: _TypeAlias = AdvanceTrainerRequest  # noqa: Y015
 
 @_typing.final
-class AdvanceCursorResponse(_message.Message):
+class AdvanceTrainerResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_NOW_FIELD_NUMBER: _builtins.int
@@ -757,7 +729,7 @@ class AdvanceCursorResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AdvanceCursorResponse: _TypeAlias = AdvanceCursorResponse  # noqa: Y015
+Global___AdvanceTrainerResponse: _TypeAlias = AdvanceTrainerResponse  # noqa: Y015
 
 @_typing.final
 class PublishWeightsRequest(_message.Message):
@@ -943,6 +915,8 @@ class GetRolloutStatusResponse(_message.Message):
     STALLED_BY_FIELD_NUMBER: _builtins.int
     EPISODE_ENDS_FIELD_NUMBER: _builtins.int
     IDLE_CAUSE_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    BATCH_WAITS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -973,6 +947,10 @@ class GetRolloutStatusResponse(_message.Message):
     """whose fault it is, when it is stalled"""
     idle_cause: Global___IdleCause.ValueType
     """what idle_reason says, for programs"""
+    ahead: _builtins.int
+    """batches that generation may be ahead, in force"""
+    batch_waits: _builtins.str
+    """what the next batch waits for, in words"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -1016,10 +994,12 @@ class GetRolloutStatusResponse(_message.Message):
         stalled_by: _common_pb2.FaultKind.ValueType = ...,
         episode_ends: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         idle_cause: Global___IdleCause.ValueType = ...,
+        ahead: _builtins.int = ...,
+        batch_waits: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1089,26 +1069,33 @@ class SetHotFieldsRequest(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     max_staleness: _builtins.int
     max_concurrent_rollouts: _builtins.int
+    ahead: _builtins.int
     def __init__(
         self,
         *,
         max_steps: _builtins.int | None = ...,
         max_staleness: _builtins.int | None = ...,
         max_concurrent_rollouts: _builtins.int | None = ...,
+        ahead: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent_rollouts", b"_max_concurrent_rollouts", "_max_staleness", b"_max_staleness", "_max_steps", b"_max_steps", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_max_concurrent_rollouts", b"_max_concurrent_rollouts", "_max_staleness", b"_max_staleness", "_max_steps", b"_max_steps", "ahead", b"ahead", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrent_rollouts", b"_max_concurrent_rollouts", "_max_staleness", b"_max_staleness", "_max_steps", b"_max_steps", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ahead", b"_ahead", "_max_concurrent_rollouts", b"_max_concurrent_rollouts", "_max_staleness", b"_max_staleness", "_max_steps", b"_max_steps", "ahead", b"ahead", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ahead: _TypeAlias = _typing.Literal["ahead"]  # noqa: Y015
+    _WhichOneofArgType__ahead: _TypeAlias = _typing.Literal["_ahead", b"_ahead"]  # noqa: Y015
     _WhichOneofReturnType__max_concurrent_rollouts: _TypeAlias = _typing.Literal["max_concurrent_rollouts"]  # noqa: Y015
     _WhichOneofArgType__max_concurrent_rollouts: _TypeAlias = _typing.Literal["_max_concurrent_rollouts", b"_max_concurrent_rollouts"]  # noqa: Y015
     _WhichOneofReturnType__max_staleness: _TypeAlias = _typing.Literal["max_staleness"]  # noqa: Y015
     _WhichOneofArgType__max_staleness: _TypeAlias = _typing.Literal["_max_staleness", b"_max_staleness"]  # noqa: Y015
     _WhichOneofReturnType__max_steps: _TypeAlias = _typing.Literal["max_steps"]  # noqa: Y015
     _WhichOneofArgType__max_steps: _TypeAlias = _typing.Literal["_max_steps", b"_max_steps"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ahead) -> _WhichOneofReturnType__ahead | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrent_rollouts) -> _WhichOneofReturnType__max_concurrent_rollouts | None: ...
     @_typing.overload
@@ -1125,19 +1112,22 @@ class SetHotFieldsResponse(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     max_steps: _builtins.int
     max_staleness: _builtins.int
     max_concurrent_rollouts: _builtins.int
+    ahead: _builtins.int
     def __init__(
         self,
         *,
         max_steps: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
         max_concurrent_rollouts: _builtins.int = ...,
+        ahead: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,10 +54,10 @@ class RolloutStub:
                 request_serializer=areal_dot_v1_dot_rollout__pb2.AttachTrainerRequest.SerializeToString,
                 response_deserializer=areal_dot_v1_dot_rollout__pb2.AttachTrainerResponse.FromString,
                 _registered_method=True)
-        self.AdvanceCursor = channel.unary_unary(
-                '/areal.v1.Rollout/AdvanceCursor',
-                request_serializer=areal_dot_v1_dot_rollout__pb2.AdvanceCursorRequest.SerializeToString,
-                response_deserializer=areal_dot_v1_dot_rollout__pb2.AdvanceCursorResponse.FromString,
+        self.AdvanceTrainer = channel.unary_unary(
+                '/areal.v1.Rollout/AdvanceTrainer',
+                request_serializer=areal_dot_v1_dot_rollout__pb2.AdvanceTrainerRequest.SerializeToString,
+                response_deserializer=areal_dot_v1_dot_rollout__pb2.AdvanceTrainerResponse.FromString,
                 _registered_method=True)
         self.PublishWeights = channel.unary_unary(
                 '/areal.v1.Rollout/PublishWeights',
@@ -103,13 +103,13 @@ class RolloutServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachTrainer(self, request, context):
-        """A trainer starts: the controller compares the ledger with its journal from `next_group` and answers when it agrees.
+        """A trainer starts: the controller compares the ledger with its journal from `step` on and answers when it agrees.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AdvanceCursor(self, request, context):
+    def AdvanceTrainer(self, request, context):
         """The trainer took a batch; it trains only after this was answered. Repeated on every reconnect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -163,10 +163,10 @@ def add_RolloutServicer_to_server(servicer, server):
                     request_deserializer=areal_dot_v1_dot_rollout__pb2.AttachTrainerRequest.FromString,
                     response_serializer=areal_dot_v1_dot_rollout__pb2.AttachTrainerResponse.SerializeToString,
             ),
-            'AdvanceCursor': grpc.unary_unary_rpc_method_handler(
-                    servicer.AdvanceCursor,
-                    request_deserializer=areal_dot_v1_dot_rollout__pb2.AdvanceCursorRequest.FromString,
-                    response_serializer=areal_dot_v1_dot_rollout__pb2.AdvanceCursorResponse.SerializeToString,
+            'AdvanceTrainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdvanceTrainer,
+                    request_deserializer=areal_dot_v1_dot_rollout__pb2.AdvanceTrainerRequest.FromString,
+                    response_serializer=areal_dot_v1_dot_rollout__pb2.AdvanceTrainerResponse.SerializeToString,
             ),
             'PublishWeights': grpc.unary_unary_rpc_method_handler(
                     servicer.PublishWeights,
@@ -308,7 +308,7 @@ class Rollout:
             _registered_method=True)
 
     @staticmethod
-    def AdvanceCursor(request,
+    def AdvanceTrainer(request,
             target,
             options=(),
             channel_credentials=None,
@@ -321,9 +321,9 @@ class Rollout:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/areal.v1.Rollout/AdvanceCursor',
-            areal_dot_v1_dot_rollout__pb2.AdvanceCursorRequest.SerializeToString,
-            areal_dot_v1_dot_rollout__pb2.AdvanceCursorResponse.FromString,
+            '/areal.v1.Rollout/AdvanceTrainer',
+            areal_dot_v1_dot_rollout__pb2.AdvanceTrainerRequest.SerializeToString,
+            areal_dot_v1_dot_rollout__pb2.AdvanceTrainerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,8 +35,8 @@ class RolloutStub:
     Serve: _grpc.StreamStreamMultiCallable[_rollout_pb2.ServerMessage, _rollout_pb2.ServerOrders]
     Train: _grpc.StreamStreamMultiCallable[_rollout_pb2.TrainerMessage, _rollout_pb2.TrainerOrders]
     AttachTrainer: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.AttachTrainerRequest, _rollout_pb2.AttachTrainerResponse]
-    """A trainer starts: the controller compares the ledger with its journal from `next_group` and answers when it agrees."""
-    AdvanceCursor: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.AdvanceCursorRequest, _rollout_pb2.AdvanceCursorResponse]
+    """A trainer starts: the controller compares the ledger with its journal from `step` on and answers when it agrees."""
+    AdvanceTrainer: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.AdvanceTrainerRequest, _rollout_pb2.AdvanceTrainerResponse]
     """The trainer took a batch; it trains only after this was answered. Repeated on every reconnect."""
     PublishWeights: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.PublishWeightsRequest, _rollout_pb2.PublishWeightsResponse]
     ProposeTombstone: _grpc.UnaryUnaryMultiCallable[_rollout_pb2.ProposeTombstoneRequest, _rollout_pb2.ProposeTombstoneResponse]
@@ -50,8 +50,8 @@ class RolloutAsyncStub(RolloutStub):
     Serve: _aio.StreamStreamMultiCallable[_rollout_pb2.ServerMessage, _rollout_pb2.ServerOrders]  # type: ignore[assignment]
     Train: _aio.StreamStreamMultiCallable[_rollout_pb2.TrainerMessage, _rollout_pb2.TrainerOrders]  # type: ignore[assignment]
     AttachTrainer: _aio.UnaryUnaryMultiCallable[_rollout_pb2.AttachTrainerRequest, _rollout_pb2.AttachTrainerResponse]  # type: ignore[assignment]
-    """A trainer starts: the controller compares the ledger with its journal from `next_group` and answers when it agrees."""
-    AdvanceCursor: _aio.UnaryUnaryMultiCallable[_rollout_pb2.AdvanceCursorRequest, _rollout_pb2.AdvanceCursorResponse]  # type: ignore[assignment]
+    """A trainer starts: the controller compares the ledger with its journal from `step` on and answers when it agrees."""
+    AdvanceTrainer: _aio.UnaryUnaryMultiCallable[_rollout_pb2.AdvanceTrainerRequest, _rollout_pb2.AdvanceTrainerResponse]  # type: ignore[assignment]
     """The trainer took a batch; it trains only after this was answered. Repeated on every reconnect."""
     PublishWeights: _aio.UnaryUnaryMultiCallable[_rollout_pb2.PublishWeightsRequest, _rollout_pb2.PublishWeightsResponse]  # type: ignore[assignment]
     ProposeTombstone: _aio.UnaryUnaryMultiCallable[_rollout_pb2.ProposeTombstoneRequest, _rollout_pb2.ProposeTombstoneResponse]  # type: ignore[assignment]
@@ -86,14 +86,14 @@ class RolloutServicer(metaclass=_abc_1.ABCMeta):
         request: _rollout_pb2.AttachTrainerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rollout_pb2.AttachTrainerResponse, _abc.Awaitable[_rollout_pb2.AttachTrainerResponse]]:
-        """A trainer starts: the controller compares the ledger with its journal from `next_group` and answers when it agrees."""
+        """A trainer starts: the controller compares the ledger with its journal from `step` on and answers when it agrees."""
 
     @_abc_1.abstractmethod
-    def AdvanceCursor(
+    def AdvanceTrainer(
         self,
-        request: _rollout_pb2.AdvanceCursorRequest,
+        request: _rollout_pb2.AdvanceTrainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_rollout_pb2.AdvanceCursorResponse, _abc.Awaitable[_rollout_pb2.AdvanceCursorResponse]]:
+    ) -> _typing.Union[_rollout_pb2.AdvanceTrainerResponse, _abc.Awaitable[_rollout_pb2.AdvanceTrainerResponse]]:
         """The trainer took a batch; it trains only after this was answered. Repeated on every reconnect."""
 
     @_abc_1.abstractmethod

@@ -18,6 +18,7 @@ from areal.plan.resolved import ResolvedJob
 from areal.spec.check import check, refuse
 from areal.spec.job import RLJob
 from areal.spec.load import job_from_object
+from areal.spec.numbers import ahead
 from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import AcceptedReason
 
@@ -57,6 +58,7 @@ class RunnableJob:
             max_steps=spec.algorithm.max_steps,
             max_staleness=spec.algorithm.max_staleness,
             max_concurrent_rollouts=spec.rollout.max_concurrent_rollouts,
+            ahead=ahead(self.job),
         )
 
 

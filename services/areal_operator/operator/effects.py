@@ -202,7 +202,7 @@ class Effects:
             self._notes.hot_ordered = None
             hot = ordered
             text = (
-                f"maxSteps {hot.max_steps}, maxStaleness {hot.max_staleness}, "
+                f"maxSteps {hot.max_steps}, maxStaleness {hot.max_staleness}, ahead {hot.ahead}, "
                 f"maxConcurrentRollouts {hot.max_concurrent_rollouts}"
             )
             await self._world.recorder.event(self._seen.raw, type="Normal", reason="HotFieldsSet", message=text)

@@ -12,3 +12,4 @@ class HotFields:
     max_steps: int
     max_staleness: int
     max_concurrent_rollouts: int
+    ahead: int = 0

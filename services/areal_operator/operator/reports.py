@@ -86,6 +86,7 @@ class Asker:
             max_steps=hot.max_steps,
             max_staleness=hot.max_staleness,
             max_concurrent_rollouts=hot.max_concurrent_rollouts,
+            ahead=hot.ahead,
         )
         return await _answer(stub.SetHotFields(request, timeout=TELL_S)) is not None
 
@@ -164,7 +165,7 @@ def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> C
     served = [server.version for server in answer.fleet if server.live and server.version >= 0]
     policy = answer.served_policy_id
     return ControllerReport(
-        hot=HotFields(answer.max_steps, answer.max_staleness, answer.max_concurrent_rollouts),
+        hot=HotFields(answer.max_steps, answer.max_staleness, answer.max_concurrent_rollouts, answer.ahead),
         step=answer.trainer_step,
         policy_version=version_of(policy) if policy else None,
         oldest_served_version=min(served, default=None),

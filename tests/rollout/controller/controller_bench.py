@@ -13,13 +13,15 @@ from areal.rollout.contract.values import SampleDone, WorkerReport, WorkReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
+    AssignBatch,
     CallAnswer,
     CloseGroup,
     Decision,
     GrantLease,
-    JournalCursor,
+    JournalBatch,
     JournalPools,
     JournalTombstone,
+    JournalTrainer,
     KeepHot,
     KeepServed,
     ReopenGroup,
@@ -27,10 +29,10 @@ from areal.rollout.controller.decisions import (
 )
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import (
-    AdvanceCursor,
+    AdvanceTrainer,
     AttachTrainer,
+    BatchJournalled,
     Call,
-    CursorJournalled,
     GroupClosed,
     Input,
     KeptOnDisk,
@@ -39,6 +41,7 @@ from areal.rollout.controller.inputs import (
     PublishWeights,
     ServerBeat,
     TombstoneJournalled,
+    TrainerJournalled,
     WorkerBeat,
 )
 from areal.rollout.controller.reports import PublishedWeights, ServerReport
@@ -75,7 +78,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.core = Controller(self.settings, self.rebuilt, self.now)
         self.seen: list[Decision] = []
-        self.unwritten: list[JournalTombstone | JournalCursor | JournalPools] = []
+        self.unwritten: list[JournalTombstone | JournalBatch | JournalTrainer | JournalPools] = []
         self.tickets = 100
         self.run()
 
@@ -91,7 +94,7 @@ class Bench:
 
     def _carry(self, decision: Decision) -> None:
         match decision:
-            case JournalTombstone() | JournalCursor() | JournalPools():
+            case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools():
                 self.unwritten.append(decision)
                 if self.journalling:
                     self.write()
@@ -104,8 +107,10 @@ class Bench:
                 self.core.take(GroupClosed(epoch, group, answer.outcome or outcome, missing), self.now)
             case ScanLedger(ticket, epoch):
                 self.core.take(LedgerScanned(ticket, epoch, self.ledger.scan()), self.now)
-            case AdvanceLedger(cursor, fence):
-                self.ledger.advance(1, cursor, fence or None)
+            case AssignBatch(step, groups):
+                self.ledger.assign(1, step, groups)
+            case AdvanceLedger(low):
+                self.ledger.advance(1, low)
             case ReopenGroup(group):
                 self.ledger.reopen(1, group)
 
@@ -117,8 +122,10 @@ class Bench:
                 self.core.take(TombstoneJournalled(entry.group, entry.reason), self.now)
             elif isinstance(entry, JournalPools):
                 self.core.take(PoolsJournalled(entry.committed), self.now)
+            elif isinstance(entry, JournalBatch):
+                self.core.take(BatchJournalled(entry.step), self.now)
             else:
-                self.core.take(CursorJournalled(entry.ticket), self.now)
+                self.core.take(TrainerJournalled(entry.ticket), self.now)
 
     def all(self, kind: type[D]) -> list[D]:
         return [decision for decision in self.seen if isinstance(decision, kind)]
@@ -179,11 +186,11 @@ class Bench:
 
     def trained(self, steps: int) -> None:
         """A trainer attaches and takes this many batches of two complete groups, in order."""
-        self.ask(AttachTrainer(1, 0, 0))
+        self.ask(AttachTrainer(1, 0))
         for step in range(steps):
             for group in (2 * step, 2 * step + 1):
                 self.done(group, version=step)
-            assert self.ask(AdvanceCursor(1, 2 * step + 2, step)) == CallAnswer(self.tickets)
+            assert self.ask(AdvanceTrainer(1, step, 2)) == CallAnswer(self.tickets)
             self.ask(PublishWeights(1, weights(step + 1)))
             self.server(step + 1)
 

@@ -152,7 +152,12 @@ class ScriptedWorker:
     async def _messages(self) -> AsyncIterator[rollout.WorkerMessage]:
         held = [
             rollout.HeldGroup(
-                group=g, attempt=lease.attempt, indices=left, max_staleness=lease.max_staleness, has_tokens=True
+                group=g,
+                attempt=lease.attempt,
+                indices=left,
+                max_staleness=lease.max_staleness,
+                has_tokens=True,
+                floor=lease.floor,
             )
             for g, (lease, left) in self._in_work.items()
         ]
@@ -258,8 +263,8 @@ class ScriptedTrainer:
             self._stub = rollout_grpc.RolloutStub(channel)
             self._fence = allocate(self._fences, "trainer")
             start = self.checkpoint
-            await asyncio.to_thread(self._ledger.recover, self._fence, start.next_group)
-            attach = rollout.AttachTrainerRequest(fence=self._fence, next_group=start.next_group, step=start.step)
+            await asyncio.to_thread(self._ledger.recover, self._fence, start.step)
+            attach = rollout.AttachTrainerRequest(fence=self._fence, step=start.step)
             answer: rollout.AttachTrainerResponse = await self._call(
                 lambda: self._stub.AttachTrainer(attach, timeout=5)
             )
@@ -280,27 +285,27 @@ class ScriptedTrainer:
             if consumer.checkpoint_due(self._orders.checkpoint_now):
                 self.checkpoint = consumer.state
                 consumer.committed(consumer.state)
-                await asyncio.to_thread(self._ledger.commit, self._fence, consumer.state.next_group)
+                await asyncio.to_thread(self._ledger.commit, self._fence, consumer.state.step)
             want = consumer.want()
             if want is None or consumer.version == until_step:
                 return
-            taken = await asyncio.to_thread(self._take, *want)
+            taken = await asyncio.to_thread(self._take, want)
             batch = consumer.offer(taken)
             if batch is not None and await self._advance(consumer, batch):
                 self.trained.append((batch.step, tuple(group.group for group in batch.groups)))
                 consumer.trained(batch)
 
-    def _take(self, start: int, most: int) -> list:  # type: ignore[type-arg]
+    def _take(self, step: int) -> list:  # type: ignore[type-arg]
         with contextlib.suppress(InfraError):
-            self._ledger.wait_ready(start, 0.3)
-            return self._ledger.take(self._fence, start, most)
+            self._ledger.wait_ready(self._fence, step, 0.3)
+            return self._ledger.take(self._fence, step)
         return []
 
     async def _advance(self, consumer: Consumer, batch: Batch) -> bool:
-        request = rollout.AdvanceCursorRequest(fence=self._fence, next_group=batch.next_group, step=batch.step)
+        request = rollout.AdvanceTrainerRequest(fence=self._fence, step=batch.step, groups=len(batch.groups))
         try:
-            answer: rollout.AdvanceCursorResponse = await self._call(
-                lambda: self._stub.AdvanceCursor(request, timeout=5), keep=("changed while",)
+            answer: rollout.AdvanceTrainerResponse = await self._call(
+                lambda: self._stub.AdvanceTrainer(request, timeout=5), keep=("changed while",)
             )
         except InfraError:
             self.refused += 1
@@ -336,8 +341,7 @@ class ScriptedTrainer:
                 yield rollout.TrainerMessage(
                     beat=common.Beat(fence=self._fence, progress=state.step),
                     step=state.step,
-                    next_group=state.next_group,
-                    committed_group=consumer.committed_state.next_group,
+                    committed_step=consumer.committed_state.step,
                     finished=consumer.finished and not consumer.publish_due() and not consumer.checkpoint_due(),
                 )
                 await asyncio.sleep(0.02)

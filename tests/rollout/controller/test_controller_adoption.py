@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import GroupInHand, SampleDone
-from areal.rollout.controller.decisions import AdvanceLedger, CloseGroup, JournalTombstone, ReopenGroup, Revoke
+from areal.rollout.controller.decisions import (
+    AdvanceLedger,
+    AssignBatch,
+    CloseGroup,
+    JournalTombstone,
+    ReopenGroup,
+    Revoke,
+)
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from controller_bench import SETTINGS
 from controller_shelf import NOW, Shelf, View, figures
@@ -16,34 +23,36 @@ from controller_shelf import NOW, Shelf, View, figures
 
 
 def adopted(shelf: Shelf, group: int, worker: str = "w", **held: object) -> bool:
-    values = {"attempt": 3, "indices": (0, 1), "max_staleness": 4, "has_tokens": True, **held}
+    values = {"attempt": 3, "indices": (0, 1), "max_staleness": 4, "has_tokens": True, "floor": 0, **held}
     return shelf.book.adopt(NOW, worker, GroupInHand(group, **values))  # type: ignore[arg-type]
 
 
 def test_who_may_be_adopted() -> None:
     shelf = Shelf(tombstones={1: "filtered"})
-    shelf.admitted(4)  # 2, 3, 4, 5
-    shelf.position.cursor = 3
-    assert not adopted(shelf, 2), "below the cursor"
+    groups = shelf.admitted(5)  # 2 to 6
+    for group in groups[:2]:
+        shelf.closed(group)
+    shelf.took(*groups[:2])
+    assert not adopted(shelf, 2), "the trainer has it"
     assert not adopted(shelf, 1), "tombstoned"
-    assert adopted(shelf, 3), "at the cursor"
-    assert adopted(shelf, 3), "says so again"
-    assert not adopted(shelf, 3, "v"), "another worker's"
-    shelf.closed(shelf.book.groups[4])
-    assert not adopted(shelf, 4), "complete"
-    shelf.position.cursor = 0
-    assert not adopted(shelf, 1), "tombstoned, above the cursor"
-    assert shelf.book.groups[3].worker == "w"
+    assert adopted(shelf, 4)
+    assert adopted(shelf, 4), "says so again"
+    assert not adopted(shelf, 4, "v"), "another worker's"
+    shelf.closed(shelf.book.groups[5])
+    assert not adopted(shelf, 5), "complete"
+    assert not adopted(shelf, 6, floor=-5), "too old when its turn comes"
+    assert shelf.book.groups[4].worker == "w"
 
 
-def test_what_is_adopted_keeps_its_eta_and_attempt_and_makes_what_is_missing() -> None:
+def test_what_is_adopted_keeps_its_floor_and_attempt_and_makes_what_is_missing() -> None:
     shelf = Shelf(replace(SETTINGS, max_staleness=1))
-    (group,) = shelf.admitted(1)
-    shelf.book.sample(SampleDone(0, 1, 1.0, 0, 0, 4))
+    assert adopted(shelf, 0, indices=(0,), floor=3)
+    group = shelf.book.groups[0]
+    assert (group.floor, group.staleness_bound, group.due, shelf.order.due) == (3, 4, 7, {7: 1})
+    shelf.book.sample(SampleDone(0, 1, 1.0, 3, 3, 4))
     group.not_before = NOW + 9.0
     assert adopted(shelf, 0)
-    assert (group.worker, group.working, group.attempt, group.staleness_bound) == ("w", {0}, 3, 4)
-    assert (group.has_tokens, group.told_floor, group.not_before) == (True, -4, NOW)
+    assert (group.worker, group.working, group.attempt, group.not_before) == ("w", {0}, 3, NOW)
     group.not_before = NOW - 5.0
     assert adopted(shelf, 0, attempt=1)
     assert (group.attempt, group.not_before) == (3, NOW - 5.0)
@@ -83,26 +92,35 @@ def compared(shelf: Shelf, view: View, *, lost: bool = False, grace_s: float = 2
 
 def test_what_the_ledger_holds_beyond_what_is_known_was_admitted() -> None:
     shelf = Shelf()
-    shelf.position.fence = 7
     assert compared(shelf, View(closed={1: COMPLETE}, samples={1: {0: figures()}, 3: {1: figures()}})) == []
     assert shelf.book.next_admission == 4
-    assert shelf.said == [AdvanceLedger(0, 7)]
+    assert shelf.said == []
     assert [shelf.book.groups[index].phase for index in range(4)] == [
         GroupPhase.OPEN, GroupPhase.CLOSED, GroupPhase.OPEN, GroupPhase.OPEN,
     ]  # fmt: skip
     assert [shelf.book.groups[index].not_before for index in (0, 2, 3)] == [NOW + 2.0] * 3
     assert (sorted(shelf.book.groups[3].done), shelf.book.open) == ([1], {0, 2, 3})
-    shelf.position.cursor = 6
-    compared(shelf, View())
-    assert shelf.book.next_admission == 6
+    assert shelf.order.due == {1: 2}, "what others granted is due by the age of its samples"
 
 
 def test_tombstones_that_the_ledger_has_otherwise_are_closed_again() -> None:
-    shelf = Shelf(tombstones={0: "filtered", 1: "ended", 2: "rejected"})
-    assert compared(shelf, View(closed={0: "filtered", 1: COMPLETE}, samples={1: {0: figures()}})) == [1, 2]
-    assert shelf.said == [CloseGroup(0, 1, "ended"), CloseGroup(0, 2, "rejected"), AdvanceLedger(0, 0)]
-    shelf.position.cursor = 2
-    assert compared(shelf, View()) == [2], "what lies below the cursor is nobody's business"
+    shelf = Shelf(tombstones={1: "filtered", 2: "ended", 3: "rejected"})
+    assert compared(shelf, View(closed={1: "filtered", 2: COMPLETE}, samples={2: {0: figures()}})) == [2, 3]
+    assert shelf.said == [CloseGroup(0, 2, "ended"), CloseGroup(0, 3, "rejected")]
+    shelf.order.low = 3
+    assert compared(shelf, View()) == [3], "what lies below the watermark has ended"
+    assert shelf.said[0] == AdvanceLedger(3)
+
+
+def test_batches_that_the_ledger_lacks_or_freed_too_early_are_told_again() -> None:
+    shelf = Shelf(batches=[(0, 1), (2, 4), (3, 5)])
+    shelf.book.fell_back(1)
+    assert shelf.order.low == 2
+    compared(shelf, View(committed=1, low=5, batches={2: (3, 5)}, closed={5: "trained"}))
+    assert shelf.said[:2] == [AssignBatch(1, (2, 4)), AssignBatch(2, (3, 5))]
+    assert sorted(shelf.book.open) == [2, 3, 4, 5]
+    assert [shelf.book.groups[group].due for group in (2, 3, 4, 5)] == [1, 2, 1, 2]
+    assert not shelf.order.waiting
 
 
 def test_a_tombstone_that_the_ledger_confirms_is_forgotten() -> None:
@@ -149,10 +167,10 @@ def test_a_close_on_its_way_is_asked_again_only_when_the_ledger_lost_data() -> N
         shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
     view = View(samples={0: {0: figures(), 1: figures(1.0)}})
     compared(shelf, view)
-    assert shelf.said == [AdvanceLedger(0, 0)]
+    assert shelf.said == []
     shelf.book.lost_data()
     compared(shelf, view, lost=True)
-    assert shelf.said == [CloseGroup(1, 0, COMPLETE, (0, 1)), AdvanceLedger(0, 0)]
+    assert shelf.said == [CloseGroup(1, 0, COMPLETE, (0, 1))]
     assert group.phase is GroupPhase.CLOSING
 
 
@@ -172,27 +190,28 @@ def test_what_an_open_group_has_is_what_the_ledger_has_after_a_loss_and_more_wit
     assert group.not_before == NOW + 8.0
 
 
-def test_a_verdict_that_was_held_back_counts_after_a_fall_back_and_a_full_group_closes() -> None:
+def test_a_verdict_that_was_held_back_counts_after_a_fall_back() -> None:
     shelf = Shelf()
-    first, second = shelf.admitted(2)
-    shelf.position.cursor = 1
+    first, second = (shelf.closed(group) for group in shelf.admitted(2))
+    shelf.took(first, second)
     shelf.book.end(first, GroupVerdict("rejected", "late"))
-    shelf.position.cursor = 0
-    compared(shelf, View(samples={1: {0: figures(0.0), 1: figures(1.0)}}))
-    assert shelf.said == [
-        JournalTombstone(0, "rejected", "late"), CloseGroup(0, 1, COMPLETE, (0, 1)), AdvanceLedger(0, 0),
-    ]  # fmt: skip
+    assert (shelf.said, first.phase) == ([], GroupPhase.CLOSED)
+    shelf.position.step = 0
+    shelf.book.fell_back(0)
+    compared(shelf, View(batches={0: (0, 1)}, samples={1: {0: figures(0.0), 1: figures(1.0)}}))
+    assert shelf.said == [JournalTombstone(0, "rejected", "late"), CloseGroup(0, 1, COMPLETE, (0, 1))]
     assert second.phase is GroupPhase.CLOSING
 
 
-def test_ending_what_lies_beyond_a_rank_spares_what_is_complete_unless_it_is_told() -> None:
+def test_ending_what_is_too_much_takes_the_least_urgent_first_complete_or_not() -> None:
     shelf = Shelf(tombstones={0: "filtered"})
-    groups = shelf.admitted(4)  # 1 to 4, ranks 0 to 3
+    groups = shelf.admitted(4)  # 1 to 4
+    shelf.order.grant(groups[0], 5, 1)
     shelf.closed(groups[2])
-    verdict = GroupVerdict("ended")
-    shelf.book.end_beyond(2, verdict, complete=False)
-    assert shelf.said == [JournalTombstone(4, "ended", "")]
+    shelf.book.end_beyond(2, GroupVerdict("ended"))
+    assert shelf.said == [JournalTombstone(4, "ended", ""), JournalTombstone(1, "ended", "")]
     shelf.said.clear()
-    shelf.position.cursor = 2
-    shelf.book.end_beyond(0, verdict, complete=True)
-    assert shelf.said == [JournalTombstone(2, "ended", ""), JournalTombstone(3, "ended", "")]
+    shelf.book.end_beyond(2, GroupVerdict("ended"))
+    assert shelf.said == [], "they are on their way"
+    shelf.book.end_all(GroupVerdict("ended"))
+    assert [entry.group for entry in shelf.said if isinstance(entry, JournalTombstone)] == [2, 3]

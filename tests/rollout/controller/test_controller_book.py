@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
-from areal.rollout.controller.decisions import CloseGroup, JournalTombstone, ReopenGroup, Revoke, ScanLedger
+from areal.rollout.controller.decisions import (
+    AdvanceLedger,
+    CloseGroup,
+    JournalTombstone,
+    ReopenGroup,
+    Revoke,
+    ScanLedger,
+)
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
 from controller_bench import SETTINGS
@@ -16,116 +23,97 @@ from controller_shelf import NOW, Shelf
 # ---- bytes
 
 
-def test_the_byte_budget_reaches_so_many_groups_beyond_the_commit_tombstones_not_counted() -> None:
+def test_the_byte_budget_counts_groups_that_have_not_ended() -> None:
     shelf = Shelf(replace(SETTINGS, bytes_per_group=10, budget_bytes=45), tombstones={1: "filtered"})
     book = shelf.book
-    assert book.capacity == 4
-    assert [index for index in range(8) if book.fits(index)] == [0, 1, 2, 3, 4]
-    assert (book.next_admission, book.next_rank, book.reserved) == (2, 1, 1)
-    shelf.admitted(3)
-    assert (book.next_rank, book.reserved) == (4, 4)
-    shelf.position.cursor = 3
-    book.commit(3)
-    assert (book.committed, book.reserved) == (3, 2)
-    assert [index for index in range(3, 9) if book.fits(index)] == [3, 4, 5, 6]
+    assert (book.capacity, book.next_admission, len(book.groups)) == (4, 2, 0)
+    groups = shelf.admitted(3)
+    assert (len(book.groups), book.holding) == (3, 3)
+    for group in groups[:2]:
+        shelf.closed(group)
+    shelf.took(*groups[:2])
+    assert book.holding == 3, "until a checkpoint holds them"
+    book.commit(1)
+    assert (shelf.order.committed, len(book.groups), book.holding) == (1, 1, 1)
 
 
 def test_what_does_not_fit_after_a_fall_back_is_made_again_later() -> None:
     shelf = Shelf(replace(SETTINGS, bytes_per_group=10, budget_bytes=40, max_staleness=9))
     groups = [shelf.closed(group) for group in shelf.admitted(6)]
-    shelf.book.drop_what_does_not_fit()
-    assert shelf.said == [ReopenGroup(4), ReopenGroup(5)]
+    shelf.book.drop_what_does_not_fit(NOW)
+    assert shelf.said == [ReopenGroup(5), ReopenGroup(4)]
     assert [group.phase for group in groups] == [GroupPhase.CLOSED] * 4 + [GroupPhase.OPEN] * 2
-    assert (groups[4].done, groups[4].worker, shelf.book.open) == ({}, "", {4, 5})
+    assert (groups[4].done, groups[4].worker, groups[4].due, shelf.book.open) == ({}, "", None, {4, 5})
     assert [len(group.done) for group in groups[:4]] == [2] * 4
 
 
-def test_an_open_group_that_does_not_fit_and_what_the_trainer_took_are_left_as_they_are() -> None:
+def test_what_is_chosen_and_an_open_group_stay_when_bytes_are_short() -> None:
     shelf = Shelf(replace(SETTINGS, bytes_per_group=10, budget_bytes=10))
     first, second, third = shelf.admitted(3)
+    shelf.closed(first)
     shelf.closed(second)
+    shelf.took(first, second)
     shelf.held(third)
-    shelf.position.cursor = 2
-    shelf.book.drop_what_does_not_fit()
+    shelf.book.drop_what_does_not_fit(NOW)
     assert shelf.said == []
-    assert (first.phase, second.phase, third.worker) == (GroupPhase.OPEN, GroupPhase.CLOSED, "w")
 
 
-# ---- commits and cursors
+# ---- the trainer's position
 
 
-def test_a_commit_forgets_what_lies_below_never_beyond_the_cursor_and_never_back() -> None:
+def test_a_commit_forgets_its_batches_and_raises_the_watermark_over_what_has_ended() -> None:
     shelf = Shelf()
-    shelf.admitted(6)
-    shelf.position.cursor = 4
-    shelf.book.commit(6)
-    assert (shelf.book.committed, sorted(shelf.book.groups), shelf.book.open) == (4, [4, 5], {4, 5})
+    groups = [shelf.closed(group) for group in shelf.admitted(5)]
+    shelf.took(groups[1], groups[2])
+    shelf.book.commit(1)
+    assert (shelf.order.low, sorted(shelf.book.groups), shelf.said) == (0, [0, 3, 4], [])
+    shelf.took(groups[0], groups[4])
     shelf.book.commit(2)
-    assert shelf.book.committed == 4
+    assert (shelf.order.low, sorted(shelf.book.groups)) == (3, [3])
+    assert shelf.said == [AdvanceLedger(3)]
+    shelf.book.commit(1)
+    assert shelf.order.committed == 2, "never back"
 
 
-def test_a_fall_back_moves_commit_and_cursor_together_and_keeps_what_lies_above() -> None:
+def test_a_fall_back_lowers_the_watermark_to_what_is_made_again() -> None:
     shelf = Shelf()
-    shelf.admitted(6)
-    shelf.position.cursor = 4
-    shelf.book.commit(4)
-    shelf.position.cursor = 2
-    shelf.book.fell_back()
-    assert (shelf.book.committed, shelf.book.next_admission) == (2, 6)
-    assert sorted(shelf.book.groups) == [4, 5], "2 and 3 were forgotten: a scan makes them anew"
-    shelf.position.cursor = 5
-    shelf.book.fell_back()
-    assert (shelf.book.committed, sorted(shelf.book.groups), shelf.book.open) == (5, [5], {5})
-    shelf.position.cursor = 9
-    shelf.book.fell_back()
-    assert (shelf.book.next_admission, shelf.book.groups) == (9, {})
+    groups = [shelf.closed(group) for group in shelf.admitted(6)]
+    shelf.took(groups[1], groups[4])
+    shelf.took(groups[0], groups[2])
+    shelf.book.commit(2)
+    assert shelf.order.low == 3
+    shelf.position.step = 1
+    shelf.book.fell_back(1)
+    assert (shelf.order.committed, shelf.order.low, sorted(shelf.book.groups)) == (1, 0, [3, 5])
+    assert shelf.order.batches == [(1, 4), (0, 2)], "batches stay"
 
 
 def test_what_the_trainer_took_loses_its_workers_and_counts_once() -> None:
     shelf = Shelf()
-    groups = shelf.admitted(5)
-    for group in (*groups[:2], groups[3]):
+    groups = shelf.admitted(3)
+    for group in groups[:2]:
         shelf.closed(group)
     shelf.held(groups[2])
-    shelf.held(groups[4])
-    shelf.position.cursor = 4
-    shelf.book.taken(NOW, before=1)
-    assert [(life.group, life.step) for life in shelf.book.tally.lives] == [(1, 0), (3, 1)]
-    assert shelf.said == [Revoke("w", 2)]
-    assert (groups[2].worker, groups[4].worker) == ("", "w")
-    shelf.position.cursor = 9
-    shelf.book.taken(NOW, before=4)
-    assert shelf.book.next_admission == 9
+    shelf.order.assign(groups[:2])
+    shelf.book.took(NOW, 0)
+    assert [(life.group, life.step) for life in shelf.book.tally.lives] == [(0, 0), (1, 0)]
+    assert (shelf.said, groups[2].worker) == ([], "w")
 
 
-def test_live_unsettled_and_waiting_groups_are_those_at_or_above_the_cursor() -> None:
+def test_live_unsettled_and_waiting_groups_are_those_that_the_trainer_did_not_take() -> None:
     shelf = Shelf()
     groups = shelf.admitted(6)
     for group in (groups[0], groups[2]):
         shelf.closed(group)
     for group in (groups[1], groups[3]):
         shelf.book.end(group, GroupVerdict("rejected"))
-    assert [group.index for group in shelf.book.live()] == [4, 5]
+    shelf.order.grant(groups[4], 7, 1)
+    assert [group.index for group in shelf.book.live()] == [5, 4], "the most urgent first"
     assert (shelf.book.waiting_complete(), shelf.book.unsettled()) == (2, 2)
-    shelf.position.cursor = 2
-    assert (shelf.book.waiting_complete(), shelf.book.unsettled()) == (1, 1)
+    shelf.took(groups[0], groups[2])
+    assert shelf.book.waiting_complete() == 0
     shelf.book.journalled(NOW, 3, "rejected")
-    assert shelf.book.unsettled() == 1, "the ledger was told, and did not answer"
-    shelf.position.cursor = 5
-    assert [group.index for group in shelf.book.live()] == [5]
-
-
-def test_a_verdict_below_the_cursor_is_held_back() -> None:
-    shelf = Shelf()
-    group = shelf.held(shelf.admitted(1)[0])
-    shelf.position.cursor = 1
-    shelf.book.end(group, GroupVerdict("rejected", "too late"))
-    assert (shelf.said, group.phase, group.worker) == ([], GroupPhase.OPEN, "w")
-    assert group.verdict == GroupVerdict("rejected", "too late")
-    shelf.position.cursor = 0
-    shelf.book.end(group, group.verdict)
-    assert shelf.said == [Revoke("w", 0), JournalTombstone(0, "rejected", "too late")]
-    assert (group.phase, shelf.book.open) == (GroupPhase.DECIDED, set())
+    assert shelf.book.unsettled() == 2, "the ledger was told, and did not answer"
 
 
 # ---- samples and deadlines
@@ -147,15 +135,6 @@ def test_a_sample_counts_once_and_only_of_an_open_group_and_of_its_size() -> Non
     assert shelf.said == [CloseGroup(0, 0, COMPLETE, (0, 1))], "nothing was in work any more: nothing to revoke"
     shelf.book.sample(SampleDone(0, 0, 5.0, 0, 0, 1))
     assert shelf.book.tally.ends["complete"] == 2
-
-
-def test_a_group_that_the_trainer_took_is_not_closed_by_a_late_sample() -> None:
-    shelf = Shelf()
-    shelf.admitted(1)
-    shelf.position.cursor = 1
-    for index in range(2):
-        shelf.book.sample(SampleDone(0, index, float(index), 0, 0, 1))
-    assert shelf.said == []
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(4.9, False), (5.0, True), (5.1, True)])
@@ -310,10 +289,9 @@ def test_a_tombstone_counts_once_however_often_the_journal_tells_it() -> None:
     (group,) = shelf.admitted(1)
     shelf.book.end(group, GroupVerdict("rejected", "KeyError"))
     shelf.book.journalled(NOW, 0, "rejected")
-    assert shelf.book.ranks_changed
-    shelf.book.ranks_changed = False
     shelf.book.journalled(NOW, 0, "rejected")
-    assert not shelf.book.ranks_changed
+    assert not shelf.order.waiting
+    assert not shelf.order.due
     assert (shelf.book.tally.closed["tombstoned"], group.phase) == (1, GroupPhase.CLOSING)
     shelf.book.journalled(NOW, 5, "ended")
     assert shelf.said[-1] == CloseGroup(0, 5, "ended"), "of a group that another controller knew"
@@ -352,19 +330,3 @@ def test_a_group_is_given_back_by_its_holder_alone_and_waits_a_little() -> None:
     group.not_before = 0.0
     shelf.book.given_back(NOW, "w", 0)
     assert group.not_before == NOW + retry_pause_s(0)
-
-
-def test_nobody_works_on_groups_below_those_the_ledger_takes() -> None:
-    shelf = Shelf()
-    groups = [shelf.held(group) for group in shelf.admitted(3)]
-    shelf.closed(groups[0])
-    shelf.book.refuse_below(2)
-    assert (shelf.said, shelf.book.refused_below) == ([Revoke("w", 1)], 2)
-    assert [group.worker for group in groups] == ["", "", "w"]
-
-
-def test_who_works_on_nothing_needs_no_revoke() -> None:
-    shelf = Shelf()
-    group = shelf.held(shelf.admitted(1)[0], working=())
-    shelf.book.refuse_below(1)
-    assert (shelf.said, group.worker) == ([], "")

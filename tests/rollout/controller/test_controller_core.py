@@ -11,14 +11,13 @@ from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import (
     CloseGroup,
-    FloorChanged,
     GrantLease,
     JournalTombstone,
     KeepHot,
     Revoke,
 )
 from areal.rollout.controller.groups import PromptGroup
-from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.service import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
@@ -60,12 +59,12 @@ def test_the_byte_budget_closes_the_gate_and_asks_for_a_checkpoint() -> None:
     assert leased(bench) == [0, 1, 2, 3]
     assert bench.idle == Idle(IdleCause.BYTES_FULL, "the byte budget is 100% full: waiting for a checkpoint to free it")
     assert not bench.core.desk.checkpoint_now
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     bench.done(0)
     bench.done(1)
-    bench.ask(AdvanceCursor(1, 2, 0))
+    bench.ask(AdvanceTrainer(1, 0, 2))
     assert bench.core.desk.checkpoint_now
-    bench.core.take(TrainerBeat(TrainerReport(1, 1, 2, 2)), bench.now)
+    bench.core.take(TrainerBeat(TrainerReport(1, 1, 1)), bench.now)
     bench.run()
     assert not bench.core.desk.checkpoint_now
     assert leased(bench) == [0, 1, 2, 3, 4, 5]
@@ -199,22 +198,75 @@ def test_nothing_but_filtered_groups_is_a_named_stall_until_one_is_complete() ->
 # ---- η and floors
 
 
-def test_a_floor_loosens_when_a_lower_group_is_tombstoned() -> None:
+def test_a_group_gets_its_floor_with_its_first_lease_and_keeps_it() -> None:
     bench = started(replace(SETTINGS, max_staleness=1))
-    assert [grant.floor for grant in bench.all(GrantLease)] == [-1, -1, 0, 0]
-    bench.done(0, (1.0, 1.0))
-    assert FloorChanged("w", 2, -1) in bench.seen
+    assert [grant.floor for grant in bench.all(GrantLease)] == [0, 0, 0, 0]
+    bench.trained(1)
+    bench.worker(incarnation="2", held=())
+    bench.later(0.5)
+    again = {grant.group: grant.floor for grant in bench.all(GrantLease) if grant.attempt == 2}
+    assert again == {2: 0, 3: 0, 4: 1, 5: 1}
 
 
-def test_a_group_keeps_the_eta_of_its_first_surviving_token() -> None:
+def test_a_server_that_lags_gets_no_group_that_would_be_due_before_its_turn() -> None:
+    bench = started(replace(SETTINGS, max_staleness=0))
+    bench.trained(1)
+    bench.server(0, "late")
+    bench.server(0, "later")
+    assert bench.core.fleet.versions == range(2)
+    assert [grant.floor for grant in bench.all(GrantLease) if grant.group > 1] == [1, 1]
+
+
+def test_a_group_keeps_the_bound_that_it_was_granted_under() -> None:
     bench = started()
     bench.ledger.add_sample(3, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))
     bench.worker(done=(SampleDone(3, 0, 0.0, 0, 0, 1),))
     bench.ask(SetHotFields(max_staleness=4))
     bench.worker(incarnation="2", held=())
     again = {grant.group: grant for grant in bench.all(GrantLease) if grant.attempt == 2}
-    assert (again[3].max_staleness, again[3].floor) == (1, 0)
-    assert (again[2].max_staleness, again[2].floor) == (4, -3)
+    assert {(again[group].max_staleness, again[group].floor) for group in (2, 3)} == {(1, 0)}
+    assert {grant.max_staleness for grant in bench.all(GrantLease) if grant.group > 3} == {4}
+
+
+def test_batches_are_of_what_is_complete_and_wait_for_a_group_that_is_due() -> None:
+    bench = started(replace(SETTINGS, max_staleness=2, ahead=1))
+    bench.trained(2)  # in admission order
+    bench.done(5, version=2)
+    bench.done(6, version=2)
+    order = bench.core.book.order
+    assert order.batches[2:] == [(5, 6)], "4 is late, and due at step 3"
+    bench.ask(AdvanceTrainer(1, 2, 2))
+    bench.ask(PublishWeights(1, weights(3)))
+    bench.server(3)
+    bench.done(7, version=3)
+    bench.done(8, version=3)
+    assert order.chosen == 3, "it would be too old for the step after"
+    said = rollout_status("job", bench.core, []).batch_waits
+    assert (
+        said == "step 3 waits for group 4, due at step 3 (maxStaleness 2): 0 of 2 samples are there, the rest is at w"
+    )
+    bench.done(4, version=1, eta=2)
+    assert order.batches[3] == (4, 7)
+
+
+def test_in_admission_order_nothing_overtakes() -> None:
+    bench = started(replace(SETTINGS, max_staleness=2, admission_order=True))
+    bench.trained(2)
+    bench.done(5, version=2)
+    bench.done(6, version=2)
+    order = bench.core.book.order
+    assert order.chosen == 2
+    bench.done(4, version=2)
+    assert order.batches[2] == (4, 5)
+
+
+def test_a_lead_beyond_the_bound_is_refused() -> None:
+    bench = started(replace(SETTINGS, max_staleness=2))
+    answer = bench.ask(SetHotFields(ahead=3))
+    assert answer is not None
+    assert isinstance(answer.error, ConfigError)
+    assert bench.ask(SetHotFields(ahead=2)) is not None
+    assert bench.core.settings.lead == 2
 
 
 def test_groups_that_wait_for_a_version_hold_no_slot_and_give_up_their_place() -> None:
@@ -222,10 +274,10 @@ def test_groups_that_wait_for_a_version_hold_no_slot_and_give_up_their_place() -
     bench.trained(2)
     bench.worker(capacity=2)
     assert bench.core.last_round.in_work == 2
-    bench.ledger.commit(1, 4)
-    bench.core.take(TrainerBeat(TrainerReport(1, 2, 4, 4)), bench.now)
+    bench.ledger.commit(1, 2)
+    bench.core.take(TrainerBeat(TrainerReport(1, 2, 2)), bench.now)
     bench.ledger.recover(2, 0)
-    bench.ask(AttachTrainer(2, 0, 0))
+    bench.ask(AttachTrainer(2, 0))
     bench.ask(PublishWeights(2, weights(0, 2, rollback=True)))
     bench.server(0)
     bench.worker(capacity=2)
@@ -270,9 +322,9 @@ def test_lowering_max_steps_ends_what_lies_beyond() -> None:
 
 def test_how_long_complete_groups_waited_for_the_trainer_is_measured() -> None:
     bench = started()
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     bench.done(0, version=0)
     bench.now += 5.0
     bench.done(1, version=0)
-    bench.ask(AdvanceCursor(1, 2, 0))
+    bench.ask(AdvanceTrainer(1, 0, 2))
     assert [round(life.ended_at - life.closed_at) for life in bench.core.book.tally.lives] == [5, 0]

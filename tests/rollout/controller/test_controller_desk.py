@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import BugError, ConfigError, FencedError, InfraError
-from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.decisions import CallAnswer, CloseGroup, JournalTombstone, ScanLedger
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
-    AdvanceCursor,
+    AdvanceTrainer,
     AttachTrainer,
-    CursorJournalled,
     LedgerRestarted,
     LedgerScanned,
     ProposeTombstone,
     PublishWeights,
     SetHotFields,
     TrainerBeat,
+    TrainerJournalled,
 )
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
@@ -33,7 +32,7 @@ def error_of(answer: CallAnswer | None) -> type[Exception] | None:
 
 def with_trainer(**settings: object) -> Bench:
     bench = started(replace(SETTINGS, **settings))  # type: ignore[arg-type]
-    bench.ask(AttachTrainer(3, 0, 0))
+    bench.ask(AttachTrainer(3, 0))
     return bench
 
 
@@ -41,58 +40,80 @@ def test_an_advance_counts_of_the_fence_that_attached_alone() -> None:
     bench = with_trainer()
     bench.done(0)
     bench.done(1)
-    assert error_of(bench.ask(AdvanceCursor(2, 2, 0))) is FencedError
-    assert error_of(bench.ask(AdvanceCursor(4, 2, 0))) is InfraError
-    assert (bench.core.desk.step, bench.core.book.cursor) == (0, 0)
-    assert error_of(bench.ask(AdvanceCursor(3, 2, 0))) is None
-    assert (bench.core.desk.step, bench.core.book.cursor) == (1, 2)
+    assert error_of(bench.ask(AdvanceTrainer(2, 0, 2))) is FencedError
+    assert error_of(bench.ask(AdvanceTrainer(4, 0, 2))) is InfraError
+    assert (bench.core.desk.step, bench.core.book.order.chosen) == (0, 1)
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is None
+    assert bench.core.desk.step == 1
 
 
-def test_an_advance_told_again_and_one_beyond_the_end_are_answered_and_move_nothing() -> None:
+def test_an_advance_told_again_is_answered_and_moves_nothing() -> None:
     bench = with_trainer(max_steps=1)
     bench.done(0)
     bench.done(1)
     for _ in range(2):
-        assert error_of(bench.ask(AdvanceCursor(3, 2, 0))) is None
-    assert error_of(bench.ask(AdvanceCursor(3, 1, 0))) is None
-    assert error_of(bench.ask(AdvanceCursor(3, 4, 1))) is None, "beyond the end"
-    assert (bench.core.desk.step, bench.core.book.cursor) == (1, 2)
+        assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is None
+    assert error_of(bench.ask(AdvanceTrainer(3, 1, 2))) is InfraError, "no such batch is chosen"
+    assert bench.core.desk.step == 1
 
 
-@pytest.mark.parametrize(("next_group", "step"), [(1, 0), (3, 0), (2, 1)])
-def test_an_advance_that_is_not_one_whole_batch_is_refused(next_group: int, step: int) -> None:
+@pytest.mark.parametrize(("step", "groups"), [(0, 1), (0, 3), (1, 2)])
+def test_an_advance_that_is_not_the_batch_chosen_is_refused(step: int, groups: int) -> None:
     bench = with_trainer()
     for group in range(3):
         bench.done(group)
-    assert error_of(bench.ask(AdvanceCursor(3, next_group, step))) is InfraError
-    assert bench.core.book.cursor == 0
+    assert error_of(bench.ask(AdvanceTrainer(3, step, groups))) is InfraError
+    assert bench.core.desk.step == 0
 
 
-def test_a_batch_with_a_tombstone_on_its_way_is_refused_and_one_beside_it_is_not() -> None:
+def test_a_batch_that_is_not_in_the_journal_is_refused() -> None:
+    bench = with_trainer()
+    bench.journalling = False
+    bench.done(0)
+    bench.done(1)
+    assert bench.core.book.order.batches == [(0, 1)]
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is InfraError
+    bench.write()
+    bench.run()
+    assert bench.ledger.batches == {0: (0, 1)}
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is None
+
+
+def test_a_batch_of_which_a_group_ends_is_taken_again_without_it() -> None:
     bench = with_trainer()
     bench.done(0)
     bench.done(1)
     bench.journalling = False
-    bench.worker(failures=(SampleFailure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
-    assert bench.core.book.unsettled() == 1
-    assert bench.ask(AdvanceCursor(3, 2, 0)) is None, "waits for the journal alone"
+    assert bench.ask(ProposeTombstone(3, 1, "poison", "")) is None
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is InfraError
     bench.write()
     bench.run()
-    assert bench.core.book.cursor == 2
-    bench.worker(failures=(SampleFailure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
-    assert error_of(bench.ask(AdvanceCursor(3, 5, 1))) is InfraError
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 2))) is InfraError
+    assert [(taken.group, taken.outcome) for taken in bench.ledger.take(3, 0)] == [(0, "complete"), (1, "poison")]
+    assert error_of(bench.ask(AdvanceTrainer(3, 0, 1))) is None
 
 
-def test_a_checkpoint_whose_rank_is_not_its_steps_is_a_bug_and_moves_nothing() -> None:
+def test_a_checkpoint_beyond_what_is_chosen_is_a_bug_and_moves_nothing() -> None:
     bench = with_trainer()
-    bench.done(0, (1.0, 1.0))  # a tombstone: 3 groups make a step now
-    assert error_of(bench.ask(AttachTrainer(4, 2, 1))) is BugError
+    bench.done(0)
+    bench.done(1)
+    assert error_of(bench.ask(AttachTrainer(4, 2))) is BugError
     assert bench.core.desk.fence == 3
-    assert error_of(bench.ask(AttachTrainer(2, 0, 0))) is FencedError
-    assert error_of(bench.ask(AttachTrainer(3, 0, 0))) is None, "the same trainer asks again"
-    assert error_of(bench.ask(AttachTrainer(4, 3, 1))) is None
-    assert (bench.core.desk.fence, bench.core.desk.step, bench.core.book.cursor) == (4, 1, 3)
-    assert bench.core.book.committed == 3
+    assert error_of(bench.ask(AttachTrainer(2, 0))) is FencedError
+    assert error_of(bench.ask(AttachTrainer(3, 0))) is None, "the same trainer asks again"
+    assert error_of(bench.ask(AttachTrainer(4, 1))) is None
+    order = bench.core.book.order
+    assert (bench.core.desk.fence, bench.core.desk.step, order.committed, order.low) == (4, 1, 1, 2)
+
+
+def test_the_next_batch_is_chosen_while_the_trainer_has_the_one_before() -> None:
+    bench = with_trainer()
+    for group in range(4):
+        bench.done(group)
+    order = bench.core.book.order
+    assert order.batches == [(0, 1)]
+    bench.ask(AdvanceTrainer(3, 0, 2))
+    assert order.batches == [(0, 1), (2, 3)]
 
 
 def test_a_trainer_that_attaches_is_not_finished_and_is_answered_after_a_scan() -> None:
@@ -100,7 +121,7 @@ def test_a_trainer_that_attaches_is_not_finished_and_is_answered_after_a_scan() 
     bench.core.desk.finished = True
     scans = len(bench.all(ScanLedger))
     bench.journalling = False
-    assert bench.ask(AttachTrainer(1, 0, 0)) is None
+    assert bench.ask(AttachTrainer(1, 0)) is None
     assert (bench.core.desk.finished, bench.core.desk.attaching) == (False, True)
     assert len(bench.all(ScanLedger)) == scans, "its position is not on disk yet"
     bench.write()
@@ -126,17 +147,13 @@ def test_an_attach_waits_for_a_scan_of_its_own_and_for_the_tombstones_that_it_cl
     bench.core.book.end(bench.core.book.groups[0], GroupVerdict("filtered"))
     bench.run()
     bench.core.book.scan()
-    assert bench.ask(AttachTrainer(1, 0, 0)) is None
+    assert bench.ask(AttachTrainer(1, 0)) is None
     (earlier, own) = [scan.ticket for scan in bench.all(ScanLedger)]
     bench.scanned(earlier)
     assert bench.core.desk.attaching, "it was asked before the trainer came"
     bench.scanned(own, epoch=7)
     assert bench.core.desk.attaching, "an answer of another epoch"
     bench.scanned(own)
-    assert bench.core.desk.attaching, "tombstone 0 is on its way into the ledger"
-    bench.core.desk.closed(5)
-    assert bench.core.desk.attaching
-    bench.core.desk.closed(0)
     assert not bench.core.desk.attaching
     bench.run()
     assert bench.all(CallAnswer)[-1] == CallAnswer(bench.tickets)
@@ -144,7 +161,7 @@ def test_an_attach_waits_for_a_scan_of_its_own_and_for_the_tombstones_that_it_cl
 
 def test_a_scan_asked_before_the_ledger_lost_data_answers_no_attach() -> None:
     bench = Deaf()
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     (own,) = [scan.ticket for scan in bench.all(ScanLedger)]
     bench.take(LedgerRestarted())
     tickets = [scan.ticket for scan in bench.all(ScanLedger)]
@@ -157,11 +174,11 @@ def test_a_scan_asked_before_the_ledger_lost_data_answers_no_attach() -> None:
 
 def test_a_position_that_is_still_being_written_is_not_scanned_for_when_the_ledger_restarts() -> None:
     bench = started(journalling=False)
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     scans = len(bench.all(ScanLedger))
     bench.take(LedgerRestarted())
     assert len(bench.all(ScanLedger)) == scans + 1, "the comparison alone"
-    bench.take(CursorJournalled(bench.tickets))
+    bench.take(TrainerJournalled(bench.tickets))
     assert len(bench.all(ScanLedger)) == scans + 2
 
 
@@ -177,7 +194,7 @@ def test_which_proposals_count(fence: int, group: int, reason: str, accepted: bo
     bench = with_trainer()
     for number in range(3):
         bench.done(number)
-    bench.ask(AdvanceCursor(3, 2, 0))
+    bench.ask(AdvanceTrainer(3, 0, 2))
     assert bench.ask(ProposeTombstone(fence, group, reason, "")) == CallAnswer(bench.tickets, accepted=accepted)
     assert [stone.group for stone in bench.all(JournalTombstone)] == ([group] if accepted else [])
 
@@ -216,25 +233,25 @@ def test_a_group_on_its_way_into_the_ledger_takes_no_proposal() -> None:
 
 
 def beat(bench: Bench, fence: int, committed: int, *, finished: bool = False, progress: int = 0) -> None:
-    bench.take(TrainerBeat(TrainerReport(fence, 1, 2, committed, finished, progress)))
+    bench.take(TrainerBeat(TrainerReport(fence, 1, committed, finished, progress)))
 
 
 def test_a_beat_of_another_fence_commits_and_finishes_nothing() -> None:
     bench = with_trainer()
     bench.done(0)
     bench.done(1)
-    bench.ask(AdvanceCursor(3, 2, 0))
+    bench.ask(AdvanceTrainer(3, 0, 2))
     for fence in (2, 4):
         beat(bench, fence, 2, finished=True)
-        assert (bench.core.book.committed, bench.core.desk.finished) == (0, False)
+        assert (bench.core.book.order.committed, bench.core.desk.finished) == (0, False)
     assert bench.core.desk.health(0.0) is None
     beat(bench, 3, 1)
-    assert (bench.core.book.committed, bench.core.desk.health(0.0) is not None) == (1, True)
+    assert (bench.core.book.order.committed, bench.core.desk.health(0.0) is not None) == (1, True)
     beat(bench, 3, 0)
-    assert bench.core.book.committed == 1
+    assert bench.core.book.order.committed == 1
     beat(bench, 3, 2, finished=True)
-    assert (bench.core.book.committed, bench.core.desk.finished) == (2, True)
-    beat(bench, 3, 2)
+    assert (bench.core.book.order.committed, bench.core.desk.finished) == (1, True), "no more than what is chosen"
+    beat(bench, 3, 1)
     assert not bench.core.desk.finished
 
 
@@ -243,25 +260,25 @@ def test_a_checkpoint_is_asked_for_when_four_fifths_of_the_bytes_are_reserved(bu
     bench = with_trainer(bytes_per_group=10, budget_bytes=budget, max_staleness=1)
     bench.done(0)
     bench.done(1)
-    assert bench.core.book.reserved == 4
+    assert len(bench.core.book.groups) == 4
     assert not bench.core.desk.checkpoint_now, "nothing to commit"
-    bench.ask(AdvanceCursor(3, 2, 0))
+    bench.ask(AdvanceTrainer(3, 0, 2))
     assert bench.core.desk.checkpoint_now is wanted
-    bench.core.book.commit(2)
+    bench.core.book.commit(1)
     assert not bench.core.desk.checkpoint_now
 
 
 def test_a_fall_back_makes_only_what_the_trainer_needs_again() -> None:
     bench = started()
     bench.trained(2)
-    bench.ledger.commit(1, 4)
-    beat(bench, 1, 4)
-    assert bench.core.book.committed == 4
-    bench.ledger.recover(2, 2)
+    bench.ledger.commit(1, 2)
+    beat(bench, 1, 2)
+    assert bench.core.book.order.committed == 2
+    bench.ledger.recover(2, 1)
     bench.seen.clear()
-    assert bench.ask(AttachTrainer(2, 2, 1)) == CallAnswer(bench.tickets)
+    assert bench.ask(AttachTrainer(2, 1)) == CallAnswer(bench.tickets)
     bench.later(0.5)
-    assert (bench.core.book.committed, bench.core.book.cursor, bench.core.desk.step) == (2, 2, 1)
+    assert (bench.core.book.order.committed, bench.core.desk.step) == (1, 1)
     assert [group for group in leased(bench) if group < 4] == [2, 3]
 
 
@@ -293,4 +310,4 @@ def test_an_eta_below_the_interval_of_publishing_is_refused(eta: int, fine: bool
     if not fine:
         assert answer is not None
         assert answer.error is not None
-        assert answer.error.fix == "set maxStaleness to 2 or more"
+        assert answer.error.fix == "set ahead and maxStaleness to 2 or more"

@@ -13,7 +13,7 @@ from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.inputs import PublishWeights
 from areal.rollout.controller.kept import EvaluationsFile
-from areal.rollout.controller.settings import TrainCursor
+from areal.rollout.controller.settings import TrainPosition
 from areal.weights.exports import scores_in
 from controller_bench import SETTINGS, Bench, started, weights
 
@@ -107,7 +107,7 @@ def test_a_rollback_frees_servers_from_what_was_being_measured() -> None:
 
 def test_an_evaluation_begins_with_the_settings_of_its_moment() -> None:
     emitted: list[object] = []
-    position = TrainCursor(PINNED)
+    position = TrainPosition(PINNED)
     evaluations = Evaluations(position, [], emitted.append)
     position.settings = replace(PINNED, evaluation_rows=3, evaluation_samples=1, evaluation_concurrent=4)
     evaluations.published(weights(0))
@@ -118,10 +118,10 @@ def test_an_evaluation_begins_with_the_settings_of_its_moment() -> None:
 
 def test_last_weights_that_a_restarted_trainer_publishes_again_are_measured_once() -> None:
     emitted: list[object] = []
-    evaluations = Evaluations(TrainCursor(PINNED), [], emitted.append)
+    evaluations = Evaluations(TrainPosition(PINNED), [], emitted.append)
     first = replace(weights(0), content_digest="c" * 64)
     again = replace(weights(0, 2), content_digest="c" * 64)
     assert not evaluations.final(first)
     assert not evaluations.final(again)
     assert [run.name for run in evaluations.runs] == [first.evaluation]
-    assert Evaluations(TrainCursor(PINNED), [first.evaluation], emitted.append).final(again)
+    assert Evaluations(TrainPosition(PINNED), [first.evaluation], emitted.append).final(again)

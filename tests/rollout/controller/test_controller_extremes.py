@@ -14,7 +14,7 @@ from areal.rollout.contract.values import (
     WorkReport,
 )
 from areal.rollout.controller.inputs import (
-    AdvanceCursor,
+    AdvanceTrainer,
     AttachTrainer,
     Input,
     KeptOnDisk,
@@ -61,9 +61,9 @@ published = st.builds(PublishedWeights, policies, some, some, names, names, flag
 inputs: st.SearchStrategy[Input] = st.one_of(
     st.builds(WorkerBeat, worker),
     st.builds(ServerBeat, server),
-    st.builds(TrainerBeat, st.builds(TrainerReport, some, some, some, some, flags, some)),
-    st.builds(AttachTrainer, some, some, some),
-    st.builds(AdvanceCursor, some, some, some),
+    st.builds(TrainerBeat, st.builds(TrainerReport, some, some, some, flags, some)),
+    st.builds(AttachTrainer, some, some),
+    st.builds(AdvanceTrainer, some, some, some),
     st.builds(PublishWeights, some, published),
     st.builds(ProposeTombstone, some, some, names, names),
     st.builds(SetHotFields, st.none() | some, st.none() | some, st.none() | some),

@@ -17,9 +17,9 @@ from areal.ledger.state import LedgerModel
 from areal.rollout.contract.values import GroupInHand
 from areal.rollout.controller import book
 from areal.rollout.controller.carrier import rebuild
-from areal.rollout.controller.decisions import Decision, GrantLease, JournalCursor, JournalPools, JournalTombstone
+from areal.rollout.controller.decisions import Decision, GrantLease, JournalBatch, JournalPools, JournalTombstone
 from areal.rollout.controller.disk_writer import write_entries
-from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, TrainerBeat
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, TrainerBeat
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.rows import PreparedRows
@@ -31,16 +31,16 @@ RULE = DifficultyPools(min_tries=2, hard_up_to=0.0, revisit_epochs=3)
 
 
 def committed(bench: Bench, group: int, step: int) -> list[Decision]:
-    return bench.take(TrainerBeat(TrainerReport(1, step, group, group)))
+    return bench.take(TrainerBeat(TrainerReport(1, step, step)))
 
 
 def test_what_a_batch_measured_is_in_the_journal_with_the_cursor_that_took_it() -> None:
     bench = started(POOLED)
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     bench.done(0, (1.0, 0.0))
     bench.done(1, (0.5, 2.0))
-    bench.ask(AdvanceCursor(1, 2, 0))
-    assert bench.all(JournalCursor)[-1].measured == ((0, 1, 2), (1, 1, 2))
+    bench.ask(AdvanceTrainer(1, 0, 2))
+    assert bench.all(JournalBatch)[-1].measured == ((0, 1, 2), (1, 1, 2))
 
 
 def test_a_filtered_group_is_measured_by_its_tombstone_and_a_rejected_one_is_not() -> None:
@@ -55,7 +55,7 @@ def test_without_pools_nothing_is_measured_and_nothing_changes() -> None:
     bench = started()
     bench.trained(1)
     committed(bench, 2, 1)
-    assert bench.all(JournalCursor)[-1].measured == ()
+    assert bench.all(JournalBatch)[-1].measured == ()
     assert bench.all(JournalPools) == []
 
 
@@ -145,7 +145,7 @@ class KilledRun:
         self.bench.ask(PublishWeights(1, weights(self.step)))
         self.bench.server(self.step)
         self.bench.worker()
-        self.bench.ask(AttachTrainer(1, 2 * self.step, self.step))
+        self.bench.ask(AttachTrainer(1, self.step))
         self.carry()
 
     def carry(self) -> None:
@@ -184,7 +184,7 @@ class KilledRun:
             self.kills(share)
         answer: Any = None
         while answer is None:
-            self.bench.ask(AdvanceCursor(1, 2 * self.step + 2, self.step))
+            self.bench.ask(AdvanceTrainer(1, self.step, 2))
             if self.kills(share):
                 continue
             self.carry()
@@ -195,8 +195,8 @@ class KilledRun:
         self.carry()
         if self.step % 3 == 0:
             self.checkpoint = self.step
-            self.ledger.commit(1, 2 * self.step)
-        self.bench.take(TrainerBeat(TrainerReport(1, self.step, 2 * self.step, 2 * self.checkpoint)))
+            self.ledger.commit(1, self.step)
+        self.bench.take(TrainerBeat(TrainerReport(1, self.step, self.checkpoint)))
         if not self.kills(share):
             self.carry()
 

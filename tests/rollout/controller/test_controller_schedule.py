@@ -10,7 +10,7 @@ from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.evaluation import Evaluations
-from areal.rollout.controller.settings import ControllerSettings, TrainCursor, retry_pause_s
+from areal.rollout.controller.settings import ControllerSettings, TrainPosition, retry_pause_s
 from controller_bench import SETTINGS, Bench, weights
 
 ROWS = replace(SETTINGS, evaluation_interval=3, evaluation_rows=3)
@@ -22,7 +22,7 @@ class Plan:
 
     def __init__(self, settings: ControllerSettings = ROWS, finished: tuple[str, ...] = ()) -> None:
         self.said: list[Decision] = []
-        self.evaluations = Evaluations(TrainCursor(settings), finished, self.said.append)
+        self.evaluations = Evaluations(TrainPosition(settings), finished, self.said.append)
 
     def measured(self, *versions: int) -> list[int]:
         """Publish these; the versions that are being measured then."""

@@ -54,7 +54,7 @@ def test_figures_are_those_of_now_and_counts_grow_by_what_is_new() -> None:
     bench.done(1, (1.0, 1.0))
     first = shown.at(1.0)
     assert first["areal_replay_ready_groups"] == 1
-    assert first["areal_replay_bytes"] == 10 * bench.core.book.reserved
+    assert first["areal_replay_bytes"] == 10 * len(bench.core.book.groups)
     assert (first["areal_replay_budget_bytes"], first["areal_rollout_capacity"]) == (1000, 100)
     assert first["areal_rollouts_inflight"] == bench.core.last_round.in_work == 3
     assert first['areal_groups_total outcome="complete"'] == 1
@@ -111,7 +111,7 @@ def test_each_cause_for_which_nothing_is_admitted_has_its_name() -> None:
     few.core.done = True
     assert cause(few) is IdleCause.OVER
     stalled = started(replace(SETTINGS, max_filtered_per_step=1))
-    stalled.ask(AttachTrainer(1, 0, 0))
+    stalled.ask(AttachTrainer(1, 0))
     stalled.done(0, (1.0, 1.0))
     assert cause(stalled) is IdleCause.STALLED
 

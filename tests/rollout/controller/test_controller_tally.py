@@ -9,9 +9,9 @@ from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import FailureKind, SampleDone, WorkerReport
 from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
 from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
-from areal.rollout.controller.groups import GroupRanks, GroupVerdict, PromptGroup
+from areal.rollout.controller.groups import GroupTombstones, GroupVerdict, PromptGroup
 from areal.rollout.controller.reports import RefusalReport, ServerReport
-from areal.rollout.controller.settings import TrainCursor, retry_pause_s
+from areal.rollout.controller.settings import TrainPosition, retry_pause_s
 from areal.rollout.controller.streak import (
     FAILED_TO_PAUSE,
     FAILED_TO_STALL,
@@ -28,20 +28,17 @@ from controller_bench import SETTINGS, weights
 # ---- ranks and position
 
 
-def test_ranks_are_indices_without_the_tombstones_below() -> None:
-    ranks = GroupRanks({5: "filtered", 2: "rejected"})
-    assert [ranks.rank(group) for group in range(8)] == [0, 1, 2, 2, 3, 4, 4, 5]
-    assert (ranks.last, len(ranks), 5 in ranks, 4 in ranks) == (5, 2, True, False)
-    assert ranks.add(3, "filtered")
-    assert not ranks.add(3, "ended")
-    assert (ranks.reason(3), ranks.reason(4), ranks.counts) == ("filtered", None, {"filtered": 2, "rejected": 1})
-    assert (ranks.between(2, 5), ranks.between(3, 6), ranks.between(6, 9)) == ([2, 3], [3, 5], [])
-    assert GroupRanks().last == -1
+def test_a_group_has_one_tombstone_and_each_reason_its_count() -> None:
+    stones = GroupTombstones({3: "filtered"})
+    assert (stones.add(7, "rejected"), stones.add(7, "ended")) == (True, False)
+    assert (stones.reason(7), stones.reason(4), stones.last, len(stones)) == ("rejected", None, 7, 2)
+    assert (3 in stones, 4 in stones, stones.counts) == (True, False, {"filtered": 1, "rejected": 1})
+    assert GroupTombstones().last == -1
 
 
 @pytest.mark.parametrize(("asked", "step", "is_now"), [(10, 3, 10), (2, 3, 3), (3, 3, 3)])
 def test_a_run_is_as_long_as_its_trainer_is_at_least(asked: int, step: int, is_now: int) -> None:
-    assert TrainCursor(replace(SETTINGS, max_steps=asked), 1, 0, step).max_steps == is_now
+    assert TrainPosition(replace(SETTINGS, max_steps=asked), 1, 0, step).max_steps == is_now
 
 
 def test_pauses_between_tries_double_up_to_a_bound() -> None:

@@ -30,8 +30,6 @@ class CheckpointRecord:
 
     step: int
     fence: int
-    next_group: int
-    tombstones_below: int
     optimizer_updates: int
     world_size: int
     model_digest: str  # of the start model's configuration: another architecture must not load

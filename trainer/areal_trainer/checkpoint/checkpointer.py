@@ -223,8 +223,6 @@ class Checkpointer:
             record = CheckpointRecord(
                 step=position.step,
                 fence=position.fence,
-                next_group=position.next_group,
-                tombstones_below=position.tombstones_below,
                 optimizer_updates=snapshot.optimizer_updates,
                 world_size=self._engine.ranks.world_size,
                 model_digest=self._model_digest,

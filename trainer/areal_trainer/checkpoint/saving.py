@@ -21,8 +21,6 @@ class RunPosition:
     """How far the run is, and under which fence: goes into the record."""
 
     step: int
-    next_group: int
-    tombstones_below: int
     fence: int
 
 

@@ -76,7 +76,6 @@ class RowsDesk(Desk):
             self.telling.skipped_steps += 1
         self._reporter.step(step, figures, seconds)
         self.telling.step = step + 1
-        self.telling.next_group = used[-1].group + 1
         self.progress.policy_id = str(PolicyId(step + 1, self.fence))
         self.progress.advance()
 

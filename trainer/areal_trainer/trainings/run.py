@@ -161,7 +161,7 @@ class RowBatches:
         """Begin a checkpoint unless the newest one is of this step. The one before is on disk when this returns."""
         if step == saved:
             return saved
-        position = RunPosition(step, self._order.span(step).start, 0, self._fence)
+        position = RunPosition(step, self._fence)
         with self._timer.phase("checkpoint"):
             saving = self.checkpointer.save(position, self._desk.still_mine)
         self._desk.note_saved()

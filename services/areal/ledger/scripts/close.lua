@@ -28,5 +28,5 @@ else
 end
 
 redis.call('HSET', closed, ARGV[3], outcome)
-append(counter('frontier'))
+if outcome == 'complete' or outcome == 'poison' then ring() end
 return {'CLOSED', outcome}

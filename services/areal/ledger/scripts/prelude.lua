@@ -1,8 +1,8 @@
 -- Comes before every script but add_sample.
--- KEYS: 1 meta, 2 closed, 3 ready. Sample keys are ARGV[1] .. group: same hash tag, same slot.
+-- KEYS: 1 meta, 2 closed, 3 batches, 4 ready. Sample keys are ARGV[1] .. group: same hash tag, same slot.
 -- A stored fence that is newer answers {'FENCED', stored}; an older one is replaced, so a store that lost its tail heals.
 
-local meta, closed, ready, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local meta, closed, batches, ready, prefix = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 
 local function text(number)
   return string.format('%.0f', number)
@@ -22,25 +22,18 @@ local function newer(field, mine)
   return mine < stored and text(stored)
 end
 
-local function publish(group, outcome)
-  redis.call('XADD', ready, text(group + 1) .. '-0', 'o', outcome)
+-- Wakes whoever waits for a batch. The stream says nothing: a batch is read from the tables.
+local function ring()
+  redis.call('XADD', ready, 'MAXLEN', '1', '*', 'o', '')
 end
 
--- Moves the frontier from `from` over consecutive closed groups, each into the ready stream.
-local function append(from)
-  local frontier = from
-  local outcome = redis.call('HGET', closed, text(frontier))
-  while outcome do
-    publish(frontier, outcome)
-    frontier = frontier + 1
-    outcome = redis.call('HGET', closed, text(frontier))
-  end
-  set('frontier', frontier)
-  return frontier
+-- The groups of a step's batch.
+local function members(step)
+  return string.gmatch(redis.call('HGET', batches, step) or '', '%d+')
 end
 
 -- Deletes everything of the groups [from, upto).
-local function free(from, upto)
+local function forget(from, upto)
   local group = from
   while group < upto do
     local keys, fields = {}, {}
@@ -52,4 +45,25 @@ local function free(from, upto)
     redis.call('UNLINK', unpack(keys))
     redis.call('HDEL', closed, unpack(fields))
   end
+end
+
+-- A checkpoint holds the batch of this step.
+local function free(step)
+  local low = counter('low')
+  for group in members(step) do
+    if tonumber(group) >= low then
+      redis.call('UNLINK', prefix .. group)
+      redis.call('HSET', closed, group, 'trained')
+    end
+  end
+  redis.call('HDEL', batches, step)
+end
+
+local function commit(step)
+  for _, held in ipairs(redis.call('HKEYS', batches)) do
+    if tonumber(held) < step then free(held) end
+  end
+  local committed = math.max(counter('committed'), step)
+  set('committed', committed)
+  return committed
 end

@@ -100,6 +100,7 @@ class GroupInHand:
     indices: tuple[int, ...]
     max_staleness: int
     has_tokens: bool
+    floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)

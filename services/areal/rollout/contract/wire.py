@@ -152,11 +152,12 @@ def _held_to_wire(item: GroupInHand) -> rollout.HeldGroup:
         indices=item.indices,
         max_staleness=item.max_staleness,
         has_tokens=item.has_tokens,
+        floor=item.floor,
     )
 
 
 def _held(item: rollout.HeldGroup) -> GroupInHand:
-    return GroupInHand(item.group, item.attempt, tuple(item.indices), item.max_staleness, item.has_tokens)
+    return GroupInHand(item.group, item.attempt, tuple(item.indices), item.max_staleness, item.has_tokens, item.floor)
 
 
 def _fault(kind: FailureKind, text: str, fix: str, traceback: str) -> common.Fault:

@@ -120,7 +120,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     view = await _claim(parts, fence)
     evaluated = [result.get("name", result["policy_id"]) for result in evaluations.results]
     settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated, fence)
-    for name in ("max_steps", "max_staleness", "max_concurrent"):
+    for name in ("max_steps", "max_staleness", "ahead", "max_concurrent"):
         holds, said = asdict(settings)[name], asdict(parts.settings)[name]
         if holds != said:
             log.warning("%s is %s, as set during the run; the job file says %s", name, holds, said)

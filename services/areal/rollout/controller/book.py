@@ -1,32 +1,34 @@
 """The book of groups: who is admitted, what each group has, how each one ends.
 
-Owns ranks, the trainer's cursor and every group from the committed watermark on. Promises: credit for a tombstone only
-after the journal has it; nothing below the trainer's cursor is ended or made again; a group keeps its η. It assigns no
-work (`leasing`) and answers no calls (`trainer_desk`).
+Owns every group that has not ended. Promises: credit for a tombstone only after the journal has it; nothing that the
+trainer has in hand is ended or made again. The order in which they are trained is `order`'s; it assigns no work
+(`leasing`) and answers no calls (`trainer_desk`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from areal.ledger.gate import floor as floor_of
-from areal.ledger.values import TombstoneReason
+from areal.ledger.values import TRAINED, TombstoneReason
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import (
     COMPLETE,
     Admit,
     AdvanceLedger,
+    AssignBatch,
     CloseGroup,
     Decision,
+    JournalBatch,
     JournalTombstone,
     ReopenGroup,
     Revoke,
     ScanLedger,
 )
-from areal.rollout.controller.groups import HELD, GroupPhase, GroupRanks, GroupVerdict, PromptGroup
+from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
+from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.reports import LedgerView
-from areal.rollout.controller.settings import ControllerSettings, TrainCursor, retry_pause_s
+from areal.rollout.controller.settings import ControllerSettings, TrainPosition, retry_pause_s
 from areal.rollout.controller.streak import BadRows, Streak
 from areal.rollout.controller.tally import Tally
 
@@ -35,7 +37,6 @@ log = logging.getLogger(__name__)
 _CLAIMED = 1024
 """So many unknown groups a controller believes workers to hold, or `maxConcurrentRollouts` when it is more: a claim
 creates every group up to the one it names, and no pass may take long."""
-
 
 _TRIES_THERE = 3  # in a row at the worker that keeps what the tries drew; then at any
 
@@ -46,29 +47,24 @@ class Book:
 
     def __init__(
         self,
-        position: TrainCursor,
-        tombstones: Mapping[int, str],
+        position: TrainPosition,
+        order: TrainOrder,
         emit: Callable[[Decision], None],
         place: Callable[[int], str] = lambda group: "",
     ) -> None:
         self._position = position
         self._place = place
-        self.ranks = GroupRanks(tombstones)
+        self.order = order
         self.tally = Tally()
         self.streak = Streak()
         self.bad_rows = BadRows(position.settings.batch_groups)
         self.groups: dict[int, PromptGroup] = {}
-        self.committed = 0  # a checkpoint holds every group below
-        self.next_admission = self.ranks.last + 1
-        self.refused_below = 0  # the ledger takes no samples of groups below
+        self.next_admission = order.last + 1
         self.open: set[int] = set()  # groups that still need samples or a decision
         self.epoch = 0  # grows when the ledger loses data: answers to older questions are void
-        self.ranks_changed = False
         self._emit = emit
         self._scans = 0
-        self.claims_below: int | None = (
-            None  # workers may hold groups below that nothing here shows; None: not known yet
-        )
+        self.claims_below: int | None = None  # workers may hold groups below that nothing here shows; None: unknown
         self._claimed = 0  # groups that were created because a worker says that it, or another, must hold them
 
     # ---- what follows from the state
@@ -79,65 +75,36 @@ class Book:
         return self._position.settings
 
     @property
-    def cursor(self) -> int:
-        """The trainer took every group below."""
-        return self._position.cursor
-
-    def floor(self, group: PromptGroup) -> int:
-        """The oldest version that may make a token of this group, by its current rank and its own η."""
-        return floor_of(
-            self.ranks.rank(group.index), self.settings.batch_groups, group.eta(self.settings.max_staleness)
-        )
-
-    @property
-    def next_rank(self) -> int:
-        """Rank of the next group to admit."""
-        return self.ranks.rank(self.next_admission)
-
-    @property
-    def reserved(self) -> int:
-        """Groups whose bytes are reserved: admitted, neither committed nor tombstoned."""
-        return self.next_rank - self.ranks.rank(self.committed)
-
-    @property
     def capacity(self) -> int:
         """Capacity of the byte budget, in groups."""
         return self.settings.budget_bytes // self.settings.bytes_per_group
 
-    def fits(self, index: int) -> bool:
-        """Whether the byte budget reaches to this group, counted from the committed watermark."""
-        return self.ranks.rank(index) - self.ranks.rank(self.committed) < self.capacity
+    @property
+    def holding(self) -> int:
+        """Groups that have bytes, or are being given some: in a batch, or granted."""
+        return len(self.groups) - len(self.order.waiting) + self.order.due.total()
 
     def waiting_complete(self) -> int:
         """Complete groups that the trainer did not take yet."""
-        return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is GroupPhase.CLOSED)
+        untaken = (group for g, group in self.groups.items() if not self.order.taken(g))
+        return sum(group.phase is GroupPhase.CLOSED for group in untaken)
 
     def batch_whole(self) -> bool:
-        """Whether the trainer can take its next batch: no group before its end is open or on its way to the ledger."""
-        index, complete = self.cursor, 0
-        while complete < self.settings.batch_groups:
-            group = self.groups.get(index)
-            if group is None and index not in self.ranks:
-                return False
-            if group is not None:
-                if group.phase is not GroupPhase.CLOSED:
-                    return False
-                complete += 1
-            index += 1
-        return True
+        """Whether the trainer can take its next batch: it is chosen, and the ledger has all of it that is trained."""
+        step = self._position.step
+        if step >= self.order.written:
+            return False
+        left = [g for g in self.order.batches[step] if g not in self.order.tombstones]
+        return all(g in self.groups and self.groups[g].phase is GroupPhase.CLOSED for g in left)
 
     def live(self) -> list[PromptGroup]:
-        """Open groups at or above the cursor, lowest first."""
-        cursor, groups = self.cursor, self.groups
-        return [groups[g] for g in sorted(self.open) if g >= cursor]
+        """Open groups that the trainer did not take, the most urgent first."""
+        return sorted((self.groups[g] for g in self.open if not self.order.taken(g)), key=lambda group: group.urgency)
 
     def unsettled(self) -> int:
-        """Groups at or above the cursor on their way to a tombstone."""
-        return sum(
-            1
-            for g, group in self.groups.items()
-            if g >= self.cursor and group.phase in (GroupPhase.DECIDED, GroupPhase.CLOSING)
-        )
+        """Groups on their way to a tombstone."""
+        untaken = (group for g, group in self.groups.items() if not self.order.taken(g))
+        return sum(group.phase in (GroupPhase.DECIDED, GroupPhase.CLOSING) for group in untaken)
 
     # ---- admission
 
@@ -151,7 +118,39 @@ class Book:
     def _create(self, index: int, not_before: float = 0.0) -> PromptGroup:
         group = self.groups[index] = PromptGroup(index, not_before=not_before)
         self.open.add(index)
+        self.order.enter(group)
         return group
+
+    def _forget(self, index: int) -> None:
+        """The group needs nothing more."""
+        self.open.discard(index)
+        if (group := self.groups.pop(index, None)) is not None:
+            self.order.leave(group)
+
+    # ---- batches
+
+    def choose(self, now: float) -> None:
+        """Choose the next batch, when the trainer wants it and waiting is of no use."""
+        order, score = self.order, self.settings.pass_score
+        if not order.wanted:
+            return
+        self._make_again(now, order.too_old(self.groups))
+        if (batch := order.pick(self.groups)) is None:
+            return
+        groups = [self.groups[g] for g in batch]
+        measured = () if score is None else tuple((group.index, *group.passes(score)) for group in groups)
+        self._emit(JournalBatch(order.chosen, batch, measured))
+        order.assign(groups)
+
+    def batch_journalled(self, step: int) -> None:
+        """The batch is on disk: the ledger may hear of it."""
+        self.order.written = step + 1
+        self._emit(AssignBatch(step, self.order.batches[step]))
+
+    def whole(self, step: int, groups: int) -> bool:
+        """Whether so many groups are what is to be trained of a step's batch, and none of it is about to end."""
+        members = (self.groups[g] for g in self.order.batches[step] if g in self.groups)
+        return not any(group.phase is GroupPhase.DECIDED for group in members) and groups == self.order.trained_of(step)
 
     # ---- samples
 
@@ -165,16 +164,16 @@ class Book:
             return
         group.done[report.index] = report
         group.infra_tries = 0
-        self.tally.sampled(report, self.floor(group))
+        self.tally.sampled(report, group.floor)
         self._judge_if_full(group)
 
     def _judge_if_full(self, group: PromptGroup) -> None:
-        if group.index < self.cursor or not group.full(self.settings.group_size):
+        if self.order.taken(group.index) or not group.full(self.settings.group_size):
             return
         self._close_whole(group)
 
     def _close_whole(self, group: PromptGroup) -> None:
-        if self.settings.filter_zero_variance and group.same_rewards():
+        if self.settings.filter_zero_variance and group.index in self.order.waiting and group.same_rewards():
             self.end(group, GroupVerdict(TombstoneReason.FILTERED, "all samples earned the same reward", chosen=True))
             return
         self._drop_lease(group)
@@ -224,9 +223,9 @@ class Book:
     # ---- endings
 
     def end(self, group: PromptGroup, verdict: GroupVerdict) -> None:
-        """Tombstone a group; held back when the trainer's cursor is beyond it."""
+        """Tombstone a group; held back while the trainer has it in hand. Its batch, if it is in one, gets smaller."""
         group.verdict = verdict
-        if group.index < self.cursor:
+        if self.order.taken(group.index):
             return
         self._drop_lease(group)
         group.phase = GroupPhase.DECIDED
@@ -239,8 +238,7 @@ class Book:
     def journalled(self, now: float, index: int, reason: str) -> None:
         """The tombstone is on disk: now it counts, and the ledger is told."""
         group = self.groups.get(index)
-        if self.ranks.add(index, reason):
-            self.ranks_changed = True
+        if self.order.tombstones.add(index, reason):
             self.tally.tombstoned(now, reason, group)
             verdict = (group and group.verdict) or GroupVerdict(reason)
             where = self._place(index) if verdict.reason == TombstoneReason.REJECTED else ""
@@ -248,6 +246,7 @@ class Book:
             self.bad_rows.ended(verdict, where)
         if group is not None:
             group.phase = GroupPhase.CLOSING
+            self.order.leave(group)
         self._emit(CloseGroup(self.epoch, index, reason))
 
     def closed(self, now: float, epoch: int, index: int, outcome: str, missing: tuple[int, ...]) -> None:
@@ -255,13 +254,13 @@ class Book:
         group = self.groups.get(index)
         if epoch != self.epoch or group is None or group.phase is not GroupPhase.CLOSING:
             return
-        reason = self.ranks.reason(index)
+        reason = self.order.tombstones.reason(index)
         if reason is not None:
             if outcome == COMPLETE:
                 self._emit(ReopenGroup(index))
                 self._emit(CloseGroup(self.epoch, index, reason))
             else:
-                del self.groups[index]
+                self._forget(index)
             return
         if missing:
             self._reopen(group, now)
@@ -273,24 +272,45 @@ class Book:
             return
         group.phase = GroupPhase.CLOSED
         group.closed_at = now
+        self.order.set_due(group, group.made_due)
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
         self.bad_rows.completed()
 
     def _reopen(self, group: PromptGroup, now: float) -> None:
+        """Samples of a closed group are lost: it is made again under the floor that it had."""
         group.phase = GroupPhase.OPEN
         group.short = False
         group.not_before = now + self.settings.resend_grace_s
         group.release()
         self.open.add(group.index)
+        if group.due is not None:
+            self.order.set_due(group, min(group.due, group.floor + group.staleness_bound))
 
-    def end_beyond(self, rank: int, verdict: GroupVerdict, *, complete: bool) -> None:
-        """End every group whose rank is at or beyond `rank`; complete ones only when asked."""
+    def _make_again(self, now: float, groups: Iterable[PromptGroup]) -> None:
+        """Throw away what was made of these, which nobody may train or nothing has room for: they start anew."""
+        for group in groups:
+            if group.phase not in (GroupPhase.OPEN, GroupPhase.CLOSED):
+                continue
+            self._drop_lease(group)
+            self._reopen(group, now)
+            group.done = {}
+            self.order.set_due(group, None)
+            self._emit(ReopenGroup(group.index))
+
+    def end_beyond(self, most: int, verdict: GroupVerdict) -> None:
+        """End all but so many of the groups in no batch, the least urgent first."""
+        waiting = sorted((self.groups[g] for g in self.order.waiting), key=lambda group: group.urgency)
+        going = [group for group in waiting if group.phase is not GroupPhase.DECIDED]
+        able = [group for group in going if group.phase is not GroupPhase.CLOSING]
+        for group in able[max(0, len(able) - max(0, len(going) - most)) :]:
+            self.end(group, verdict)
+
+    def end_all(self, verdict: GroupVerdict) -> None:
+        """The run is over: end what the trainer did not take."""
         for index in sorted(self.groups):
             group = self.groups[index]
-            if index < self.cursor or self.ranks.rank(index) < rank:
-                continue
-            if group.phase is GroupPhase.OPEN or (complete and group.phase is GroupPhase.CLOSED):
+            if group.phase in (GroupPhase.OPEN, GroupPhase.CLOSED):
                 self.end(group, verdict)
 
     # ---- leases
@@ -306,13 +326,6 @@ class Book:
         if group is not None and group.worker == worker:
             group.release()
             group.not_before = max(group.not_before, now + retry_pause_s(0))
-
-    def refuse_below(self, index: int) -> None:
-        """The ledger takes no samples of groups below: nobody works on them."""
-        self.refused_below = index
-        for group in self.groups.values():
-            if group.index < index and group.phase is GroupPhase.OPEN:
-                self._drop_lease(group)
 
     def orphan(self, worker: str, keep: Iterable[int] = (), *, revoke: bool = True) -> int:
         """A worker lost its groups, except `keep`. Before they are leased again a scan tells what it had stored.
@@ -334,8 +347,9 @@ class Book:
         unknown = max(0, held.group + 1 - self.next_admission)
         claimed = self._claimed + unknown
         if (
-            held.group < self.cursor
-            or held.group in self.ranks
+            held.group < self.order.low
+            or held.group in self.order.tombstones
+            or self.order.taken(held.group)
             or claimed > max(self.settings.max_concurrent, _CLAIMED)
             or (unknown and self._beyond_claims(held.group))
         ):
@@ -345,15 +359,16 @@ class Book:
             self._create(self.next_admission, now + self.settings.adopt_grace_s)
             self.next_admission += 1
         group = self.groups.get(held.group) or self._create(held.group)
-        if group.phase is not GroupPhase.OPEN or group.worker not in ("", worker):
+        if (
+            group.phase is not GroupPhase.OPEN
+            or group.worker not in ("", worker)
+            or not self.order.adopt(group, held.floor, held.max_staleness)
+        ):
             return False
         group.worker = worker
         group.working = {i for i in held.indices if i not in group.done}
         group.attempt = max(group.attempt, held.attempt)
-        group.staleness_bound = held.max_staleness
-        group.has_tokens = held.has_tokens
         group.not_before = min(group.not_before, now) if group.not_before != HELD else now
-        group.told_floor = self.floor(group)
         return True
 
     def bound_claims(self, restarted: bool) -> None:
@@ -379,33 +394,46 @@ class Book:
         self.epoch += 1
 
     def reconcile(self, now: float, view: LedgerView, *, lost: bool, grace_s: float) -> list[int]:
-        """Compare every group at or above the cursor with the ledger; returns the tombstones that it closes again.
+        """Compare every group that has not ended with the ledger; returns the tombstones that it closes again.
 
         `lost` says that the ledger may have forgotten what it once confirmed.
         """
         held = max((*view.closed, *view.samples), default=-1)
-        self.next_admission = max(self.next_admission, held + 1, self.cursor)
+        self.next_admission = max(self.next_admission, held + 1)
+        low = min([view.low, *(min(batch) for batch in self._assign(view))])
+        if low < self.order.low:
+            self._emit(AdvanceLedger(self.order.low))
         closing_again: list[int] = []
-        for index in range(self.cursor, self.next_admission):
-            reason = self.ranks.reason(index)
+        for index in range(self.order.low, self.next_admission):
             outcome = view.closed.get(index)
-            if reason is not None:
-                if outcome != reason:
-                    self._emit(CloseGroup(self.epoch, index, reason))
+            reason = self.order.tombstones.reason(index) or (TRAINED if self.order.ended(index) else None)
+            if reason is not None and outcome == reason:
+                self._forget(index)
+            elif reason is not None:
+                self._emit(CloseGroup(self.epoch, index, reason))
+                if reason != TRAINED:
                     closing_again.append(index)
-                else:
-                    self.groups.pop(index, None)
-                continue
-            self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
-        self._emit(AdvanceLedger(self.cursor, self._position.fence))
+            elif not self.order.taken(index) or outcome == COMPLETE:
+                self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
         return closing_again
+
+    def _assign(self, view: LedgerView) -> list[tuple[int, ...]]:
+        """Tell the ledger again of the batches that it lacks, or of which it freed groups that are to be made again."""
+        told = []
+        for step in range(view.committed, self.order.written):
+            batch = self.order.batches[step]
+            freed = any(g < view.low or view.closed.get(g) == TRAINED for g in batch)
+            if freed or view.batches.get(step) != batch:
+                self._emit(AssignBatch(step, batch))
+                told.append(batch)
+        return told
 
     def _reconcile_one(
         self, now: float, index: int, outcome: str | None, view: LedgerView, *, lost: bool, grace_s: float
     ) -> None:
         stored = view.samples.get(index, {})
         group = self.groups.get(index)
-        if outcome == COMPLETE and not stored:
+        if (outcome == COMPLETE and not stored) or outcome == TRAINED:
             self._emit(ReopenGroup(index))
             outcome = None
         if outcome == COMPLETE:
@@ -414,6 +442,7 @@ class Book:
                 self._drop_lease(group)
                 group.phase, group.done, group.verdict = GroupPhase.CLOSED, dict(stored), None
                 self.open.discard(index)
+                self._know_due(group)
             return
         if outcome is not None:
             log.error("group %d is tombstoned (%s) in the ledger but not in the journal", index, outcome)
@@ -431,6 +460,7 @@ class Book:
             group.done = dict(stored) if lost else {**stored, **group.done}
         else:
             return
+        self._know_due(group)
         group.working -= set(group.done)
         if group.not_before == HELD:
             group.not_before = now
@@ -439,50 +469,40 @@ class Book:
         else:
             self._judge_if_full(group)
 
+    def _know_due(self, group: PromptGroup) -> None:
+        """A group with samples that another controller granted: their age says when it must be trained."""
+        if not group.done or group.due is not None:
+            return
+        bound = min(figures.max_staleness for figures in group.done.values())
+        self.order.grant(group, group.made_due - bound, bound)
+
     # ---- the trainer's position
 
-    def taken(self, now: float, before: int) -> None:
-        """The trainer's cursor moved on from `before`: nobody works on what lies below it any more."""
-        cursor = self.cursor
-        taken = (
-            (self.ranks.rank(g) // self.settings.batch_groups, group)
-            for g, group in self.groups.items()
-            if before <= g < cursor and group.phase is GroupPhase.CLOSED
-        )
-        self.tally.trained(now, taken)
-        self.next_admission = max(self.next_admission, cursor)
-        for index in [g for g in self.open if g < cursor]:
-            self._drop_lease(self.groups[index])
+    def took(self, now: float, step: int) -> None:
+        """The trainer took this step's batch: nobody works on it any more."""
+        groups = [self.groups[g] for g in self.order.batches[step] if g in self.groups]
+        self.tally.trained(now, ((step, group) for group in groups if group.phase is GroupPhase.CLOSED))
+        for group in groups:
+            self._drop_lease(group)
 
-    def measured(self, before: int, below: int) -> tuple[tuple[int, int, int], ...]:
-        """Of the complete groups from `before` on and below `below`: group, passes, tries. None where nobody counts."""
-        score = self.settings.pass_score
-        if score is None:
-            return ()
-        found = (group for g in range(before, below) if (group := self.groups.get(g)) is not None)
-        return tuple((group.index, *group.passes(score)) for group in found if group.phase is GroupPhase.CLOSED)
+    def commit(self, step: int) -> None:
+        """A checkpoint holds the batches of the steps below: forget them."""
+        order = self.order
+        for batch in order.batches[order.committed : step]:
+            for index in batch:
+                self._forget(index)
+        order.committed = max(order.committed, step)
+        if order.advance_low(self.next_admission):
+            self._emit(AdvanceLedger(order.low))
 
-    def commit(self, group: int) -> None:
-        """A checkpoint holds every group below: forget them."""
-        self.committed = max(self.committed, min(group, self.cursor))
-        for index in [g for g in self.groups if g < self.committed]:
-            del self.groups[index]
-            self.open.discard(index)
+    def fell_back(self, step: int) -> None:
+        """A trainer started from a checkpoint of this step, which may be an older one."""
+        for index in self.order.fell_back(step) & self.groups.keys():
+            self._forget(index)
+        self.order.advance_low(self.next_admission)
 
-    def fell_back(self) -> None:
-        """A trainer started from a checkpoint: its cursor may be lower than the last one told."""
-        cursor = self.committed = self.cursor
-        self.next_admission = max(self.next_admission, cursor)
-        for index in [g for g in self.groups if g < cursor]:
-            del self.groups[index]
-            self.open.discard(index)
-
-    def drop_what_does_not_fit(self) -> None:
-        """After a fall back lower groups need the bytes: the highest complete groups are made again later."""
-        for index, group in self.groups.items():
-            if group.phase is GroupPhase.CLOSED and index >= self.cursor and not self.fits(index):
-                group.phase = GroupPhase.OPEN
-                group.done = {}
-                group.release()
-                self.open.add(index)
-                self._emit(ReopenGroup(index))
+    def drop_what_does_not_fit(self, now: float) -> None:
+        """After a fall back earlier groups need the bytes: the least urgent complete groups are made again later."""
+        waiting = sorted((self.groups[g] for g in self.order.waiting), key=lambda group: group.urgency, reverse=True)
+        complete = [group for group in waiting if group.phase is GroupPhase.CLOSED]
+        self._make_again(now, complete[: max(0, self.holding - self.capacity)])

@@ -20,15 +20,16 @@ from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     Admit,
     AdvanceLedger,
+    AssignBatch,
     CallAnswer,
     CloseGroup,
     Decision,
     FleetChanged,
-    FloorChanged,
     GrantLease,
-    JournalCursor,
+    JournalBatch,
     JournalPools,
     JournalTombstone,
+    JournalTrainer,
     KeepHot,
     KeepServed,
     LeaseEvaluation,
@@ -42,8 +43,8 @@ from areal.rollout.controller.decisions import (
     WantWeights,
 )
 from areal.rollout.controller.inputs import (
+    BatchJournalled,
     Call,
-    CursorJournalled,
     GroupClosed,
     Input,
     KeptOnDisk,
@@ -51,14 +52,15 @@ from areal.rollout.controller.inputs import (
     LedgerScanned,
     PoolsJournalled,
     TombstoneJournalled,
+    TrainerJournalled,
 )
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
-Entry: TypeAlias = JournalTombstone | JournalCursor | JournalPools | CloseGroup
-Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
+Entry: TypeAlias = JournalTombstone | JournalBatch | JournalTrainer | JournalPools | CloseGroup
+Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger
 LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
-WorkOrder: TypeAlias = GrantLease | Revoke | FloorChanged | LeaseEvaluation
+WorkOrder: TypeAlias = GrantLease | Revoke | LeaseEvaluation
 
 TURNS = 1 << 20  # of one controller, at most: its successor's have higher numbers
 _CLOSES_AT_ONCE = 64  # more would only queue inside the ledger's client
@@ -156,8 +158,10 @@ class Carrier:
             match entry:
                 case JournalTombstone(group, reason):
                     self.post(TombstoneJournalled(group, reason))
-                case JournalCursor(ticket):
-                    self.post(CursorJournalled(ticket))
+                case JournalTrainer(ticket):
+                    self.post(TrainerJournalled(ticket))
+                case JournalBatch(step):
+                    self.post(BatchJournalled(step))
                 case JournalPools(committed):
                     self.post(PoolsJournalled(committed))
                 case CloseGroup(epoch):
@@ -208,20 +212,17 @@ class Carrier:
         ports = self._ports
         for decision in decisions:
             match decision:
-                case GrantLease() | Revoke() | FloorChanged() | LeaseEvaluation():
+                case GrantLease() | Revoke() | LeaseEvaluation():
                     ports.order(decision)
-                case JournalTombstone() | JournalCursor() | JournalPools() | CloseGroup(short=True):
+                case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools() | CloseGroup(short=True):
                     self._to_write.append(decision)
-                case CloseGroup() | ReopenGroup() | ScanLedger() | AdvanceLedger():
+                case CloseGroup() | ReopenGroup() | ScanLedger() | AssignBatch() | AdvanceLedger():
                     self._to_ask.append(decision)
                 case KeepServed(weights):
                     self._keep(replace(self._kept, served=weights))
-                case KeepHot(max_steps, max_staleness, max_concurrent):
-                    self._keep(
-                        RestoredState(
-                            self._kept.served, max_steps, max_staleness, max_concurrent, self._kept.job_digest
-                        )
-                    )
+                case KeepHot(max_steps, max_staleness, max_concurrent, ahead):
+                    hot = (max_steps, max_staleness, max_concurrent)
+                    self._keep(RestoredState(self._kept.served, *hot, self._kept.job_digest, ahead))
                 case CallAnswer():
                     ports.reply(decision)
                 case WantWeights():
@@ -275,16 +276,14 @@ def rebuild(
         max_steps=settings.max_steps if kept.max_steps is None else kept.max_steps,
         max_staleness=settings.max_staleness if kept.max_staleness is None else kept.max_staleness,
         max_concurrent=settings.max_concurrent if kept.max_concurrent is None else kept.max_concurrent,
+        ahead=settings.ahead if kept.ahead is None else kept.ahead,
     )
-    cursor = journal.cursor
-    next_group = cursor.next_group if cursor else 0
-    below = sum(1 for group in journal.tombstones if group < next_group)
     rebuilt = Rebuilt(
         view=view,
         tombstones={group: tombstone.reason for group, tombstone in journal.tombstones.items()},
-        trainer_fence=cursor.fence if cursor else 0,
-        next_group=next_group,
-        trainer_step=(next_group - below) // settings.batch_groups,
+        batches=journal.batches,
+        trainer_fence=journal.trainer.fence if journal.trainer else 0,
+        trainer_step=journal.trainer.step if journal.trainer else 0,
         served=kept.served,
         evaluated=evaluated,
         pooled=max((change.committed for change in journal.pools if isinstance(change, PoolChange)), default=0),

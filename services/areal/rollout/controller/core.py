@@ -8,7 +8,7 @@ talks to Redis, and never gives credit for a tombstone before it was told that t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from areal.errors import ConfigError, Kind
@@ -33,9 +33,9 @@ from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
-    AdvanceCursor,
+    AdvanceTrainer,
     AttachTrainer,
-    CursorJournalled,
+    BatchJournalled,
     GroupClosed,
     Input,
     KeptOnDisk,
@@ -48,9 +48,11 @@ from areal.rollout.controller.inputs import (
     SetHotFields,
     TombstoneJournalled,
     TrainerBeat,
+    TrainerJournalled,
     WorkerBeat,
 )
-from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
+from areal.rollout.controller.leasing import AdmissionRound, lease
+from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.reports import LedgerView, PublishedWeights
 from areal.rollout.controller.settings import (
     MOST_CONCURRENT,
@@ -58,7 +60,7 @@ from areal.rollout.controller.settings import (
     MOST_STALENESS,
     MOST_STEPS,
     ControllerSettings,
-    TrainCursor,
+    TrainPosition,
 )
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.controller.turns import CardDemand, CardTurns
@@ -74,9 +76,9 @@ class Rebuilt:
 
     view: LedgerView
     tombstones: Mapping[int, str] = field(default_factory=dict)
-    trainer_fence: int = 0  # of the last cursor told; 0 is none
-    next_group: int = 0
-    trainer_step: int = 0  # version that follows from the last cursor told
+    batches: Sequence[tuple[int, ...]] = ()  # by step
+    trainer_fence: int = 0  # of the last trainer that started; 0 is none
+    trainer_step: int = 0  # where it started
     served: PublishedWeights | None = None
     evaluated: Iterable[str] = ()
     pooled: int = 0  # rows are judged by what groups below measured
@@ -96,12 +98,15 @@ class Controller:
         place: Callable[[int], str] = lambda group: "",
     ) -> None:
         self._out: list[Decision] = []
-        self._position = TrainCursor(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
-        self.book = Book(self._position, rebuilt.tombstones, self._out.append, place)
+        self._position = TrainPosition(settings, rebuilt.trainer_fence, rebuilt.trainer_step)
+        order = TrainOrder(self._position, rebuilt.tombstones, rebuilt.batches)
+        self.book = Book(self._position, order, self._out.append, place)
         self.crew = Crew()
         self.fleet = ServerFleet(rebuilt.served)
         self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
-        self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
+        if rebuilt.view.trainer_fence >= rebuilt.trainer_fence:  # it knows how far that trainer is by now
+            self._position.step = max(rebuilt.trainer_step, min(rebuilt.view.committed, self.book.order.chosen))
+        self.book.fell_back(min(rebuilt.view.committed, self._position.step))
         self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
         self.turns = CardTurns(rebuilt.first_turn, now) if settings.shared_cards else None
         self.last_round = AdmissionRound(0, 0, 0, 0)
@@ -173,7 +178,7 @@ class Controller:
             case AttachTrainer() | PublishWeights() | SetHotFields():
                 self._calls.append(item)
                 self._next_calls()
-            case AdvanceCursor():
+            case AdvanceTrainer():
                 self.desk.advance(now, item)
             case ProposeTombstone():
                 self.desk.propose(item)
@@ -184,8 +189,10 @@ class Controller:
                 self.book.journalled(now, group, reason)
             case PoolsJournalled(committed):
                 self._pooled, self._pools_pending = committed, False
-            case CursorJournalled(ticket):
-                self.desk.cursor_journalled(ticket)
+            case TrainerJournalled(ticket):
+                self.desk.journalled(ticket)
+            case BatchJournalled(step):
+                self.book.batch_journalled(step)
             case GroupClosed(epoch, group, outcome, missing):
                 self.book.closed(now, epoch, group, outcome, missing)
                 if epoch == self.book.epoch:
@@ -256,15 +263,20 @@ class Controller:
         if (error := self._wrong_with(new)) is not None:
             self._out.append(CallAnswer(call.ticket, error, accepted=False))
             return False
-        self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
+        self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent, new.ahead))
         return True
 
     def _wrong_with(self, new: ControllerSettings) -> ConfigError | None:
-        if new.publish_interval > new.max_staleness + 1:
+        if new.lead > new.max_staleness:
             return ConfigError(
-                f"maxStaleness {new.max_staleness} with weights every {new.publish_interval} steps never ends: "
-                "a batch would wait for a version that only it can make",
-                fix=f"set maxStaleness to {new.publish_interval - 1} or more",
+                f"ahead {new.lead} is more than maxStaleness {new.max_staleness}: groups would be too old when trained",
+                fix=f"set ahead to {new.max_staleness} or less, or maxStaleness to {new.lead} or more",
+            )
+        if new.publish_interval > new.lead + 1:
+            return ConfigError(
+                f"ahead {new.lead} (of maxStaleness {new.max_staleness}) with weights every {new.publish_interval} "
+                "steps never ends: a batch would wait for a version that only it can make",
+                fix=f"set ahead and maxStaleness to {new.publish_interval - 1} or more",
             )
         if new.shared_cards and new.max_staleness > MOST_SHARED_STALENESS:
             return ConfigError(
@@ -277,6 +289,7 @@ class Controller:
             ("maxSteps", new.max_steps, 1, MOST_STEPS),
             ("maxStaleness", new.max_staleness, 0, MOST_STALENESS),
             ("maxConcurrentRollouts", new.max_concurrent, 1, MOST_CONCURRENT),
+            ("ahead", new.lead, 0, MOST_STALENESS),
         ):
             if not least <= value <= most:
                 return ConfigError(f"{name} can't be {value}", fix=f"give a number from {least} to {most}")
@@ -293,7 +306,7 @@ class Controller:
         closing = self.book.reconcile(now, view, lost=lost, grace_s=self.settings.resend_grace_s if lost else 0.0)
         self.book.bound_claims(self._restarted)
         if self.desk.attaching:
-            self.book.drop_what_does_not_fit()
+            self.book.drop_what_does_not_fit(now)
         self.desk.scanned(ticket, closing)
 
     def _comparable(self, now: float, view: LedgerView) -> bool:
@@ -302,8 +315,7 @@ class Controller:
         One that lost the trainer's `recover` calls groups finished that are to be made again. The trainer's client
         repeats it when it next takes; until then nobody works on those groups, and the ledger is read again.
         """
-        forgot = view.low > self.book.cursor
-        self.book.refuse_below(view.low if forgot else 0)
+        forgot = view.committed > self._position.step and view.trainer_fence < self._position.fence
         self._scan_again_at = now + _SCAN_AGAIN_S if forgot else None
         return not forgot
 
@@ -329,25 +341,25 @@ class Controller:
         if version is None:
             return
         for group in list(self.book.live()):
-            if (group.worker or group.done) and self.book.floor(group) <= version:
+            if (group.worker or group.done) and group.floor <= version:
                 self.book.spend(group, seconds)
 
     def decide(self, now: float) -> list[Decision]:
         """Everything to be carried out, in this order, since the last call."""
-        limit = self.max_steps * self.settings.batch_groups
-        if self.book.open and self.book.ranks.rank(max(self.book.open)) >= limit:
-            self.book.end_beyond(limit, GroupVerdict(TombstoneReason.ENDED, "beyond maxSteps"), complete=False)
-        if self.book.ranks_changed:
-            self.book.ranks_changed = False
-            loosen(self.book, self._out.append)
+        book = self.book
+        most = max(0, self.max_steps - book.order.chosen) * self.settings.batch_groups
+        if len(book.order.waiting) > most:
+            book.end_beyond(most, GroupVerdict(TombstoneReason.ENDED, "beyond maxSteps"))
+        if not self.desk.finished:
+            book.choose(now)
         self._judge_rows()
-        newest = self.fleet.newest_version
+        versions = self.fleet.versions
         admit = 0
         if not self.desk.finished and not self.fleet.refusal() and not self._pools_pending:
             most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
             admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)
-        self.last_round = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
-        self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
+        self.last_round = lease(book, self.crew, versions, self.max_steps, now, admit=admit, emit=self._out.append)
+        self.evaluations.lease([worker.worker_id for worker in self.crew.live()], self.fleet.newest_version, now)
         self._finish()
         self.evaluations.catch_up(self.fleet.served)
         self._turn()
@@ -367,18 +379,18 @@ class Controller:
         Nothing is admitted until that is on disk, so that a group has the same row after any restart.
         """
         book, bound = self.book, self.book.claims_below
-        if self.settings.pass_score is None or bound is None or self._pools_pending or book.committed <= self._pooled:
+        if self.settings.pass_score is None or bound is None or self._pools_pending or book.order.low <= self._pooled:
             return
         self._pools_pending = True
         self._pools_from = max(self._pools_from, book.next_admission, bound)
-        self._out.append(JournalPools(book.committed, self._pools_from))
+        self._out.append(JournalPools(book.order.low, self._pools_from))
 
     def _finish(self) -> None:
         """The trainer is done: end what is left, measure the last version, then stop."""
         served = self.fleet.served
         if self.done or not self.desk.finished or served is None or served.version < self.desk.step:
             return
-        self.book.end_beyond(0, GroupVerdict(TombstoneReason.ENDED, "the run is over"), complete=True)
+        self.book.end_all(GroupVerdict(TombstoneReason.ENDED, "the run is over"))
         measured = self.evaluations.final(served)
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True
@@ -408,4 +420,5 @@ def _changed(settings: ControllerSettings, call: SetHotFields) -> ControllerSett
         max_steps=settings.max_steps if call.max_steps is None else call.max_steps,
         max_staleness=settings.max_staleness if call.max_staleness is None else call.max_staleness,
         max_concurrent=settings.max_concurrent if call.max_concurrent is None else call.max_concurrent,
+        ahead=settings.ahead if call.ahead is None else call.ahead,
     )

@@ -44,15 +44,6 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
-class FloorChanged:
-    """The floor of a leased group loosened."""
-
-    worker: str
-    group: int
-    floor: int
-
-
-@dataclass(frozen=True, slots=True)
 class JournalTombstone:
     """Write and fsync before any credit is given; answered by `TombstoneJournalled`."""
 
@@ -64,17 +55,24 @@ class JournalTombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalCursor:
-    """Write and fsync the trainer's position; answered by `CursorJournalled`.
+class JournalBatch:
+    """Write and fsync which groups a step trains; answered by `BatchJournalled`.
 
-    `measured` are (group, passes, tries) of the groups that it took, where the job has pools.
+    `measured` are (group, passes, tries) of them, where the job has pools.
     """
+
+    step: int
+    groups: tuple[int, ...]
+    measured: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTrainer:
+    """Write and fsync where a trainer started; answered by `TrainerJournalled`."""
 
     ticket: int
     fence: int
-    next_group: int
     step: int
-    measured: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class CloseGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReopenGroup:
-    """The ledger holds a group complete that the journal has tombstoned: take it back, a close follows."""
+    """Take a group back to admitted, without samples."""
 
     group: int
 
@@ -116,11 +114,18 @@ class ScanLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceLedger:
-    """The frontier is at least at the trainer's cursor: groups below may be lost without harm."""
+class AssignBatch:
+    """Tell the ledger which groups a step trains; the journal has it."""
 
-    cursor: int
-    trainer_fence: int
+    step: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceLedger:
+    """Every group below `low` has ended."""
+
+    low: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,7 @@ class KeepHot:
     max_steps: int
     max_staleness: int
     max_concurrent: int
+    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +213,14 @@ Decision: TypeAlias = (
     Admit
     | GrantLease
     | Revoke
-    | FloorChanged
     | JournalTombstone
-    | JournalCursor
+    | JournalBatch
+    | JournalTrainer
     | JournalPools
     | CloseGroup
     | ReopenGroup
     | ScanLedger
+    | AssignBatch
     | AdvanceLedger
     | KeepServed
     | KeepHot

@@ -14,7 +14,7 @@ from typing import ParamSpec
 
 from areal.ledger.journal import Journal, Tombstone
 from areal.rollout.controller.carrier import Carrier, Entry
-from areal.rollout.controller.decisions import JournalCursor, JournalPools, JournalTombstone
+from areal.rollout.controller.decisions import JournalBatch, JournalPools, JournalTombstone, JournalTrainer
 from areal.rollout.controller.kept import KeptFile, RestoredState, check_alive
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,10 @@ def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest
             continue
         journal.append_tombstones(tombstones)
         tombstones = []
-        if isinstance(entry, JournalCursor):
-            journal.append_cursor(entry.fence, entry.next_group, entry.step, entry.measured)
+        if isinstance(entry, JournalBatch):
+            journal.append_batch(entry.step, entry.groups, entry.measured)
+        elif isinstance(entry, JournalTrainer):
+            journal.append_trainer(entry.fence, entry.step)
         elif isinstance(entry, JournalPools):
             journal.append_pools(entry.committed, entry.from_group)
         else:

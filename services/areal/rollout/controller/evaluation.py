@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from areal.rollout.contract.values import EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.reports import PublishedWeights
-from areal.rollout.controller.settings import TrainCursor, retry_pause_s
+from areal.rollout.controller.settings import TrainPosition, retry_pause_s
 from areal.values.pass_at_k import sampled_figures
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class EvaluationRun:
 class Evaluations:
     """All evaluations of a job. `finished` are the names of those that were recorded, also before a restart."""
 
-    def __init__(self, position: TrainCursor, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
+    def __init__(self, position: TrainPosition, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
         self._position = position
         self._emit = emit
         self.finished: set[str] = set(finished)

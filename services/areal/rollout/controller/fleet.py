@@ -103,6 +103,15 @@ class ServerFleet:
         versions = [server.report.version for server in self.servers.values() if server.routable]
         return max(versions, default=None)
 
+    @property
+    def versions(self) -> range:
+        """From the version that most routable servers have or passed, to the newest; empty without one.
+
+        New groups needn't be young enough for a server that lags: it would make them all due earlier.
+        """
+        versions = sorted((server.report.version for server in self.servers.values() if server.routable), reverse=True)
+        return range(versions[len(versions) // 2], versions[0] + 1) if versions else range(0)
+
     def progressing_version(self, now: float) -> int | None:
         """The newest version on a routable server that made tokens just now."""
         versions = [

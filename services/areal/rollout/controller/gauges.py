@@ -78,7 +78,7 @@ class Gauges:
         metrics.gauge("areal_rollouts_inflight").set(core.last_round.in_work)
         metrics.gauge("areal_rollout_capacity").set(settings.max_concurrent)
         metrics.gauge("areal_gate_room_groups").set(core.last_round.room)
-        metrics.gauge("areal_replay_bytes").set(book.reserved * settings.bytes_per_group)
+        metrics.gauge("areal_replay_bytes").set(len(book.groups) * settings.bytes_per_group)
         metrics.gauge("areal_replay_budget_bytes").set(settings.budget_bytes)
         metrics.gauge("areal_replay_ready_groups").set(book.waiting_complete())
         partial = sum(1 for index in book.open if book.groups[index].done)

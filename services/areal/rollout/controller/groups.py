@@ -1,13 +1,12 @@
-"""One prompt group as the controller sees it, and its rank: its index minus the tombstones below it.
+"""One prompt group as the controller sees it, and the tombstones of all.
 
-Owns the group's phase and what is known of its samples. Moves only forward: open → decided → closing → closed, except
-that a group whose samples were lost opens again. Ranks only ever fall: journalled tombstones are never removed.
+Owns the group's phase, its floor and deadline, and what is known of its samples. Moves only forward: open → decided →
+closing → closed, except that a group whose samples were lost opens again.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,14 +41,14 @@ class PromptGroup:
 
     index: int
     phase: GroupPhase = GroupPhase.OPEN
-    verdict: GroupVerdict | None = None  # decided, or held back while the trainer's cursor is beyond the group
+    verdict: GroupVerdict | None = None  # decided, or held back while the trainer has the group in hand
     done: dict[int, Figures] = field(default_factory=dict)
     worker: str = ""  # holder of the lease
     working: set[int] = field(default_factory=set)  # samples in work there
     attempt: int = 0
-    staleness_bound: int | None = None  # η of the last lease
-    has_tokens: bool = False  # a token made under `staleness_bound` may survive
-    told_floor: int = 0
+    due: int | None = None  # the last step that may train it; None until it is granted
+    floor: int = 0  # the oldest version that may make a token of it
+    staleness_bound: int = 0  # its own, since it was granted
     not_before: float = 0.0
     spent_s: float = 0.0  # of its deadline
     infra_tries: int = 0
@@ -69,19 +68,20 @@ class PromptGroup:
         """Whether every sample is in the ledger."""
         return len(self.done) >= group_size
 
-    def eta(self, current: int) -> int:
-        """The group's η: of its first surviving token, and only without any token the current one."""
-        if self.done:
-            return min(figures.max_staleness for figures in self.done.values())
-        if self.staleness_bound is not None and (self.worker or self.has_tokens):
-            return self.staleness_bound
-        return current
+    @property
+    def made_due(self) -> int:
+        """The last step that may train the samples that it has."""
+        return min(figures.oldest_version + figures.max_staleness for figures in self.done.values())
+
+    @property
+    def urgency(self) -> tuple[float, int]:
+        """Its place among the groups that are to be made: by deadline, then in admission order."""
+        return (math.inf if self.due is None else self.due, self.index)
 
     def release(self) -> None:
         """Nobody holds it any more; what was not stored is lost."""
         self.worker = ""
         self.working.clear()
-        self.has_tokens = False
 
     def passes(self, score: float) -> tuple[int, int]:
         """Number of its samples that earned at least `score`, and of those scored at all."""
@@ -96,12 +96,11 @@ class PromptGroup:
         return len({figures.reward for figures in self.done.values() if not figures.masked}) <= 1
 
 
-class GroupRanks:
-    """All tombstones of a job, sorted."""
+class GroupTombstones:
+    """All tombstones of a job."""
 
     def __init__(self, tombstones: Mapping[int, str] | None = None) -> None:
         self._reasons: dict[int, str] = dict(tombstones or {})
-        self._sorted: list[int] = sorted(self._reasons)
         self.counts: Counter[str] = Counter(self._reasons.values())
 
     def add(self, group: int, reason: str) -> bool:
@@ -110,32 +109,19 @@ class GroupRanks:
             return False
         self._reasons[group] = reason
         self.counts[reason] += 1
-        insort(self._sorted, group)
         return True
 
     def reason(self, group: int) -> str | None:
         """Why the group ended untrained, or None."""
         return self._reasons.get(group)
 
-    def below(self, group: int) -> int:
-        """Number of tombstones below `group`."""
-        return bisect_left(self._sorted, group)
-
-    def rank(self, group: int) -> int:
-        """The position of `group` among those that are trained."""
-        return group - self.below(group)
-
-    def between(self, start: int, stop: int) -> list[int]:
-        """Tombstoned groups in [start, stop)."""
-        return self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, stop)]
-
     @property
     def last(self) -> int:
         """The highest tombstoned group, -1 without any."""
-        return self._sorted[-1] if self._sorted else -1
+        return max(self._reasons, default=-1)
 
     def __contains__(self, group: object) -> bool:
         return group in self._reasons
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._reasons)

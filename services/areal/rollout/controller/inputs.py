@@ -43,18 +43,17 @@ class AttachTrainer:
     """A trainer starts from a checkpoint. Its ledger `recover` came before."""
 
     fence: int
-    next_group: int
     step: int
     ticket: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceCursor:
-    """The trainer took every group below `next_group`, the last batch for `step`."""
+class AdvanceTrainer:
+    """The trainer took the batch of `step`, and has `groups` complete groups of it in hand."""
 
     fence: int
-    next_group: int
     step: int
+    groups: int
     ticket: int = 0
 
 
@@ -85,6 +84,7 @@ class SetHotFields:
     max_steps: int | None = None
     max_staleness: int | None = None
     max_concurrent: int | None = None
+    ahead: int | None = None
     ticket: int = 0
 
 
@@ -100,10 +100,17 @@ class TombstoneJournalled:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorJournalled:
-    """The trainer's position is on disk; the ticket is that of the call that told it."""
+class TrainerJournalled:
+    """Where the trainer started is on disk; the ticket is that of its call."""
 
     ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJournalled:
+    """Which groups a step trains is on disk."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +149,15 @@ class LedgerRestarted:
     """The ledger's run id changed and it is claimed again: it may have lost a tail, or everything."""
 
 
-Call: TypeAlias = AttachTrainer | AdvanceCursor | PublishWeights | ProposeTombstone | SetHotFields
+Call: TypeAlias = AttachTrainer | AdvanceTrainer | PublishWeights | ProposeTombstone | SetHotFields
 Input: TypeAlias = (
     WorkerBeat
     | ServerBeat
     | TrainerBeat
     | Call
     | TombstoneJournalled
-    | CursorJournalled
+    | TrainerJournalled
+    | BatchJournalled
     | PoolsJournalled
     | KeptOnDisk
     | GroupClosed

@@ -45,6 +45,7 @@ class RestoredState:
     max_staleness: int | None = None
     max_concurrent: int | None = None
     job_digest: str = ""  # of the job file against which the hot fields were set
+    ahead: int | None = None
 
     def under(self, job_digest: str) -> RestoredState:
         """The state that holds under this job file."""
@@ -64,7 +65,7 @@ class KeptFile:
         found = _read(older[-1][1]) if older else RestoredState()
         self.kept = found.under(job_digest)
         for name, value in asdict(found).items():
-            if name.startswith("max_") and value is not None and value != asdict(self.kept)[name]:
+            if name not in ("served", "job_digest") and value is not None and value != asdict(self.kept)[name]:
                 log.warning("%s=%s was set during the run; the job file has changed since, and holds", name, value)
         self.write(self.kept)
 

@@ -1,20 +1,21 @@
-"""Lease assignment: one pass over the open groups, lowest first, then admission of new ones.
+"""Lease assignment: one pass over the open groups, the most urgent first, then admission of new ones.
 
-Owns the rules of the gate as they meet workers: `may_sample` is asked at every lease with the current rank; a group
-that waits for a version holds no slot, and gives up its place at a worker when a lower group needs it.
+Owns the rules of the gate as they meet workers: a group gets its floor with its first lease, under the law of
+`ledger.gate`; a group that waits for a version holds no slot, and gives up its place at a worker when a more urgent
+group needs it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from areal.ledger.gate import GatePolicy, Window, may_sample, room
-from areal.ledger.gate import floor as floor_of
+from areal.ledger.gate import GatePolicy, Window, room
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew, Seats
-from areal.rollout.controller.decisions import Decision, FloorChanged, GrantLease, Revoke
+from areal.rollout.controller.decisions import Decision, GrantLease, Revoke
 from areal.rollout.controller.groups import PromptGroup
 
 
@@ -31,30 +32,27 @@ class AdmissionRound:
 def lease(
     book: Book,
     crew: Crew,
-    newest: int | None,
+    versions: range,
     max_steps: int,
     now: float,
     *,
     admit: int,
     emit: Callable[[Decision], None],
 ) -> AdmissionRound:
-    """Grant what can be granted now and admit at most `admit` groups. `newest` is Vmax, None without a server."""
+    """Grant what can be granted now and admit at most `admit` groups, under `versions` as `ServerFleet` has them."""
     settings = book.settings
     groups = book.live()
-    held = Counter([group.worker for group in groups if group.worker])
-    seats = Seats(crew.live(), held)
-    stuck = groups if newest is None else _too_young(book, groups, newest)
-    stuck_indices = {group.index for group in stuck}
-    parked = [group for group in stuck if group.worker]  # lowest first
-    in_work = sum(1 for group in groups if group.worker and group.index not in stuck_indices)
-    waiting, group_size = 0, settings.group_size
+    seats = Seats(crew.live(), Counter([group.worker for group in groups if group.worker]))
+    newest = versions.stop - 1
+    parked = [group for group in groups if group.worker and group.floor > newest]  # the most urgent first
+    in_work = sum(1 for group in groups if group.worker and group.floor <= newest)
+    order = sorted(book.order.waiting) if settings.admission_order else []
+    waiting = 0
     for group in groups:
-        missing = group.unassigned(group_size)
-        if not missing or group.index in stuck_indices or group.index < book.refused_below:
+        missing = group.unassigned(settings.group_size)
+        if not missing or not versions:
             continue
-        if not book.fits(group.index):
-            break
-        if now < group.not_before:
+        if now < group.not_before or not _may_start(book, group, versions, bisect_left(order, group.index)):
             waiting += not group.worker
             continue
         if not group.worker:
@@ -69,44 +67,52 @@ def lease(
             in_work += 1
         elif group.worker not in seats:
             continue
-        _grant(book, group, missing, now, emit)
+        _grant(group, missing, settings.group_deadline_s, now, emit)
     gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     before = book.next_admission
-    for _ in range(min(gate, by_bytes, seats.free, admit) if newest is not None else 0):
-        group = book.admit()
-        if not may_sample(book.floor(group), newest or 0):
+    for _ in range(min(gate, by_bytes, seats.free, admit) if versions else 0):
+        floor = book.order.floor_for(versions, len(book.order.waiting))
+        if floor is None:
             break
+        group = book.admit()
+        book.order.grant(group, floor, settings.max_staleness)
         worker = seats.take()
         assert worker is not None
         group.worker = worker
         in_work += 1
-        _grant(book, group, group.unassigned(settings.group_size), now, emit)
+        _grant(group, group.unassigned(settings.group_size), settings.group_deadline_s, now, emit)
     if book.next_admission != before:
         book.streak.admitted(book.next_admission - before)
         gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     return AdmissionRound(in_work, waiting, gate, by_bytes)
 
 
-def _too_young(book: Book, groups: list[PromptGroup], newest: int) -> list[PromptGroup]:
-    """The groups for which no server is new enough. This runs for every open group after every input."""
-    batch_groups, eta = book.settings.batch_groups, book.settings.max_staleness
-    beyond = [group for group in groups if not may_sample(floor_of(group.index, batch_groups, group.eta(eta)), newest)]
-    return [group for group in beyond if not may_sample(book.floor(group), newest)]  # a rank is at most its index
+def _may_start(book: Book, group: PromptGroup, versions: range, before: int) -> bool:
+    """Whether a server is new enough for the group. One that nothing is left of gets the floor that it needs."""
+    if group.index not in book.order.waiting and not group.working:
+        bound = book.settings.max_staleness
+        book.order.grant(group, (group.due or 0) - bound, bound)
+    elif group.due is None:
+        floor = book.order.floor_for(versions, before) if book.holding < book.capacity else None
+        if floor is None:
+            return False
+        book.order.grant(group, floor, book.settings.max_staleness)
+    return group.floor < versions.stop
 
 
-def _rooms(book: Book, newest: int | None, max_steps: int, leased: int) -> tuple[int, int]:
+def _rooms(book: Book, newest: int, max_steps: int, leased: int) -> tuple[int, int]:
     """Groups that the gate would admit, and groups that fit into the byte budget."""
     settings = book.settings
-    policy = GatePolicy(settings.batch_groups, settings.max_staleness, max_steps, settings.max_concurrent)
-    gate = room(Window(book.next_rank, leased, newest), policy) if newest is not None else 0
-    return gate, max(0, book.capacity - book.reserved)
+    policy = GatePolicy(settings.batch_groups, settings.lead, max_steps, settings.max_concurrent)
+    gate = room(Window(book.order.chosen, len(book.order.waiting), leased, newest), policy) if newest >= 0 else 0
+    return gate, max(0, book.capacity - len(book.groups))
 
 
 def _make_place(
     group: PromptGroup, parked: list[PromptGroup], seats: Seats, emit: Callable[[Decision], None]
 ) -> str | None:
-    """Take the place of the highest group that waits for a version: what it waits for may need this group first."""
-    while parked and parked[-1].index > group.index:
+    """Take the place of the least urgent group that waits for a version: what it waits for may need this one first."""
+    while parked and parked[-1].urgency > group.urgency:
         other = parked.pop()
         if other.worker in seats:
             emit(Revoke(other.worker, other.index))
@@ -117,24 +123,10 @@ def _make_place(
 
 
 def _grant(
-    book: Book, group: PromptGroup, missing: tuple[int, ...], now: float, emit: Callable[[Decision], None]
+    group: PromptGroup, missing: tuple[int, ...], deadline_s: float, now: float, emit: Callable[[Decision], None]
 ) -> None:
-    settings = book.settings
-    group.staleness_bound = group.eta(settings.max_staleness) if group.done or group.working else settings.max_staleness
     group.attempt += 1
     group.working.update(missing)
-    group.told_floor = book.floor(group)
     group.leased_at = group.leased_at or now
-    left = max(0.0, settings.group_deadline_s - group.spent_s)
-    emit(GrantLease(group.worker, group.index, group.attempt, missing, group.told_floor, group.staleness_bound, left))
-
-
-def loosen(book: Book, emit: Callable[[Decision], None]) -> None:
-    """Tell workers the floors that fell since they were told."""
-    for group in book.live():
-        if not group.worker:
-            continue
-        floor = book.floor(group)
-        if floor < group.told_floor:
-            group.told_floor = floor
-            emit(FloorChanged(group.worker, group.index, floor))
+    left = max(0.0, deadline_s - group.spent_s)
+    emit(GrantLease(group.worker, group.index, group.attempt, missing, group.floor, group.staleness_bound, left))

@@ -15,7 +15,7 @@ from areal.errors import InfraError
 from areal.ledger.values import CloseResult, LedgerSnapshot
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller.carrier import Carrier, Operation
-from areal.rollout.controller.decisions import AdvanceLedger, CloseGroup, ReopenGroup, ScanLedger
+from areal.rollout.controller.decisions import AdvanceLedger, AssignBatch, CloseGroup, ReopenGroup, ScanLedger
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class ControllerLedger(Protocol):
         self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None
     ) -> CloseResult: ...
     async def reopen(self, fence: int, group: int) -> bool: ...
-    async def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int: ...
+    async def assign(self, fence: int, step: int, groups: Sequence[int]) -> None: ...
+    async def advance(self, fence: int, low: int) -> None: ...
     async def scan(self) -> LedgerSnapshot: ...
     async def run_id(self) -> str: ...
 
@@ -101,8 +102,11 @@ class LedgerLink:
                 carrier.answered(operation, closed)
             case ScanLedger():
                 carrier.answered(operation, await ledger.scan())
-            case AdvanceLedger(cursor, trainer_fence):
-                await ledger.advance(fence, cursor, trainer_fence or None)
+            case AssignBatch(step, groups):
+                await ledger.assign(fence, step, groups)
+                carrier.answered(operation, None)
+            case AdvanceLedger(low):
+                await ledger.advance(fence, low)
                 carrier.answered(operation, None)
             case ReopenGroup(group):
                 await ledger.reopen(fence, group)

@@ -19,7 +19,6 @@ from areal.rollout.controller.carrier import Carrier, Entry, Operation, WorkOrde
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import (
     CallAnswer,
-    FloorChanged,
     GrantLease,
     JournalTombstone,
     LeaseEvaluation,
@@ -166,8 +165,6 @@ class CoreLoop:
             case Revoke():
                 orders.revoked.append(order.group)
                 _withdraw(orders, order.group)
-            case FloorChanged():
-                orders.floors.append(rollout.GroupFloor(group=order.group, floor=order.floor))
             case LeaseEvaluation():
                 row = EvaluationGrant(
                     order.evaluation_id, order.row, order.floor, rows.evaluation_row(order.row), order.sample

@@ -28,6 +28,8 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         max_steps=algorithm.max_steps,
         max_staleness=algorithm.max_staleness,
         max_concurrent=rollout.max_concurrent_rollouts,
+        ahead=rollout.ahead,
+        admission_order=rollout.order == "admission",
         group_deadline_s=rollout.group_deadline_seconds,
         filter_zero_variance=resolve(spec).zero_variance == "filter",
         max_filtered_per_step=rollout.max_filtered_per_step or FILTERED_BATCHES * algorithm.batch_size,

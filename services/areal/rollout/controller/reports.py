@@ -64,12 +64,11 @@ class ServerReport:
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """One beat of the trainer. `step` is the version it holds."""
+    """One beat of the trainer. `step` is the version it holds, `committed` that of its newest checkpoint."""
 
     fence: int
     step: int
-    next_group: int
-    committed_group: int
+    committed: int
     finished: bool = False
     progress: int = 0
     turn: int = 0  # of shared cards: the newest after which it gave them back
@@ -99,6 +98,12 @@ class LedgerView(Protocol):
 
     @property
     def low(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def trainer_fence(self) -> int: ...
+    @property
+    def batches(self) -> Mapping[int, tuple[int, ...]]: ...
     @property
     def closed(self) -> Mapping[int, str]: ...
     @property

@@ -15,7 +15,7 @@ from areal.data.pools import PooledOrder
 from areal.data.snapshot import Snapshot
 from areal.errors import DataError
 from areal.ledger.journal import MeasuredGroup, PoolChange
-from areal.rollout.controller.decisions import JournalCursor, JournalPools, JournalTombstone
+from areal.rollout.controller.decisions import JournalBatch, JournalPools, JournalTombstone
 from areal.spec.sources import DifficultyPools
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class PreparedRows:
             match entry:
                 case JournalTombstone(group=group, passes=passes, tries=tries) if tries:
                     self.replay([MeasuredGroup(group, passes, tries)])
-                case JournalCursor(measured=measured):
+                case JournalBatch(measured=measured):
                     self.replay([MeasuredGroup(*counts) for counts in measured])
                 case JournalPools(committed, from_group):
                     self.replay([PoolChange(committed, from_group)])

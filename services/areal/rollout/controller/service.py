@@ -21,9 +21,9 @@ from areal.net.status import idle_to_wire, kind_to_wire
 from areal.rollout.contract import wire as contract
 from areal.rollout.controller import wire
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.idle import idle_of
+from areal.rollout.controller.idle import batch_waits, idle_of
 from areal.rollout.controller.inputs import (
-    AdvanceCursor,
+    AdvanceTrainer,
     AttachTrainer,
     ProposeTombstone,
     PublishWeights,
@@ -83,7 +83,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     def _complete_work(self, stream: WorkerStream, orders: rollout.WorkOrders) -> None:
         core = self._core
         orders.controller_fence = self._fence
-        orders.committed_group = core.book.committed
+        orders.committed_group = core.book.order.low
         if self._epochs.get(stream.incarnation) != core.book.epoch:
             self._epochs[stream.incarnation] = core.book.epoch
             orders.resend = True
@@ -176,11 +176,11 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.AttachTrainerRequest, context: Context
     ) -> rollout.AttachTrainerResponse:
         try:
-            await self._loop.ask(AttachTrainer(request.fence, request.next_group, request.step))
+            await self._loop.ask(AttachTrainer(request.fence, request.step))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
-        log.info("trainer f%d attached at step %d, group %d", request.fence, request.step, request.next_group)
+        log.info("trainer f%d attached at step %d", request.fence, request.step)
         return rollout.AttachTrainerResponse(
             controller_fence=self._fence,
             served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
@@ -188,15 +188,15 @@ class RolloutService(rollout_grpc.RolloutServicer):
             max_staleness=core.settings.max_staleness,
         )
 
-    async def AdvanceCursor(
-        self, request: rollout.AdvanceCursorRequest, context: Context
-    ) -> rollout.AdvanceCursorResponse:
+    async def AdvanceTrainer(
+        self, request: rollout.AdvanceTrainerRequest, context: Context
+    ) -> rollout.AdvanceTrainerResponse:
         try:
-            await self._loop.ask(AdvanceCursor(request.fence, request.next_group, request.step))
+            await self._loop.ask(AdvanceTrainer(request.fence, request.step, request.groups))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
-        return rollout.AdvanceCursorResponse(
+        return rollout.AdvanceTrainerResponse(
             checkpoint_now=core.desk.checkpoint_now,
             max_steps=core.max_steps,
             max_staleness=core.settings.max_staleness,
@@ -233,6 +233,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
                     request.max_steps if request.HasField("max_steps") else None,
                     request.max_staleness if request.HasField("max_staleness") else None,
                     request.max_concurrent_rollouts if request.HasField("max_concurrent_rollouts") else None,
+                    request.ahead if request.HasField("ahead") else None,
                 )
             )
         except ArealError as error:
@@ -242,6 +243,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
             max_steps=self._core.max_steps,
             max_staleness=settings.max_staleness,
             max_concurrent_rollouts=settings.max_concurrent,
+            ahead=settings.lead,
         )
 
     async def GetRolloutStatus(
@@ -260,21 +262,23 @@ def rollout_status(
         max_steps=core.max_steps,
         max_staleness=settings.max_staleness,
         max_concurrent_rollouts=settings.max_concurrent,
+        ahead=settings.lead,
         trainer_step=core.desk.step,
         served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
         next_admission=book.next_admission,
         leased=core.last_round.in_work,
         complete_waiting=book.waiting_complete(),
-        committed_group=book.committed,
-        tombstones=dict(book.ranks.counts),
+        committed_group=book.order.low,
+        tombstones=dict(book.order.tombstones.counts),
         reward_mean=tally.reward_mean,
         reward_sampled=tally.reward_sampled,
         tokens_total=core.crew.tokens_total,
-        reserved_bytes=book.reserved * settings.bytes_per_group,
+        reserved_bytes=len(book.groups) * settings.bytes_per_group,
         budget_bytes=settings.budget_bytes,
         fleet=[wire.server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
         idle_reason=idle.text if idle else "",
         idle_cause=idle_to_wire(idle.cause) if idle else rollout.IDLE_CAUSE_UNSPECIFIED,
+        batch_waits=batch_waits(core),
         stalled=core.stalled,
         stalled_by=kind_to_wire(core.stalled_by) if core.stalled else common.FAULT_KIND_UNSPECIFIED,
         finished=core.done,

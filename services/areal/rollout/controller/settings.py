@@ -1,8 +1,8 @@
 """Settings of a controller as plain values, and the run's position under them: how far its trainer is.
 
-Hot fields (`max_steps`, `max_staleness`, `max_concurrent`) change during a run; the rest is fixed at start. The
-position is one value that all parts of the core read: `TrainerDesk` writes fence, cursor and step, `Controller` the
-settings.
+Hot fields (`max_steps`, `max_staleness`, `ahead`, `max_concurrent`) change during a run; the rest is fixed at start.
+The position is one value that all parts of the core read: `TrainerDesk` writes fence and step, `Book` what is chosen,
+`Controller` the settings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ class ControllerSettings:
     group_size: int  # samples a group
     batch_groups: int  # groups a training step
     max_steps: int  # hot
-    max_staleness: int  # η, hot
+    max_staleness: int  # no older token is trained; hot
     max_concurrent: int  # groups being generated at once, hot
     group_deadline_s: float
+    ahead: int | None = None  # batches that generation may be ahead of the servers' version; hot
+    admission_order: bool = False  # batches are trained in the order in which their groups were admitted
     filter_zero_variance: bool = False
     max_filtered_per_step: int = 0  # 0 never stalls
     max_bad_row_share: float = 1.0  # of the newest groups; 1 never stalls
@@ -43,6 +45,18 @@ class ControllerSettings:
     resend_grace_s: float = 2.0  # after the ledger lost data, time for workers to send their samples again
 
     @property
+    def lead(self) -> int:
+        """`ahead`, as it is or by default: half of `max_staleness`, rounded up; all of it in admission order.
+
+        By default it is enough for the interval of publishing, as far as `max_staleness` allows.
+        """
+        if self.admission_order:
+            return self.max_staleness
+        if self.ahead is not None:
+            return self.ahead
+        return min(self.max_staleness, max(-(-self.max_staleness // 2), self.publish_interval - 1))
+
+    @property
     def evaluates(self) -> bool:
         """Whether this job has evaluations at all."""
         return self.evaluation_interval > 0 and self.evaluation_rows > 0
@@ -63,15 +77,15 @@ def retry_pause_s(tries: int) -> float:
 
 
 @dataclass(slots=True)
-class TrainCursor:
-    """`cursor` is the first group that the trainer did not take; `step` the version that its taken batches make."""
+class TrainPosition:
+    """`step` is the version that the batches make which the trainer took; `chosen` the number of batches chosen."""
 
     settings: ControllerSettings
-    fence: int = 0  # of the trainer that told the cursor; 0 is none
-    cursor: int = 0
+    fence: int = 0  # of the trainer that attached last; 0 is none
     step: int = 0
+    chosen: int = 0
 
     @property
     def max_steps(self) -> int:
-        """The run's last version. Below the trainer's version it means that version."""
-        return max(self.settings.max_steps, self.step)
+        """The run's last version. Below what is chosen it means just that: a batch, once chosen, is trained."""
+        return max(self.settings.max_steps, self.chosen)

@@ -1,8 +1,8 @@
 """The trainer's calls: attach, advance, publish, propose; and its heartbeats with what it committed and finished.
 
-Owns the living trainer's fence, its cursor and step, and the calls that wait for an answer. Promises: a cursor is
-acknowledged only when it is in the journal; an advance that no longer agrees with the ranks is refused, so that what
-was taken is taken again; nothing that a trainer of an older fence says changes anything.
+Owns the living trainer's fence and step, and the calls that wait for an answer. Promises: an attach is answered only
+when it is in the journal and the ledger agrees; a batch of which a group has ended since it was taken is refused, so
+that it is taken again; nothing that a trainer of an older fence says changes anything.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from areal.errors import BugError, FencedError, InfraError
 from areal.ledger.values import REPLACES_COMPLETE
 from areal.net.heartbeat import Detector, Health
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.decisions import CallAnswer, Decision, JournalCursor, KeepServed, WantWeights
+from areal.rollout.controller.decisions import CallAnswer, Decision, JournalTrainer, KeepServed, WantWeights
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupPhase, GroupVerdict
-from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, ProposeTombstone, PublishWeights
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, ProposeTombstone, PublishWeights
 from areal.rollout.controller.reports import TrainerReport
-from areal.rollout.controller.settings import CHECKPOINT_SHARE, TrainCursor
+from areal.rollout.controller.settings import CHECKPOINT_SHARE, TrainPosition
 
 _FOREVER_FENCED = "stop this trainer: a newer one is alive"
 
@@ -50,7 +50,9 @@ _Attaching: TypeAlias = _Journalling | _Scanning | _Closing
 class TrainerDesk:
     """What the controller owes the trainer."""
 
-    def __init__(self, position: TrainCursor, book: Book, fleet: ServerFleet, emit: Callable[[Decision], None]) -> None:
+    def __init__(
+        self, position: TrainPosition, book: Book, fleet: ServerFleet, emit: Callable[[Decision], None]
+    ) -> None:
         self._position = position
         self._book = book
         self._fleet = fleet
@@ -60,7 +62,6 @@ class TrainerDesk:
         self.wants_cards = False
         self.detector: Detector | None = None
         self._attaches: dict[int, _Attaching] = {}  # by ticket
-        self._cursors: dict[int, AttachTrainer | AdvanceCursor] = {}  # being journalled, by ticket
         self._proposals: dict[int, list[int]] = {}  # group → tickets
 
     @property
@@ -81,17 +82,19 @@ class TrainerDesk:
         if call.fence < self.fence:
             self._refuse(call.ticket, self._fenced(call.fence))
             return
-        if book.ranks.rank(call.next_group) != call.step * book.settings.batch_groups:
-            self._refuse(call.ticket, self._broken(call.next_group, call.step))
+        if call.step > book.order.chosen:
+            self._refuse(
+                call.ticket, BugError(f"a checkpoint of step {call.step}, and {book.order.chosen} batches chosen")
+            )
             return
-        position.fence, position.cursor, position.step = call.fence, call.next_group, call.step
+        position.fence, position.step = call.fence, call.step
         self.finished, self.given_back, self.wants_cards = False, 0, False
-        book.fell_back()
+        book.fell_back(call.step)
         self._attaches[call.ticket] = _Journalling()
-        self._journal(call)
+        self._emit(JournalTrainer(call.ticket, call.fence, call.step))
 
-    def advance(self, now: float, call: AdvanceCursor) -> None:
-        """The trainer took a batch. One for a step beyond a shortened run is answered, and not counted."""
+    def advance(self, now: float, call: AdvanceTrainer) -> None:
+        """The trainer took a batch, and trains it once this is answered."""
         position, book = self._position, self._book
         if call.fence < self.fence:
             self._refuse(call.ticket, self._fenced(call.fence))
@@ -100,26 +103,16 @@ class TrainerDesk:
             error = InfraError(f"trainer fence {call.fence} is not attached", fix="attach first")
             self._refuse(call.ticket, error)
             return
-        if call.next_group <= book.cursor or call.step >= position.max_steps:
+        if call.step < position.step:
             self._emit(CallAnswer(call.ticket))
             return
-        pending = any(
-            g < call.next_group and group.phase is GroupPhase.DECIDED
-            for g, group in book.groups.items()
-            if g >= book.cursor
-        )
-        if pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups:
-            error = InfraError(
-                f"the batch of step {call.step} below group {call.next_group} changed while it was taken",
-                fix="take it again from the position of the last step",
-            )
+        if call.step >= book.order.written or not book.whole(call.step, call.groups):
+            error = InfraError(f"the batch of step {call.step} changed while it was taken", fix="take it again")
             self._refuse(call.ticket, error)
             return
-        before = position.cursor
-        position.cursor, position.step = call.next_group, call.step + 1
-        measured = book.measured(before, call.next_group)
-        book.taken(now, before)
-        self._journal(call, measured)
+        position.step = call.step + 1
+        book.took(now, call.step)
+        self._emit(CallAnswer(call.ticket))
 
     def publish(self, call: PublishWeights) -> bool:
         """New weights: they are kept, then served, when they follow on the served ones. True when they do."""
@@ -147,12 +140,12 @@ class TrainerDesk:
         if call.fence != self.fence:
             self._refuse(call.ticket, self._fenced(call.fence))
             return
-        if book.ranks.reason(index) is not None:
+        if index in book.order.tombstones:
             self._emit(CallAnswer(call.ticket))
             return
         group = book.groups.get(index)
         if (
-            index < book.cursor
+            book.order.taken(index)
             or group is None
             or call.reason not in REPLACES_COMPLETE
             or group.phase is GroupPhase.CLOSING
@@ -170,8 +163,9 @@ class TrainerDesk:
         if self.detector is None:
             self.detector = Detector(now)
         self.detector.beat(now, report.progress)
-        if report.committed_group > self._book.committed:
-            self._book.commit(report.committed_group)
+        self._position.step = max(self._position.step, min(report.step, self._book.order.chosen))
+        if report.committed > self._book.order.committed:
+            self._book.commit(min(report.committed, self._book.order.chosen))
         self.finished = report.finished
         self.given_back, self.wants_cards = report.turn, report.wants_cards
 
@@ -181,13 +175,9 @@ class TrainerDesk:
 
     # ---- answers to our decisions
 
-    def cursor_journalled(self, ticket: int) -> None:
-        """The position is on disk."""
-        match self._cursors.pop(ticket):
-            case AdvanceCursor():
-                self._emit(CallAnswer(ticket))
-            case AttachTrainer():
-                self._attaches[ticket] = _Scanning(self._book.scan())
+    def journalled(self, ticket: int) -> None:
+        """Where the trainer starts is on disk."""
+        self._attaches[ticket] = _Scanning(self._book.scan())
 
     def scanned(self, scan: int, closing: list[int]) -> None:
         """The ledger was compared; `closing` tombstones are on their way into it."""
@@ -202,7 +192,9 @@ class TrainerDesk:
                     self._attaches[ticket] = _Closing(frozenset(closing))
                 case _:
                     pass
-        for index in [index for index in self._proposals if index in self._book.ranks and index not in closing]:
+        for index in [
+            index for index in self._proposals if index in self._book.order.tombstones and index not in closing
+        ]:
             self.closed(index)
         self._answer_attaches()
 
@@ -237,22 +229,12 @@ class TrainerDesk:
     def checkpoint_now(self) -> bool:
         """Whether the byte budget asks for a checkpoint, which frees what it holds."""
         book = self._book
-        return book.cursor > book.committed and book.reserved >= CHECKPOINT_SHARE * book.capacity
+        return self._position.step > book.order.committed and len(book.groups) >= CHECKPOINT_SHARE * book.capacity
 
     # ---- shared pieces
-
-    def _journal(self, call: AttachTrainer | AdvanceCursor, measured: tuple[tuple[int, int, int], ...] = ()) -> None:
-        self._cursors[call.ticket] = call
-        self._emit(JournalCursor(call.ticket, call.fence, call.next_group, call.step, measured))
 
     def _refuse(self, ticket: int, error: FencedError | BugError | InfraError) -> None:
         self._emit(CallAnswer(ticket, error, accepted=False))
 
     def _fenced(self, fence: int) -> FencedError:
         return FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED)
-
-    def _broken(self, next_group: int, step: int) -> BugError:
-        rank, batch = self._book.ranks.rank(next_group), self._book.settings.batch_groups
-        return BugError(
-            f"checkpoint of step {step} says next group {next_group}, whose rank is {rank}, not {step}·{batch}"
-        )

@@ -66,8 +66,7 @@ def trainer_report(message: rollout.TrainerMessage) -> TrainerReport:
     return TrainerReport(
         fence=message.beat.fence,
         step=message.step,
-        next_group=message.next_group,
-        committed_group=message.committed_group,
+        committed=message.committed_step,
         finished=message.finished,
         progress=message.beat.progress,
         turn=message.turn,

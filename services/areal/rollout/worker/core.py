@@ -147,14 +147,6 @@ class WorkerCore:
         self._failed = [failure for failure in self._failed if failure.group != group]
         return [StopGroup(group)] if held is not None and held.working else []
 
-    def change_floor(self, group: int, floor: int) -> bool:
-        """A held group's floor changed."""
-        held = self.groups.get(group)
-        if held is None:
-            return False
-        held.floor = floor
-        return True
-
     def commit(self, group: int) -> None:
         """A checkpoint holds every group below."""
         self.committed = group
@@ -328,7 +320,9 @@ class WorkerCore:
 
     def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> GroupInHand:
         tokens = bool(self.samples.get(group)) or has_tokens(group)
-        return GroupInHand(group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens)
+        return GroupInHand(
+            group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens, held.floor
+        )
 
     def _forget_if_idle(self, group: int) -> None:
         if group not in self.groups or self._in_work(group):

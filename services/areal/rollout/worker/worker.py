@@ -191,9 +191,6 @@ class Worker:
         for lease in orders.leases:
             self._do(core.grant(wire.grant(lease)))
             self._runner.change_floor(lease.group, lease.floor)
-        for change in orders.floors:
-            if core.change_floor(change.group, change.floor):
-                self._runner.change_floor(change.group, change.floor)
         for row in orders.evaluations:
             self._do(core.grant_evaluation(wire.evaluation_grant(row)))
         if orders.resend:
