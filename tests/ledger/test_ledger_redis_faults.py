@@ -43,14 +43,16 @@ async def test_a_run_heals_after_redis_lost_its_tail(own_redis: RedisServer) -> 
         with SyncLedger(own_redis.address, "job") as trainer:
             await ledger.claim(1)
             await complete(ledger, 0, 1, 2)
+            await ledger.assign(1, 0, (0, 1))
             before = await ledger.run_id()
             trainer.recover(4, 0)
-            assert [t.group for t in trainer.take(4, 0, 2)] == [0, 1]
+            assert [t.group for t in trainer.take(4, 0)] == [0, 1]
             await ledger.close(1, 3, "filtered", SIZE)
             await complete(ledger, 4, 5)
-            assert trainer.commit(4, 2) == 2
-            expected = trainer.take(4, 2, 10)
-            assert [t.group for t in expected] == [2, 3, 4, 5]
+            await ledger.assign(1, 1, (2, 4, 5))
+            assert trainer.commit(4, 1) == 1
+            expected = trainer.take(4, 1)
+            assert [t.group for t in expected] == [2, 4, 5]
 
             own_redis.kill()
             own_redis.cut_tail(own_redis.aof.stat().st_size // 2)
@@ -60,17 +62,18 @@ async def test_a_run_heals_after_redis_lost_its_tail(own_redis: RedisServer) -> 
             lost = await ledger.scan(8)
             assert set(lost.samples) != {2, 4, 5}  # it did forget
             # Everyone repeats what it is the authority for; the trainer's client does so by itself.
-            assert trainer.take(4, 2, 1) == expected[:1] or trainer.take(4, 2, 1) == []
+            assert trainer.take(4, 1) in (expected, [])
             await ledger.claim(1)
+            await ledger.advance(1, 2)
             await ledger.close(1, 3, "filtered", SIZE)
             results = await ledger.add_samples(outbox)
             assert {r.outcome for r, s in zip(results, outbox, strict=True) if s.group < 2} == {AddOutcome.FINISHED}
             for group in (2, 4, 5):
                 await ledger.close(1, group, COMPLETE, SIZE)
-            await ledger.advance(1, 2, 4)
-            assert trainer.take(4, 2, 10) == expected
+            await ledger.assign(1, 1, (2, 4, 5))
+            assert trainer.take(4, 1) == expected
             healed = await ledger.scan()
-            assert (healed.low, healed.frontier, healed.trainer_fence) == (2, 6, 4)
+            assert (healed.low, healed.committed, healed.trainer_fence) == (2, 1, 4)
             assert 0 not in healed.samples
             assert 1 not in healed.samples
 
@@ -91,7 +94,7 @@ async def test_a_redis_that_stays_away_is_an_error_with_a_fix(own_redis: RedisSe
             await ledger.claim(1)
     assert "redis" in caught.value.fix
     with SyncLedger(own_redis.address, "job", retry_for_s=0.3) as trainer, pytest.raises(InfraError):
-        trainer.take(1, 0, 1)
+        trainer.take(1, 0)
 
 
 async def test_a_full_redis_refuses_samples_and_loses_none(own_redis: RedisServer) -> None:
@@ -106,25 +109,28 @@ async def test_a_full_redis_refuses_samples_and_loses_none(own_redis: RedisServe
         assert set((await ledger.scan()).samples) == {0, 1}
 
 
-async def test_waiting_ends_when_the_group_is_closed(redis_server: RedisServer) -> None:
+async def test_waiting_ends_when_the_batch_is_whole(redis_server: RedisServer) -> None:
     with SyncLedger(redis_server.address, "job") as trainer:
         trainer.recover(1, 0)
         answers: list[bool] = []
-        waiting = threading.Thread(target=lambda: answers.append(trainer.wait_ready(1, 30.0)))
+        waiting = threading.Thread(target=lambda: answers.append(trainer.wait_ready(1, 1, 30.0)))
         waiting.start()
         async with AsyncLedger(redis_server.address, "job") as ledger:
+            await ledger.assign(1, 1, (1, 0))
             await complete(ledger, 1)
             await complete(ledger, 0)
         await asyncio.to_thread(waiting.join, 30.0)
         assert answers == [True]
-        assert not trainer.wait_ready(2, 0.05)
+        assert not trainer.wait_ready(1, 2, 0.05)
 
 
 async def test_what_came_back_below_the_watermark_is_swept(redis_server: RedisServer) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await ledger.advance(1, 10)
     with redis.Redis(port=redis_server.port) as raw, SyncLedger(redis_server.address, "job") as trainer:
-        trainer.recover(1, 10)
+        trainer.recover(1, 4)
         raw.hset("{job}:s:3", mapping={"p0": b"x", "m0": meta().pack()})
-        trainer.recover(2, 10)
+        trainer.recover(2, 4)
         assert raw.keys("{job}:s:*") == []
 
 
@@ -134,7 +140,7 @@ async def test_scripts_are_learnt_again_after_redis_forgot_them(redis_server: Re
         with redis.Redis(port=redis_server.port) as raw:
             raw.script_flush()
         await complete(ledger, 1)
-        assert (await ledger.scan()).frontier == 2
+        assert set((await ledger.scan()).closed) == {0, 1}
 
 
 async def test_an_old_controller_is_refused(redis_server: RedisServer) -> None:
@@ -156,8 +162,9 @@ async def test_only_what_cannot_be_trained_follows_on_complete(redis_server: Red
         assert (await ledger.close(1, 0, other, SIZE)).outcome == reason
         snapshot = await ledger.scan()
         assert (snapshot.closed, snapshot.samples) == ({0: reason}, {})
+        await ledger.assign(1, 0, (0,))
         with SyncLedger(redis_server.address, "job") as trainer:
-            assert trainer.take(1, 0, 1)[0].outcome == reason
+            assert trainer.take(1, 0)[0].outcome == reason
 
 
 async def test_a_deadline_closes_with_the_whole_samples_there_are(redis_server: RedisServer) -> None:
@@ -167,21 +174,23 @@ async def test_a_deadline_closes_with_the_whole_samples_there_are(redis_server: 
         await ledger.add_sample(0, 0, b"y", meta())
         assert (await ledger.close(1, 0, COMPLETE, 3, at_least=2)).status is CloseStatus.CLOSED
         assert (await ledger.add_sample(0, 1, b"z", meta())).outcome is AddOutcome.FINISHED
+        await ledger.assign(1, 0, (0,))
         with SyncLedger(redis_server.address, "job") as trainer:
-            assert trainer.take(1, 0, 1)[0].indices == (0, 2)
+            assert trainer.take(1, 0)[0].indices == (0, 2)
 
 
 async def test_lost_samples_of_a_complete_group_are_told(redis_server: RedisServer) -> None:
     async with AsyncLedger(redis_server.address, "job") as ledger:
         await complete(ledger, 0)
+        await ledger.assign(1, 0, (0,))
         with redis.Redis(port=redis_server.port) as raw, SyncLedger(redis_server.address, "job") as trainer:
             raw.delete("{job}:s:0")
             with pytest.raises(InfraError, match="lost samples"):
-                trainer.take(1, 0, 1)
+                trainer.take(1, 0)
             assert await ledger.reopen(1, 0)
-            assert trainer.take(1, 0, 1) == []
+            assert trainer.take(1, 0) == []
             await complete(ledger, 0)
-            assert [t.group for t in trainer.take(1, 0, 1)] == [0]
+            assert [t.group for t in trainer.take(1, 0)] == [0]
 
 
 # ---- logins
@@ -208,11 +217,12 @@ async def test_every_login_can_do_its_own_work(guarded: RedisServer) -> None:
         assert await worker.committed() == 0
         assert await worker.run_id() == await controller.run_id()
         assert (await controller.close(1, 0, COMPLETE, SIZE)).status is CloseStatus.CLOSED
-        assert (await controller.scan()).frontier == 1
+        await controller.assign(1, 0, (0,))
+        assert (await controller.scan()).batches == {0: (0,)}
     with SyncLedger(guarded.address, "job", username="trainer", password=PASSWORDS["trainer"]) as trainer:
         trainer.recover(1, 0)
-        assert trainer.wait_ready(0, 1.0)
-        assert trainer.take(1, 0, 1)[0].complete
+        assert trainer.wait_ready(1, 0, 1.0)
+        assert trainer.take(1, 0)[0].complete
         assert trainer.commit(1, 1) == 1
 
 
@@ -224,13 +234,16 @@ async def test_a_guarded_ledger_reads_back_all_that_its_file_has(guarded: RedisS
             await worker.add_samples(samples(*range(6)))
             for group, outcome in enumerate([COMPLETE, COMPLETE, "filtered", COMPLETE, "rejected"]):
                 await controller.close(3, group, outcome, SIZE)
+            await controller.assign(3, 0, (0, 1))
+            await controller.assign(3, 1, (3,))
             trainer.recover(2, 0)
-            trainer.commit(2, 2)
-            await controller.advance(3, 2, 2)
-            before = (replace(await controller.scan(8), run_id=""), trainer.take(2, 2, 8))
+            trainer.commit(2, 1)
+            await controller.advance(3, 2)
+            before = (replace(await controller.scan(8), run_id=""), trainer.take(2, 1))
+            assert before[1]
             guarded.kill()
             guarded.restart()
-            assert (replace(await controller.scan(8), run_id=""), trainer.take(2, 2, 8)) == before
+            assert (replace(await controller.scan(8), run_id=""), trainer.take(2, 1)) == before
             with pytest.raises(FencedError):
                 await controller.claim(2)
             assert (await worker.add_sample(0, 0, b"late", meta(1))).outcome is AddOutcome.FINISHED
@@ -251,10 +264,11 @@ async def test_a_url_is_a_login_of_its_own(guarded: RedisServer) -> None:
         assert (await controller.close(1, 0, COMPLETE, SIZE)).status is CloseStatus.CLOSED
         with pytest.raises(ConfigError, match=f"the replay store at {guarded.address}/0 refuses this login"):
             await worker.close(1, 0, COMPLETE, SIZE)
+        await controller.assign(1, 0, (0,))
     with SyncLedger(url("trainer"), "job") as trainer:
         trainer.reach(2.0)
         trainer.recover(1, 0)
-        assert trainer.take(1, 0, 1)[0].complete
+        assert trainer.take(1, 0)[0].complete
 
 
 @pytest.mark.parametrize("url", ["http://redis:6379", "redis://", "redis://host:port"])
@@ -291,6 +305,7 @@ async def test_a_workers_login_can_neither_close_nor_publish_nor_free(guarded: R
 FORBIDDEN = [
     ("XADD", "{job}:ready", "1-0", "o", "complete"),
     ("HSET", "{job}:closed", "0", "complete"),
+    ("HSET", "{job}:batches", "0", "1"),
     ("HSET", "{job}:meta", "low", "9"),
     ("HSET", "{other}:s:0", "p0", "x"),
     ("DEL", "{job}:s:0"),
@@ -331,15 +346,16 @@ def test_nobody_gets_in_without_a_password(guarded: RedisServer) -> None:
 LUA_MUTANTS = [
     ("add_sample", "if stored then", "if false then"),
     ("add_sample", "< low or", "< low - 1 or"),
-    ("close", "append(counter('frontier'))", "append(group)"),
     ("close", "if stored then return", "if false then return"),
-    ("commit", "consumed > low", "true"),
-    ("commit", "free(low, consumed)", "free(low, consumed + 1)"),
-    ("recover", "redis.call('DEL', ready)", ""),
-    ("recover", "set('low', consumed)", "set('low', math.max(counter('low'), consumed))"),
-    ("take", "tonumber(ARGV[3])", "counter('low')"),
-    ("advance", "math.max(frontier, tonumber(ARGV[3]))", "tonumber(ARGV[3])"),
-    ("reopen", "group < counter('frontier')", "false"),
+    ("commit", "tonumber(held) < step", "tonumber(held) <= step"),
+    ("commit", "math.max(counter('committed'), step)", "step"),
+    ("recover", "set('committed', math.min(tonumber(ARGV[3]), counter('committed')))", ""),
+    ("take", "outcome == 'trained'", "false"),
+    ("take", "members(ARGV[3])", "members('0')"),
+    ("assign", "tonumber(ARGV[3]) < counter('committed')", "false"),
+    ("assign", "redis.call('HGET', closed, group) == 'trained'", "false"),
+    ("assign", "set('low', low)", ""),
+    ("advance", "low > before", "true"),
 ]
 
 

@@ -22,9 +22,9 @@ def test_the_quickstart_in_numbers():
     lines = dict(explain(load_job(QUICKSTART)))
     assert lines["a step"] == "64 groups × 8 samples = 512 samples, at most 32,768 tokens (64 a sample)"
     assert "10,240 groups, 81,920 samples" in lines["the run"]
-    assert "versions v−2 … v" in lines["staleness"]
-    assert "192 groups" in lines["in flight"]
-    assert "256 KiB a step; 4 steps = 1 MiB of 2 GiB" in lines["samples kept"]
+    assert "no token is trained more than 2 versions old; ahead 1 (by default)" in lines["staleness"]
+    assert "128 groups" in lines["in flight"]
+    assert "256 KiB a step; 3 steps = 768 KiB of 2 GiB" in lines["samples kept"]
     assert "clip is idle" in lines["updates"]
     assert "versions 0, 10, 20, …, 150, 160" in lines["evaluation"]
 
@@ -41,7 +41,7 @@ def test_the_last_version_is_always_evaluated():
 
 def test_forced_checkpoints_are_announced():
     lines = dict(explain(load_job(CORPUS / "accepted" / "budget-forces-checkpoints.yaml")))
-    assert "the budget forces one every 3 steps" in lines["checkpoints"]
+    assert "the budget forces one every 4 steps" in lines["checkpoints"]
 
 
 def test_the_page_is_what_the_code_says():

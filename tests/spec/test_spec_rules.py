@@ -42,13 +42,13 @@ def test_errors_come_before_warnings():
     ("overrides", "rule", "arithmetic"),
     [
         (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "4 rounds"),
-        (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "64·3 = 192"),
+        (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "64·2 = 128"),
         (["weightSync.mode=Group", "trainer.lora.rank=8"], "group-mode", "read from the volume"),
-        (["weightSync.intervalSteps=4"], "publish-interval", "η + 1 = 3"),
+        (["weightSync.intervalSteps=4"], "publish-interval", "ahead + 1 = 3"),
         (["algorithm.advanced.decoupled=false"], "stale-without-decoupled", "η = 2 > 1"),
-        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "4·64·8·8192·8 = 128 MiB"),
+        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "3·64·8·8192·8 = 96 MiB"),
         (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "80 % of 100 MiB = 80 MiB"),
-        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=400Mi"], "checkpoint-forced", "every 7 steps"),
+        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=400Mi"], "checkpoint-forced", "every 8 steps"),
         (["trainer.procPerNode=4", "trainer.mesh.replicate=2", "trainer.mesh.tensor=4"], "mesh", "each in parts of 4"),
         (["trainer.replicas=2", "trainer.mesh.tensor=2"], "tensor-within-node", "don't make groups of 2"),
         (["trainer.procPerNode=4", "trainer.mesh.context=8"], "mesh", "each in parts of 8"),
@@ -90,11 +90,11 @@ def test_a_job_within_budget_holds_its_window_until_the_checkpoint_that_is_said(
         }
     )
     rules = {finding.rule for finding in check(changed)}
-    step, eta = numbers.bytes_a_step(changed), changed.spec.algorithm.max_staleness
-    assert ("bytes-over-budget" in rules) == ((eta + 2) * step > int(budget * 0.8))
+    step, ahead = numbers.bytes_a_step(changed), numbers.ahead(changed)
+    assert ("bytes-over-budget" in rules) == ((ahead + 2) * step > int(budget * 0.8))
     if "bytes-over-budget" not in rules:
         every = numbers.forced_checkpoint_every(changed)
-        assert (every + eta + 1) * step <= budget * 0.8
+        assert (every + ahead + 1) * step <= budget * 0.8
         assert ("checkpoint-forced" in rules) == (every < interval)
 
 

@@ -316,10 +316,12 @@ class FakeCluster:
     def _hot_of(self, key: Key) -> HotFields:
         job = self.api.objects.get(("RLJob", *key))
         if job is None:  # deleted; its pods don't know yet
-            return HotFields(self.training[key].max_steps, 1, 8)
+            return HotFields(self.training[key].max_steps, 1, 8, 1)
         spec = job["spec"]
         algorithm, rollout = spec["algorithm"], spec["rollout"]
-        return HotFields(algorithm["maxSteps"], algorithm["maxStaleness"], rollout["maxConcurrentRollouts"])
+        bound = algorithm["maxStaleness"]
+        ahead = rollout.get("ahead") or -(-bound // 2)
+        return HotFields(algorithm["maxSteps"], bound, rollout["maxConcurrentRollouts"], ahead)
 
     def _end_tool(self, pod: Json) -> None:
         role = _role(pod)

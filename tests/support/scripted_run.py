@@ -11,6 +11,7 @@ from typing import Any
 
 from areal.plan.resolved import ResolvedJob
 from areal.processes.core import ChildPhase
+from areal.spec.numbers import ahead
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -28,6 +29,7 @@ class Hot:
     max_steps: int
     max_staleness: int
     max_concurrent_rollouts: int
+    ahead: int
 
 
 @dataclass
@@ -47,7 +49,7 @@ class ScriptedRun:
     step: int = 0
     checkpoint_step: int = 0
     checkpoint_at: float = 0.0
-    hot: Hot = field(default_factory=lambda: Hot(0, 0, 0))
+    hot: Hot = field(default_factory=lambda: Hot(0, 0, 0, 0))
     told_hot: int = 0
     """How often hot fields were set from outside."""
     epochs: list[int] = field(default_factory=list)
@@ -65,7 +67,8 @@ class ScriptedRun:
     def begins(self, resolved: ResolvedJob) -> None:
         """A controller starts: the hot fields are the job's until it is told others."""
         spec = resolved.spec
-        self.hot = Hot(spec.algorithm.max_steps, spec.algorithm.max_staleness, spec.rollout.max_concurrent_rollouts)
+        told = spec.algorithm.max_steps, spec.algorithm.max_staleness, spec.rollout.max_concurrent_rollouts
+        self.hot = Hot(*told, ahead(resolved.job))
         self.size = spec.trainer.replicas
 
     @property
@@ -132,6 +135,7 @@ class RunController(rollout_grpc.RolloutServicer):
             max_steps=run.hot.max_steps,
             max_staleness=run.hot.max_staleness,
             max_concurrent_rollouts=run.hot.max_concurrent_rollouts,
+            ahead=run.hot.ahead,
             trainer_step=run.step,
             served_policy_id=f"{run.step}.f{len(run.epochs)}",
             reward_mean=min(1.0, run.step / 100),
@@ -148,13 +152,14 @@ class RunController(rollout_grpc.RolloutServicer):
     async def SetHotFields(self, request: rollout.SetHotFieldsRequest, context: Any) -> rollout.SetHotFieldsResponse:
         hot = self._run.hot
         self._run.told_hot += 1
-        for name in ("max_steps", "max_staleness", "max_concurrent_rollouts"):
+        for name in ("max_steps", "max_staleness", "max_concurrent_rollouts", "ahead"):
             if request.HasField(name):  # type: ignore[arg-type]
                 setattr(hot, name, getattr(request, name))
         return rollout.SetHotFieldsResponse(
             max_steps=hot.max_steps,
             max_staleness=hot.max_staleness,
             max_concurrent_rollouts=hot.max_concurrent_rollouts,
+            ahead=hot.ahead,
         )
 
 
@@ -173,8 +178,6 @@ class RunTrainer(operations_grpc.TrainerControlServicer):
             step=run.step,
             max_steps=run.hot.max_steps,
             phase="train",
-            next_group=run.step * 4,
-            committed_group=run.step * 4,
             checkpoint_step=run.checkpoint_step,
             checkpoint_at=run.checkpoint_at,
         )

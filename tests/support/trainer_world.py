@@ -41,11 +41,11 @@ class ScriptedController(rollout_grpc.RolloutServicer):
     """Answers as a controller would, remembers what it was told, and misbehaves on request."""
 
     def __init__(self) -> None:
-        self.attached: list[tuple[int, int, int]] = []  # fence, next_group, step
-        self.cursors: list[tuple[int, int, int]] = []
+        self.attached: list[tuple[int, int]] = []  # fence, step
+        self.advances: list[tuple[int, int, int]] = []  # fence, step, groups in hand
         self.published: list[tuple[str, bool, str]] = []  # policy, final, path
         self.tombstones: list[tuple[int, str]] = []
-        self.committed = 0
+        self.committed = 0  # step
         self.beats = 0
         self.finished = False
         self.served = ""
@@ -57,18 +57,18 @@ class ScriptedController(rollout_grpc.RolloutServicer):
 
     async def AttachTrainer(self, request: Any, context: Any) -> rollout.AttachTrainerResponse:
         self.fence = request.fence
-        self.attached.append((request.fence, request.next_group, request.step))
+        self.attached.append((request.fence, request.step))
         return rollout.AttachTrainerResponse(controller_fence=1, served_policy_id=self.served, max_steps=self.max_steps)
 
-    async def AdvanceCursor(self, request: Any, context: Any) -> rollout.AdvanceCursorResponse:
+    async def AdvanceTrainer(self, request: Any, context: Any) -> rollout.AdvanceTrainerResponse:
         if request.fence < self.fence:
             await status.abort(context, FencedError("a newer trainer lives"))
         if self.refuse_advances:
             self.refuse_advances -= 1
             await status.abort(context, InfraError("the batch changed while it was taken"))
-        self.cursors.append((request.fence, request.next_group, request.step))
+        self.advances.append((request.fence, request.step, request.groups))
         self.on_advance(request.step)
-        return rollout.AdvanceCursorResponse(max_steps=self.max_steps)
+        return rollout.AdvanceTrainerResponse(max_steps=self.max_steps)
 
     async def PublishWeights(self, request: Any, context: Any) -> rollout.PublishWeightsResponse:
         weights = request.weights
@@ -83,7 +83,7 @@ class ScriptedController(rollout_grpc.RolloutServicer):
     async def Train(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[rollout.TrainerOrders]:
         async for message in request_iterator:
             self.beats += 1
-            self.committed = max(self.committed, message.committed_group)
+            self.committed = max(self.committed, message.committed_step)
             self.finished = message.finished
             yield rollout.TrainerOrders(
                 checkpoint_now=self.checkpoint_now,
@@ -107,6 +107,7 @@ class World:
     controller: ScriptedController = field(default_factory=ScriptedController)
     port: int = 0
     ports: list[int] = field(default_factory=list)  # of trainers in pods, and where they meet
+    chosen: list[int] = field(default_factory=list)  # groups in the order of training
 
     def start(self) -> World:
         self.port = self.port or free_port()
@@ -220,11 +221,20 @@ class World:
         """Run one trainer to its end, in this process."""
         return int(run(self.settings(), TrainerPorts(), stopping or threading.Event()))
 
-    def fill(self, groups: range, *, size: int = 4, tombstones: tuple[int, ...] = (), **fields: Any) -> None:
-        """Put complete groups into the ledger, as workers and the controller would."""
-        asyncio.run(self._fill(groups, size, tombstones, fields))
+    def fill(
+        self, groups: range, *, size: int = 4, tombstones: tuple[int, ...] = (), poison: tuple[int, ...] = (),
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        """Put complete groups into the ledger and choose them, as workers and the controller would.
 
-    async def _fill(self, groups: range, size: int, tombstones: tuple[int, ...], fields: dict[str, Any]) -> None:
+        `tombstones` are in no batch, `poison` ended after their batches were chosen.
+        """
+        asyncio.run(self._fill(groups, size, tombstones, poison, fields))
+
+    async def _fill(
+        self, groups: range, size: int, tombstones: tuple[int, ...], poison: tuple[int, ...], fields: dict[str, Any]
+    ) -> None:
+        batch_groups = self.job().spec.algorithm.batch_size
         async with AsyncLedger(self.redis.address, JOB) as ledger:
             await ledger.claim(1)
             for group in groups:
@@ -232,7 +242,10 @@ class World:
                     await ledger.close(1, group, "rejected", size)
                     continue
                 await ledger.add_samples([stored(group, index, fields) for index in range(size)])
-                await ledger.close(1, group, COMPLETE, size)
+                await ledger.close(1, group, "poison" if group in poison else COMPLETE, size)
+                self.chosen += [] if group in self.chosen else [group]
+            for step in range(len(self.chosen) // batch_groups):
+                await ledger.assign(1, step, self.chosen[step * batch_groups : (step + 1) * batch_groups])
 
 
 def stored(group: int, index: int, fields: dict[str, Any]) -> NewSample:

@@ -44,8 +44,8 @@ def test_a_run_trains_every_group_once_in_order_and_ends(make_world):
     assert world.train() == ExitCode.DONE
     assert trained(world) == {0: [0, 1, 3], 1: [4, 5, 6], 2: [8, 9, 10], 3: [11, 12, 13]}
     controller = world.controller
-    assert controller.attached == [(1, 0, 0)]
-    assert controller.cursors == [(1, 4, 0), (1, 7, 1), (1, 11, 2), (1, 14, 3)]
+    assert controller.attached == [(1, 0)]
+    assert controller.advances == [(1, step, 3) for step in range(4)]
     assert [(policy, final) for policy, final, _ in controller.published] == [
         ("0.f1", False),
         ("1.f1", False),
@@ -99,7 +99,7 @@ def test_a_stopped_trainer_saves_and_the_next_goes_on_with_the_same_losses(make_
     assert len(rows(parts)) == 3
     parts.controller.on_advance = lambda step: None
     assert parts.train() == ExitCode.DONE
-    assert parts.controller.attached == [(1, 0, 0), (2, 9, 3)]
+    assert parts.controller.attached == [(1, 0), (2, 3)]
     assert [row["loss"] for row in rows(parts)] == [row["loss"] for row in rows(whole)]
     assert [row["grad_norm"] for row in rows(parts)] == [row["grad_norm"] for row in rows(whole)]
     assert trained(parts) == trained(whole)
@@ -121,8 +121,8 @@ def test_a_checkpoint_that_was_sealed_but_not_committed_is_gone_on_from(make_wor
     assert (world.root / "checkpoints" / "step-000002.f1").exists()
     assert world.controller.committed == 0
     assert world.train() == ExitCode.DONE
-    assert world.controller.committed == 6
-    assert world.controller.attached == [(1, 0, 0), (2, 6, 2)]
+    assert world.controller.committed == 2
+    assert world.controller.attached == [(1, 0), (2, 2)]
     assert trained(world) == {0: [0, 1, 2], 1: [3, 4, 5]}
 
 
@@ -130,13 +130,13 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_nothing_is_freed_bef
     world = make_world()
     world.fill(range(12), staleness=9)
     may_seal = threading.Event()
-    sealed_with: list[tuple[int, int]] = []  # cursors told and groups freed when the name was given
+    sealed_with: list[tuple[int, int]] = []  # the newest step told and steps freed when the name was given
     seal = catalog.seal
 
     def late(partial, record):
         if record.step == 2:
             assert may_seal.wait(30)
-            sealed_with.append((world.controller.cursors[-1][2], world.controller.committed))
+            sealed_with.append((world.controller.advances[-1][1], world.controller.committed))
         seal(partial, record)
 
     monkeypatch.setattr(catalog, "seal", late)
@@ -144,7 +144,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_nothing_is_freed_bef
     assert world.train() == ExitCode.DONE
     assert sealed_with == [(3, 0)]
     assert sorted(trained(world)) == [0, 1, 2, 3]
-    assert world.controller.committed == 12
+    assert world.controller.committed == 4
 
 
 def test_several_mini_batches_clip_and_still_train_every_token(make_world):
@@ -170,7 +170,7 @@ def test_a_batch_that_changed_is_taken_again_and_a_forgetful_controller_attached
     world.controller.refuse_advances = 14  # the channel itself tries each call four times
     assert world.train() == ExitCode.DONE
     assert trained(world) == {0: [0, 1, 2], 1: [3, 4, 5]}
-    assert set(world.controller.attached) == {(1, 0, 0)}
+    assert set(world.controller.attached) == {(1, 0)}
     assert len(world.controller.attached) > 1
 
 
@@ -196,17 +196,17 @@ def test_a_newer_trainer_ends_this_one_untouched(make_world):
     assert not list((world.root / "checkpoints").glob("step-000002.f1"))
 
 
-def test_a_restarted_controller_is_told_the_cursor_again(make_world):
+def test_a_restarted_controller_is_told_the_step_again(make_world):
     world = make_world(algorithm={"maxSteps": 3})
     world.fill(range(6))
     result = []
     trainer = threading.Thread(target=lambda: result.append(world.train()))
     trainer.start()
-    until(lambda: len(world.controller.cursors) >= 2)
+    until(lambda: len(world.controller.advances) >= 2)
     world.stop()
     world.start()
-    until(lambda: len(world.controller.cursors) >= 3)
-    assert world.controller.cursors[-1] == (1, 6, 1)
+    until(lambda: len(world.controller.advances) >= 3)
+    assert world.controller.advances[-1] == (1, 1, 3)
     world.fill(range(6, 9))
     trainer.join(30)
     assert result == [ExitCode.DONE]
@@ -221,7 +221,7 @@ def test_a_restarted_redis_costs_nothing(make_world, tmp_path):
         result = []
         trainer = threading.Thread(target=lambda: result.append(world.train()))
         trainer.start()
-        until(lambda: len(world.controller.cursors) == 2)
+        until(lambda: len(world.controller.advances) == 2)
         server.kill()
         server.restart()
         world.fill(range(9))
@@ -300,9 +300,9 @@ def test_the_byte_budget_forces_a_checkpoint_that_frees_space(make_world):
     trainer = threading.Thread(target=lambda: world.train(stopping))
     trainer.start()
     try:
-        until(lambda: world.controller.beats > 0 and len(world.controller.cursors) == 1)
+        until(lambda: world.controller.beats > 0 and len(world.controller.advances) == 1)
         world.fill(range(3, 6))
-        until(lambda: world.controller.committed >= 3)
+        until(lambda: world.controller.committed >= 1)
     finally:
         stopping.set()
         trainer.join(30)
@@ -343,6 +343,19 @@ def test_a_step_that_crashed_four_times_gives_up_its_largest_group(make_world):
     world.fill(range(13), tombstones=(1,), staleness=9)
     assert world.train() == ExitCode.DONE
     assert world.controller.tombstones == [(1, "poison")]
+
+
+def test_a_batch_of_which_every_group_has_ended_changes_nothing_and_the_run_goes_on(make_world, tmp_path):
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("def compute_advantages(batch):\n    return batch.rewards - batch.rewards.max()\n")
+    world = make_world(recipe=recipe)
+    world.fill(range(12), poison=(1, 3, 4, 5), staleness=9)
+    assert world.train() == ExitCode.DONE
+    assert trained(world) == {0: [0, 2], 1: [], 2: [6, 7, 8], 3: [9, 10, 11]}
+    assert world.controller.advances == [(1, 0, 2), (1, 1, 0), (1, 2, 3), (1, 3, 3)]
+    assert [policy for policy, _, _ in world.controller.published] == [f"{version}.f1" for version in range(5)]
+    empty = rows(world)[1]
+    assert (empty["groups"], empty["tokens"], empty["updates"], empty["reward_mean"]) == (0, 0, 0, None)
 
 
 def test_a_lowered_length_ends_the_run_early(make_world):

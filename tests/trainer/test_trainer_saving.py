@@ -15,7 +15,7 @@ from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint, Saving
 from areal_trainer.engine.group import COLLECTIVE_TIMEOUT
 from areal_trainer.engine.message import RankMessage
 
-SAVED = SavedCheckpoint(RunPosition(4, 64, 0, 1), Path("step-000004.f1"), 1.0)
+SAVED = SavedCheckpoint(RunPosition(4, 1), Path("step-000004.f1"), 1.0)
 
 
 class Disk(Future[SavedCheckpoint]):

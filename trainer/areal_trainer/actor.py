@@ -234,7 +234,7 @@ class Actor:
             bootstrap=inputs.get("bootstrap"),
         )
         result = estimate_advantages(tokens, self.options.advantages, passes)
-        if self._compute_advantages is not None:
+        if self._compute_advantages is not None and tokens.sequences:
             own = {name: inputs[name] for name in self._beside}
             given = AdvantageBatch.of(tokens, result.counted, result.columns.values, own)
             own_values = advantages_from(self._compute_advantages(given), tokens, result)

@@ -1,6 +1,6 @@
 """The trainer's core: restart, take, publish, checkpoint and commit, without a model.
 
-Owns the trainer's position: a step. Promises: a batch is what the controller chose for its step, less what is poison;
+Owns the trainer's position: a step. Promises: a batch is what the controller chose for its step, less what has ended;
 the position moves only when a batch was trained; no sample older than its group's bound is let through; nothing is
 published twice or backwards, and the final version always. Pure: it is told what was taken, trained, published and
 saved, and answers what to do next. The trainer and the simulation run this same code.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from areal.errors import BugError, DataError
+from areal.errors import BugError
 from areal.ledger.values import TakenGroup
 from areal.v1 import common_pb2 as common
 from areal.values.policy import version_of
@@ -50,7 +50,7 @@ class SampleAge:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Groups that make version `step` + 1: B, less those that turned out to be poison."""
+    """Groups that make version `step` + 1: B, less those that ended since they were chosen, which may be all."""
 
     step: int
     groups: tuple[TakenGroup, ...]
@@ -129,18 +129,14 @@ class Consumer:
     def offer(self, groups: Sequence[TakenGroup], ages: Ages = ages_from_meta) -> Batch | None:
         """Takes over the batch that was taken, if it was there.
 
-        Raises `BugError` when it is no whole batch, `DataError` when nothing of it is left, and `StalenessViolation`.
+        Nothing may be left of it: then its step changes nothing. Raises `BugError` when it is no whole batch, and
+        `StalenessViolation`.
         """
         if self.want() is None or not groups:
             return None
         if len({group.group for group in groups}) != len(groups) or len(groups) != self.policy.batch_groups:
             raise BugError(f"step {self._state.step} has the batch {[group.group for group in groups]}")
         complete = tuple(group for group in groups if group.complete)
-        if not complete:
-            raise DataError(
-                f"every group of the batch of step {self._state.step} has ended since it was chosen",
-                fix="see in the controller's log why, and leave these rows out",
-            )
         versions = [age.oldest_version for group in complete for age in self._checked(group, ages)]
         self._offered = Batch(self._state.step, complete, min(versions, default=None))
         self._accepted = False

@@ -22,6 +22,8 @@ from areal.sim.world import SimWorld, TrueStep
 
 HELD = ("served", "max_steps", "max_staleness", "max_concurrent", "ahead")  # what a controller keeps
 _HEALED = {TombstoneReason.INFRA, TombstoneReason.DEADLINE, TombstoneReason.POISON}
+_LATE = {FaultKind.LATE_REPORTS, FaultKind.PAUSE_WORKER}
+_UNCHOSEN = {TombstoneReason.FILTERED, TombstoneReason.ENDED}  # reasons that no group of a batch has
 
 
 def check_admission(world: SimWorld, core: Controller, group: int) -> None:
@@ -43,11 +45,16 @@ def check_assigned(world: SimWorld, told: AssignBatch) -> None:
 
 
 def check_order(world: SimWorld, core: Controller) -> None:
-    """Every granted group can still be trained in time, whatever becomes of the others. Two controllers can't know."""
+    """Every granted group can still be trained in time, whatever becomes of the others. Two controllers can't know.
+
+    Nor does a new one, of a group whose worker comes back late: it is made again.
+    """
     order, batch_groups = core.book.order, core.settings.batch_groups
-    if any(fault.kind is FaultKind.PAUSE_CONTROLLER for fault in world.scenario.faults):
+    kinds = {fault.kind for fault in world.scenario.faults}
+    if FaultKind.PAUSE_CONTROLLER in kinds:
         return
-    due = sorted(due for g in order.waiting if (due := core.book.groups[g].due) is not None)
+    first = order.chosen if FaultKind.KILL_CONTROLLER in kinds and kinds & _LATE else 0
+    due = sorted(due for g in order.waiting if (due := core.book.groups[g].due) is not None and due >= first)
     for place, step in enumerate(due):
         if step < order.chosen + place // batch_groups:
             world.truth.problems.append(f"promise 2: groups due at {due} are too many from step {order.chosen} on")
@@ -150,11 +157,15 @@ def verify(world: SimWorld) -> list[str]:
     lost = set(range(max(ended, default=-1) + 1)) - ended
     problems += [f"promise 1: group {g} has no end" for g in sorted(lost)]
     healed = _HEALED - ({TombstoneReason.DEADLINE} if world.scenario.endless_share else set())
+    if any(fault.kind is FaultKind.POISON for fault in world.scenario.faults):
+        healed -= {TombstoneReason.POISON}
     problems += [f"promise 1: group {t.group} ended as {t.reason}" for t in tombstones.values() if t.reason in healed]
     for step, entry in lineage.items():
         batch = world.journal.on_disk.batches[step] if step < len(world.journal.on_disk.batches) else ()
         if entry.groups != tuple(group for group in batch if group not in tombstones):
             problems.append(f"promise 1: step {step} trained {entry.groups}, chosen were {batch}")
+        if any(group in tombstones and tombstones[group].reason in _UNCHOSEN for group in batch):
+            problems.append(f"promise 1: a group of {batch}, chosen for step {step}, ended as if it had no batch")
         if len(batch) != world.scenario.batch_groups:
             problems.append(f"promise 1: step {step} has the batch {batch}")
         for group, payloads in zip(entry.groups, entry.payloads, strict=True):

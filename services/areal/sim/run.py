@@ -134,6 +134,8 @@ class SimStage:
                 self._lag(worker.down, fault.value)
             case FaultKind.LATE_BEATS if server is not None:
                 self._lag(server.up, fault.value)
+            case FaultKind.POISON:
+                self.world.unreadable = True
             case FaultKind.LAG_SERVER if server is not None:
                 server.lag_s = fault.value
             case FaultKind.REFUSE if server is not None:

@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     LATE_REPORTS = "a worker's reports are late"  # value: seconds
     LATE_ORDERS = "a worker's orders are late"  # value: seconds; its view of the fleet lags as well
     LATE_BEATS = "a server's beats are late"  # value: seconds; everybody's view of it lags
+    POISON = "the trainer can't read its next batch"
     LAG_SERVER = "server lags"  # value: seconds that its next loads take
     REFUSE = "server refuses"  # value: tries that it refuses from now on
     FALL_BACK = "trainer falls back"  # to its last but one checkpoint, silently
@@ -98,6 +99,7 @@ class Scenario:
     load_s: float
     journal_s: float  # longest time of an fsync
     faults: tuple[Fault, ...]
+    decode_s: float = 0.005  # between a batch's markers and its payloads
     shared: bool = False  # servers and trainer have the same cards, by turns
 
     @property
@@ -108,7 +110,7 @@ class Scenario:
         again_s = 2.0 if self.infra_share else 0.0
         endless_s = 1.2 * self.deadline_s if self.endless_share else 0.0
         made_s = (SLOW_TOKENS + 0.5 if self.slow_share else 2.5) * self.sample_s
-        generated_s = made_s + 4 * self.journal_s + 0.5 + again_s + endless_s
+        generated_s = made_s + 4 * self.journal_s + 0.5 + again_s + endless_s + self.decode_s
         switch_s = 2.0 + 1.5 * self.load_s if self.shared else 0.0
         return rounds * tries * generated_s + 1.5 * self.train_s + 1.5 * self.load_s + self.journal_s + 0.5 + switch_s
 
@@ -218,18 +220,30 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         scenario = replace(
             scenario, group_size=3, endless_share=0.15, deadline_s=8.0, reject_share=0.0, infra_share=0.0, sample_s=0.2
         )
-    if aim is Aim.TAIL:
+    if aim is Aim.TAIL:  # deadlines are near, and not in the order of admission
         staleness = chance.choice((1, 2, 3))
+        ahead = chance.randint(-(-staleness // 2), staleness)
         scenario = replace(
-            scenario, max_staleness=staleness, ahead=-(-staleness // 2), slow_share=0.3, sample_s=0.2, train_s=0.05,
-            load_s=0.05, max_steps=10, publish_interval=1, max_concurrent=20, capacity=20, filter_share=0.0,
+            scenario, max_staleness=staleness, ahead=ahead, slow_share=0.3, sample_s=0.2, train_s=0.05, load_s=0.05,
+            max_steps=12, publish_interval=1, max_concurrent=20, capacity=20, servers=2,
+            filter_share=0.4 * scenario.admission_order,
         )  # fmt: skip
+    if aim is Aim.PART_IN_HAND:  # a group that is lost may end when it is made again
+        scenario = replace(scenario, decode_s=12.0, reject_share=0.3, filter_share=0.3, sample_s=0.2)
+    if aim is Aim.CLAIMS:  # one holds what must be trained next
+        scenario = replace(
+            scenario, workers=2, capacity=2, max_concurrent=20, slow_share=0.3, sample_s=0.5, train_s=0.05, load_s=0.05,
+            filter_share=0.0, max_steps=8,
+        )  # fmt: skip
+    if scenario.max_concurrent == 1 or scenario.filter_share > 0.4:
+        scenario = replace(scenario, slow_share=0.0)  # one after the other they would take all day
     if aim in _BY_TURNS and random.Random(f"{seed} shared").random() < _SHARED_SHARE:
         staleness = min(scenario.max_staleness, MOST_SHARED_STALENESS)
         interval = min(scenario.publish_interval, staleness + 1)
         scenario = replace(
-            scenario, shared=True, max_staleness=staleness, ahead=min(scenario.ahead, staleness), publish_interval=interval
-        )
+            scenario, shared=True, max_staleness=staleness, ahead=min(scenario.ahead, staleness),
+            publish_interval=interval,
+        )  # fmt: skip
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -255,7 +269,9 @@ class Aim(StrEnum):
     OLD_WORKER = "a worker loses what it holds to another one without hearing of it"
     LATE_VIEW = "servers go back to an older version, and workers don't hear of it"
     LENGTH = "the run is shortened while groups beyond its end are made"
-    TAIL = "some groups take so long that training has to wait for them"
+    TAIL = "some groups take so long that training has to wait for them, while a server lags and groups are lost"
+    CLAIMS = "workers come back late with groups that a new controller doesn't know"
+    POISON = "a batch can't be read, and its groups end"
     EDGE = "one role dies at one moment, with or without the ledger's tail"
 
 
@@ -334,7 +350,20 @@ def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
             steps = chance.randint(1, max(1, scenario.max_steps - 1))
             return [at(chance.choice((Point.TRAINED, Point.STORED)), FaultKind.SET_MAX_STEPS, 0, steps)]
         case Aim.TAIL:
-            return [Fault(chance.uniform(1.0, 4.0), one_role)] if chance.random() < 0.5 else []
+            first = chance.randint(2, 5)
+            nth = first + scenario.max_staleness - chance.randint(1, 2)
+            lost = chance.random() < 0.5  # one version too old for what is lost then
+            seconds = 20.0 if lost else chance.choice((1.0, 4.0, 20.0))
+            lags = [Fault(0.0, FaultKind.LAG_SERVER, 0, seconds, Point.PUBLISHED, first)]
+            strikes = loss(chance.choice((Point.OFFERED, Point.TRAINED))) if lost else []
+            killed = [Fault(chance.uniform(1.0, 4.0), one_role)] if chance.random() < 0.3 else []
+            return [*lags, *strikes, *killed]
+        case Aim.CLAIMS:
+            claims = at(Point.STORED, FaultKind.LATE_REPORTS, chance.randint(0, 1), chance.uniform(4.0, 9.0))
+            return [at(Point.STORED, FaultKind.KILL_CONTROLLER), claims]
+        case Aim.POISON:
+            poison = at(chance.choice((Point.TRAINED, Point.PUBLISHED)), FaultKind.POISON)
+            return [poison, Fault(after_s, one_role, 0, 0.0, Point.DECIDED, nth)] if chance.random() < 0.3 else [poison]
         case Aim.EDGE:
             point = chance.choice(tuple(Point))
             tail = [at(point, FaultKind.KILL_REDIS, 0, 0.3)] if chance.random() < 0.5 else []

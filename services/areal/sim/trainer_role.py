@@ -7,7 +7,15 @@ from collections.abc import Generator
 from areal.cards import CardSide
 from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, Call, PublishWeights, TrainerBeat
+from areal.ledger.values import TakenGroup, TombstoneReason
+from areal.rollout.controller.inputs import (
+    AdvanceTrainer,
+    AttachTrainer,
+    Call,
+    ProposeTombstone,
+    PublishWeights,
+    TrainerBeat,
+)
 from areal.rollout.controller.reports import PublishedWeights, TrainerReport
 from areal.rollout.controller.turns import CardTurns
 from areal.sim.controller_role import Connection, ControllerRole
@@ -92,16 +100,24 @@ class TrainerProcess:
             if not taken:
                 yield from self._rest(consumer) if world.scenario.shared else (_POLL_S,)
                 continue
-            yield 0.005  # payloads are read after their markers: whatever dies now was taken
+            world.on_point(Point.TOOK)
+            yield world.scenario.decode_s  # payloads are read after their markers: whatever dies now was taken
             if consumer.want() != want:
                 continue
+            if world.unreadable:
+                yield from self._give_up(taken)
+                continue
             batch = consumer.offer(taken)
-            world.on_point(Point.TOOK)
             if batch is not None and (yield from self._advance(consumer, batch)):
                 yield world.scheduler.between(0.5, 1.5) * world.scenario.train_s
                 self._trained(batch)
                 yield 0.01
                 consumer.trained(batch)
+
+    def _give_up(self, groups: list[TakenGroup]) -> Process:
+        self.world.unreadable = False
+        for group in groups:
+            yield from self._ask(ProposeTombstone(self.fence, group.group, TombstoneReason.POISON))
 
     def _take_cards(self) -> Process:
         while self.world.scenario.shared and not self.world.take_cards(CardSide.TRAINING, self.life):

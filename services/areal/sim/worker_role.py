@@ -185,7 +185,7 @@ class WorkerProcess:
         chance = random.Random(f"{scenario.seed} {group} {index} {attempt}")
         if attempt == 1 and chance.random() < scenario.infra_share:
             self._core.failed(SampleFailure(group, index, attempt, FailureKind.INFRA, "scripted"))
-        elif random.Random(f"{scenario.seed} {group}").random() < scenario.reject_share:
+        elif random.Random(f"{scenario.seed} {group} {attempt}").random() < scenario.reject_share:
             self._core.failed(SampleFailure(group, index, attempt, FailureKind.REJECTED, "scripted"))
         else:
             self._made(group, index, attempt, TrueSample(tuple(versions), first_token_s, eta), chance)

@@ -153,6 +153,7 @@ class SimWorld:
         self.truth = Truth()
         self.trace: list[str] | None = [] if trace else None
         self.on_point: Callable[[Point], None] = lambda point: None  # a moment that faults can be aimed at
+        self.unreadable = False  # the batch that a trainer takes next
         self.fences = {"trainer": 0, "controller": 0}  # newest
         self.cards: dict[CardSide, set[Incarnation]] = {side: set() for side in CardSide}
 

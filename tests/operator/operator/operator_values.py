@@ -79,7 +79,7 @@ def says(phase: ChildPhase, epoch: int = 1, code: int = 0, at: float = NOW) -> L
 
 
 def controller(step: int = 5, at: float = NOW, stalled: str = "", hot: HotFields | None = None) -> ControllerReport:
-    return ControllerReport(hot or HotFields(12, 1, 8), step, step, step - 1, 0.5, 0.25, stalled, at)
+    return ControllerReport(hot or HotFields(12, 1, 8, 1), step, step, step - 1, 0.5, 0.25, stalled, at)
 
 
 def fleet(revision: str = "r1", role: Role = Role.GENERATION) -> Workload:

@@ -240,10 +240,10 @@ def test_a_pod_that_never_ends_is_deleted_by_force_when_its_machine_cannot_objec
 
 
 def test_hot_fields_are_set_when_they_differ_and_the_controller_can_be_heard() -> None:
-    other = HotFields(99, 1, 8)
+    other = HotFields(99, 1, 8, 1)
     base = seen()
     for report, hot in (
-        (controller(hot=other), HotFields(12, 1, 8)),
+        (controller(hot=other), HotFields(12, 1, 8, 1)),
         (controller(), None),
         (controller(hot=other, at=NOW - 60), None),
         (None, None),

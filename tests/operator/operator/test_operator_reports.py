@@ -88,7 +88,7 @@ async def test_a_round_asks_everybody_at_their_own_port() -> None:
         reports = await asker.round(KEY, TARGETS, Reports())
         await asker.forget(KEY)
     assert reports.controller is not None
-    assert (reports.controller.hot, reports.controller.step) == (HotFields(12, 1, 8), 7)
+    assert (reports.controller.hot, reports.controller.step) == (HotFields(12, 1, 8, 1), 7)
     assert (reports.controller.policy_version, reports.controller.oldest_served_version) == (7, 6)
     assert reports.controller.stalled == "no rows are left"
     assert reports.trainer is not None

@@ -26,7 +26,7 @@ from areal.rollout.controller.rows import PreparedRows
 from areal.spec.sources import DifficultyPools
 from controller_bench import SETTINGS, Bench, leased, started, weights
 
-POOLED = replace(SETTINGS, pass_score=1.0)
+POOLED = replace(SETTINGS, pass_score=1.0, adopt_grace_s=0.0)
 RULE = DifficultyPools(min_tries=2, hard_up_to=0.0, revisit_epochs=3)
 
 

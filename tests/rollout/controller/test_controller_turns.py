@@ -10,7 +10,7 @@ from areal.errors import ConfigError
 from areal.observe.live import IdleCause
 from areal.rollout.contract.values import EvaluationAnswer
 from areal.rollout.controller.decisions import CallAnswer, GrantLease, LeaseEvaluation, TurnChanged
-from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.turns import CardDemand, CardTurns
 from controller_bench import SETTINGS, B, Bench, weights
@@ -35,14 +35,14 @@ def test_turns_alternate_and_only_the_living_trainer_ends_its_own(demands) -> No
 
 
 def beat(bench: Bench, turn: int = 0, *, wants: bool = False, fence: int = 1) -> None:
-    bench.take(TrainerBeat(TrainerReport(fence, 0, 0, 0, turn=turn, wants_cards=wants)))
+    bench.take(TrainerBeat(TrainerReport(fence, 0, 0, turn=turn, wants_cards=wants)))
 
 
 def generating(**settings: object) -> Bench:
     """The trainer attached, published and gave the cards back; two groups are leased."""
     bench = Bench(settings=replace(SHARED, **settings))
     bench.worker()
-    bench.ask(AttachTrainer(1, 0, 0))
+    bench.ask(AttachTrainer(1, 0))
     bench.ask(PublishWeights(1, weights(0)))
     assert bench.core.turns is not None
     assert bench.core.turns.training
@@ -68,7 +68,7 @@ def test_a_batch_that_is_whole_ends_generation_and_what_else_runs_is_kept() -> N
     assert bench.core.fleet.servers["s"].live
     assert not bench.core.fleet.servers["s"].routable
     assert bench.core.book.groups[2].worker == "w"
-    bench.ask(AdvanceCursor(1, B, 0))
+    bench.ask(AdvanceTrainer(1, 0, B))
     beat(bench, turns.number - 1)
     assert turns.training, "the end of an earlier turn ends none"
     beat(bench, turns.number)
@@ -95,11 +95,11 @@ def test_a_dead_trainer_keeps_its_turn_and_what_it_said_before_counts_no_more() 
     bench.done(0)
     bench.done(1)
     turns = bench.core.turns
-    bench.ask(AttachTrainer(2, 0, 0))
+    bench.ask(AttachTrainer(2, 0))
     beat(bench, turns.number)  # of the fence before
     assert turns.training
     beat(bench, turns.number, fence=2)
-    assert turns.training is bench.core.book.batch_whole()
+    assert turns.training is bench.core.desk.batch_whole
 
 
 def test_an_evaluation_has_its_turn_before_the_batch() -> None:
@@ -134,7 +134,7 @@ def test_where_nothing_is_left_to_generate_a_trainer_that_is_gone_gets_the_cards
     bench = generating(max_steps=1)
     bench.done(0)
     bench.done(1)
-    bench.ask(AdvanceCursor(1, B, 0))
+    bench.ask(AdvanceTrainer(1, 0, B))
     beat(bench, bench.core.turns.number)
     assert not bench.core.turns.training
     for _ in range(8):

@@ -187,12 +187,11 @@ def test_late_samples_complete_a_group_that_has_two_whole_ones():
     assert core.tick(100.0 - EARLY_S, lambda _: True) == [GroupExpiry(3, (0, 1), True)]
 
 
-def test_a_looser_floor_counts_from_now_on():
+def test_the_floor_of_the_newest_lease_counts():
     core = WorkerCore()
+    core.grant(grant(floor=4))
     core.grant(grant(floor=5))
-    assert core.change_floor(3, 4)
-    assert not core.change_floor(9, 4)
-    assert core.groups[3].floor == 4
+    assert core.groups[3].floor == 5
 
 
 def test_orders_of_an_older_controller_are_not_heard():

@@ -89,14 +89,6 @@ class Book:
         untaken = (group for g, group in self.groups.items() if not self.order.taken(g))
         return sum(group.phase is GroupPhase.CLOSED for group in untaken)
 
-    def batch_whole(self) -> bool:
-        """Whether the trainer can take its next batch: it is chosen, and the ledger has all of it that is trained."""
-        step = self._position.step
-        if step >= self.order.written:
-            return False
-        left = [g for g in self.order.batches[step] if g not in self.order.tombstones]
-        return all(g in self.groups and self.groups[g].phase is GroupPhase.CLOSED for g in left)
-
     def live(self) -> list[PromptGroup]:
         """Open groups that the trainer did not take, the most urgent first."""
         return sorted((self.groups[g] for g in self.open if not self.order.taken(g)), key=lambda group: group.urgency)
@@ -278,14 +270,14 @@ class Book:
         self.bad_rows.completed()
 
     def _reopen(self, group: PromptGroup, now: float) -> None:
-        """Samples of a closed group are lost: it is made again under the floor that it had."""
+        """Samples of a closed group are lost: it is made again, due when it was."""
         group.phase = GroupPhase.OPEN
         group.short = False
         group.not_before = now + self.settings.resend_grace_s
         group.release()
         self.open.add(group.index)
-        if group.due is not None:
-            self.order.set_due(group, min(group.due, group.floor + group.staleness_bound))
+        if group.due is not None:  # others were granted beside a group due then
+            group.floor = max(group.floor, group.due - group.staleness_bound)
 
     def _make_again(self, now: float, groups: Iterable[PromptGroup]) -> None:
         """Throw away what was made of these, which nobody may train or nothing has room for: they start anew."""

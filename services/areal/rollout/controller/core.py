@@ -119,6 +119,7 @@ class Controller:
         self._keeping: PublishWeights | SetHotFields | None = None  # waits until what it changes is on disk
         self._pooled, self._pools_from, self._pools_pending = rebuilt.pooled, rebuilt.pools_from, False
         self._restarted = rebuilt.restarted
+        self._choose_from = now + settings.adopt_grace_s * rebuilt.restarted  # workers say first what they hold
         if self._comparable(now, rebuilt.view):
             self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
             self.book.bound_claims(self._restarted)
@@ -350,7 +351,7 @@ class Controller:
         most = max(0, self.max_steps - book.order.chosen) * self.settings.batch_groups
         if len(book.order.waiting) > most:
             book.end_beyond(most, GroupVerdict(TombstoneReason.ENDED, "beyond maxSteps"))
-        if not self.desk.finished:
+        if not self.desk.finished and now >= self._choose_from:
             book.choose(now)
         self._judge_rows()
         versions = self.fleet.versions
@@ -405,7 +406,7 @@ class Controller:
         demand = CardDemand(
             given_back=desk.given_back,
             wanted=desk.wants_cards,
-            batch=self._position.step < self.max_steps and book.batch_whole(),
+            batch=desk.batch_whole,
             evaluating=bool(self.evaluations.runs),
             idle=lost and not book.open and not self.last_round.room,
         )

@@ -74,6 +74,15 @@ class TrainerDesk:
         """Version that the trainer holds, or will hold when the acknowledged batch is trained."""
         return self._position.step
 
+    @property
+    def batch_whole(self) -> bool:
+        """Whether the trainer can take its next batch: it is chosen, and the ledger has all of it that is trained."""
+        order, groups = self._book.order, self._book.groups
+        if self.step >= order.written:
+            return False
+        left = [g for g in order.batches[self.step] if g not in order.tombstones]
+        return all(g in groups and groups[g].phase is GroupPhase.CLOSED for g in left)
+
     # ---- calls
 
     def attach(self, call: AttachTrainer) -> None:
