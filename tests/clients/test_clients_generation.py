@@ -219,20 +219,6 @@ async def test_a_server_older_than_reported_is_left_until_it_reports_again(clien
     assert len(old.starts) == 1
 
 
-async def test_a_loosened_floor_reaches_running_and_waiting_requests(client, agents):
-    (agent,) = await agents("a", by_itself=False, policy_id="3.f1")
-    client.update_fleet([agent.state()])
-    running = asyncio.create_task(client.generate(ask(LONG, floor=3)))
-    waiting = asyncio.create_task(client.generate(ask(LONG, floor=4)))
-    await agent.until_running(1)
-    client.change_floor("3", 2)
-    await agent.until_running(2)
-    assert [floor for _, floor in agent.floors] == [2]
-    agent.step(40)
-    check(await running, LONG)
-    check(await waiting, LONG)
-
-
 async def test_cancelling_the_caller_cancels_at_the_server(client, agents):
     (agent,) = await agents("a", by_itself=False)
     client.update_fleet([agent.state()])

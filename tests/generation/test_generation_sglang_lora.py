@@ -11,7 +11,6 @@ import pytest_asyncio
 import torch
 from areal.generation.engine_command import AdapterRoom
 from areal.spec.serving import SglangEngine
-from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
 from areal.weights.publish import WeightsRef
 from generation_parts import CANARY, World, running_world, start_of
@@ -72,13 +71,9 @@ async def test_a_new_adapter_leaves_running_answers_with_theirs(sglang, adapters
     assert not close(long.logprobs, adapters.logprobs(PROMPT, long.ids)), "version 0 made it"
 
 
-async def test_what_is_below_its_floor_leaves_and_the_oldest_adapter_gives_its_room(sglang, adapters):
-    await sglang.running(start_of("below", PROMPT, 450))
+async def test_the_oldest_adapter_gives_its_room(sglang, adapters):
     await sglang.running(start_of("oldest", PROMPT, 450))
     await serve(sglang, adapters, 2)
-    sglang.client.send(wire.GenerateCall(floors=[wire.FloorChange(request_id="below", floor=2)]))
-    (below,) = await sglang.client.ended("below")
-    assert below.reason == "BELOW_FLOOR"
     await serve(sglang, adapters, 3)
     await serve(sglang, adapters, 4)
     (oldest,) = await sglang.client.ended("oldest")

@@ -23,17 +23,6 @@ def test_the_lowest_floor_comes_first_and_equals_in_the_order_of_arrival():
     assert queue.pop() is None
 
 
-def test_a_floor_that_falls_moves_a_request_forward():
-    queue = WaitingQueue[Item]()
-    items = [Item(name, 5) for name in "abc"]
-    for item in items:
-        queue.push(item)
-    items[2].floor = 4
-    queue.moved(items[2])
-    assert [queue.pop().rid for _ in range(3)] == ["c", "a", "b"]
-    assert queue.pop() is None
-
-
 def test_requests_that_leave_take_their_memory_with_them():
     queue = WaitingQueue[Item]()
     for number in range(10_000):
@@ -46,7 +35,6 @@ def test_requests_that_leave_take_their_memory_with_them():
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.integers(0, 5)),
-        st.tuples(st.just("move"), st.integers(0, 5)),
         st.tuples(st.just("discard"), st.integers(0, 40)),
         st.tuples(st.just("pop"), st.just(0)),
     ),
@@ -62,9 +50,6 @@ def test_it_is_always_the_sorted_list_of_what_waits(steps):
             model.append(Item(str(made), number))
             queue.push(model[-1])
             made += 1
-        elif what == "move" and model:
-            model[number % len(model)].floor = number
-            queue.moved(model[number % len(model)])
         elif what == "discard":
             queue.discard(str(number))
             model = [item for item in model if item.rid != str(number)]

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from areal.errors import BugError, DataError
+from areal.errors import BugError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
 from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, EvidenceLog, Exit, exited, read
 from areal.ledger.poison import Precaution, precaution
+from areal.ledger.state import LedgerModel
 from areal.ledger.values import COMPLETE, TakenGroup
 from areal.v1 import common_pb2 as common
 from ledger_samples import meta, payload
@@ -49,9 +50,24 @@ def test_a_batch_is_what_was_chosen_less_what_has_ended() -> None:
     assert (consumer.state, consumer.want()) == (TrainerState(1), 1)
 
 
-def test_a_batch_of_which_nothing_is_left_can_not_be_trained() -> None:
-    with pytest.raises(DataError, match="step 0 has ended"):
-        Consumer(1, TrainerState(), POLICY).offer([taken(0, "poison"), taken(1, "poison")])
+def test_a_batch_of_which_nothing_is_left_is_a_step_that_changes_nothing() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0, "poison"), taken(1, "poison")])
+    assert batch == Batch(0, (), None)
+    consumer.trained(batch)
+    assert (consumer.state, consumer.want()) == (TrainerState(1), 1)
+
+
+def test_a_batch_is_not_taken_while_a_group_of_it_is_made_again() -> None:
+    model = LedgerModel()
+    for group in (0, 1):
+        for index in (0, 1):
+            model.add_sample(group, index, payload(group, index), meta())
+        model.close(1, group, COMPLETE, 2)
+    model.assign(1, 0, (0, 1))
+    assert [group.group for group in model.take(1, 0)] == [0, 1]
+    model.reopen(1, 1)
+    assert model.take(1, 0) == []
 
 
 @pytest.mark.parametrize("groups", [[1], [0, 1, 2], [1, 1]])

@@ -66,7 +66,6 @@ class ScriptedAgent(wire_grpc.GenerationServicer):
     port: int = 0
     starts: list[wire.GenerateStart] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
-    floors: list[tuple[str, int]] = field(default_factory=list)
     messages: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,7 +142,6 @@ class ScriptedAgent(wire_grpc.GenerationServicer):
             for cancel in call.cancels:
                 self.cancels.append(cancel.request_id)
                 self.running.pop(cancel.request_id, None)
-            self.floors += [(change.request_id, change.floor) for change in call.floors]
             self.changed.set()
 
     def _begin(self, start: wire.GenerateStart, out: asyncio.Queue[wire.GenerateEvent]) -> None:

@@ -24,7 +24,6 @@ from areal.generation.waiting import WaitingQueue
 from areal.observe.progress import ProgressCounter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.values.policy import PolicyId
 
 log = logging.getLogger(__name__)
 
@@ -197,14 +196,6 @@ class Requests:
         for live in list(client.requests.values()):
             self.cancel(live)
 
-    def change_floor(self, live: LiveRequest, floor: int) -> None:
-        """Ranks changed."""
-        live.floor = floor
-        if live.rid in self.waiting:
-            self.waiting.moved(live)
-        if self._core.ready and self._too_old(live):
-            self.leave(live, wire.END_REASON_BELOW_FLOOR)
-
     async def drain(self, grace_s: float) -> int:
         """End everything with what was made; returns how many requests that were."""
         ended = len(self._live)
@@ -316,9 +307,7 @@ class Requests:
 
     def _too_old(self, live: LiveRequest) -> bool:
         """Whether what makes this request's tokens is older than its floor."""
-        if self._keep_version and live.policy:
-            return PolicyId.parse(live.policy).version < live.floor
-        return self._core.too_old_for(live.floor)
+        return not (self._keep_version and live.policy) and self._core.too_old_for(live.floor)
 
     def leave_policy(self, policy: str) -> None:
         """End the requests that started with this version; their clients go on elsewhere."""

@@ -36,7 +36,7 @@ class GenerationService(rpc.GenerationServicer):
     async def Generate(
         self, request_iterator: AsyncIterator[wire.GenerateCall], context: Context
     ) -> AsyncIterator[wire.GenerateReply]:
-        """Starts, cancels and floors come up; deltas and ends go down, several in a message."""
+        """Starts and cancels come up; deltas and ends go down, several in a message."""
         client = ClientStream()
         reader = asyncio.create_task(self._read(request_iterator, client), name="generate reader")
         try:
@@ -50,9 +50,6 @@ class GenerationService(rpc.GenerationServicer):
         try:
             with contextlib.suppress(grpc.RpcError):
                 async for call in calls:
-                    for floor in call.floors:
-                        if (live := client.requests.get(floor.request_id)) is not None:
-                            self._requests.change_floor(live, floor.floor)
                     for cancel in call.cancels:
                         if (live := client.requests.get(cancel.request_id)) is not None:
                             self._requests.cancel(live)

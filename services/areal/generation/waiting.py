@@ -1,7 +1,7 @@
 """Requests that the engine does not have yet: a priority queue by floor, then by arrival.
 
-The lowest floor belongs to the group that the trainer needs first. Removing or moving a request leaves its old entry in
-the heap, which is skipped when it comes up: the cost does not depend on how many wait.
+The lowest floor belongs to the group that the trainer needs first. A request that is removed leaves its entry in the
+heap, which is skipped when it comes up: the cost does not depend on how many wait.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ T = TypeVar("T", bound=WaitingEntry)
 
 
 class WaitingQueue(Generic[T]):
-    """`floor` of a request may change while it waits; tell `moved`."""
-
     def __init__(self) -> None:
         self._members: dict[str, tuple[int, T]] = {}  # by rid: arrival number, request
         self._heap: list[tuple[int, int, str]] = []  # floor, arrival number, rid
@@ -48,12 +46,6 @@ class WaitingQueue(Generic[T]):
         self._members[item.rid] = (number, item)
         heapq.heappush(self._heap, (item.floor, number, item.rid))
 
-    def moved(self, item: T) -> None:
-        """The floor of a waiting request changed: it keeps its arrival."""
-        number, _ = self._members[item.rid]
-        heapq.heappush(self._heap, (item.floor, number, item.rid))
-        self._sweep()
-
     def discard(self, rid: str) -> None:
         """Remove a request, if it waits."""
         if self._members.pop(rid, None) is not None:
@@ -62,9 +54,9 @@ class WaitingQueue(Generic[T]):
     def pop(self) -> T | None:
         """Take the first request; None when none waits."""
         while self._heap:
-            floor, number, rid = heapq.heappop(self._heap)
+            _, number, rid = heapq.heappop(self._heap)
             member = self._members.get(rid)
-            if member is not None and member[0] == number and member[1].floor == floor:
+            if member is not None and member[0] == number:
                 del self._members[rid]
                 return member[1]
         return None

@@ -166,7 +166,7 @@ class WorkerProcess:
 
     def _episode(self, group: int, index: int, attempt: int) -> Process:
         scheduler, scenario = self.world.scheduler, self.world.scenario
-        eta = self._core.groups[group].grant.max_staleness
+        grant = self._core.groups[group].grant
         versions: list[int] = []
         first_token_s = 0.0
         for _ in range(self._tokens_of(group, index)):
@@ -174,7 +174,7 @@ class WorkerProcess:
             while True:
                 if not self._mine(group, index, attempt):
                     return
-                version = self._sample(self._core.groups[group].floor)
+                version = self._sample(grant.floor)
                 if version is not None:
                     break
                 yield 0.1
@@ -188,7 +188,7 @@ class WorkerProcess:
         elif random.Random(f"{scenario.seed} {group} {attempt}").random() < scenario.reject_share:
             self._core.failed(SampleFailure(group, index, attempt, FailureKind.REJECTED, "scripted"))
         else:
-            self._made(group, index, attempt, TrueSample(tuple(versions), first_token_s, eta), chance)
+            self._made(group, index, attempt, TrueSample(tuple(versions), first_token_s, grant.max_staleness), chance)
         self._store_soon()
         self._news()
 

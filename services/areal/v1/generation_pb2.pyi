@@ -89,23 +89,19 @@ class GenerateCall(_message.Message):
 
     STARTS_FIELD_NUMBER: _builtins.int
     CANCELS_FIELD_NUMBER: _builtins.int
-    FLOORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerateStart]: ...
     @_builtins.property
     def cancels(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerateCancel]: ...
-    @_builtins.property
-    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___FloorChange]: ...
     def __init__(
         self,
         *,
         starts: _abc.Iterable[Global___GenerateStart] | None = ...,
         cancels: _abc.Iterable[Global___GenerateCancel] | None = ...,
-        floors: _abc.Iterable[Global___FloorChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "floors", b"floors", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,30 +170,6 @@ class GenerateCancel(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateCancel: _TypeAlias = GenerateCancel  # noqa: Y015
-
-@_typing.final
-class FloorChange(_message.Message):
-    """Floors only loosen: ranks only fall."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    FLOOR_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    floor: _builtins.int
-    def __init__(
-        self,
-        *,
-        request_id: _builtins.str = ...,
-        floor: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["floor", b"floor", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FloorChange: _TypeAlias = FloorChange  # noqa: Y015
 
 @_typing.final
 class GenerateReply(_message.Message):

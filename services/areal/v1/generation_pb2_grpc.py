@@ -45,7 +45,7 @@ class GenerationServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request_iterator, context):
-        """Starts, cancels and floor changes go up; deltas and ends come down, several in a message.
+        """Starts and cancels go up; deltas and ends come down, several in a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

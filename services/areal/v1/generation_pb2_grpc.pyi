@@ -32,13 +32,13 @@ class GenerationStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationAsyncStub: ...
     Generate: _grpc.StreamStreamMultiCallable[_generation_pb2.GenerateCall, _generation_pb2.GenerateReply]
-    """Starts, cancels and floor changes go up; deltas and ends come down, several in a message."""
+    """Starts and cancels go up; deltas and ends come down, several in a message."""
 
 @_typing.type_check_only
 class GenerationAsyncStub(GenerationStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.StreamStreamMultiCallable[_generation_pb2.GenerateCall, _generation_pb2.GenerateReply]  # type: ignore[assignment]
-    """Starts, cancels and floor changes go up; deltas and ends come down, several in a message."""
+    """Starts and cancels go up; deltas and ends come down, several in a message."""
 
 class GenerationServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -47,7 +47,7 @@ class GenerationServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_generation_pb2.GenerateCall],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateReply], _abc.AsyncIterator[_generation_pb2.GenerateReply]]:
-        """Starts, cancels and floor changes go up; deltas and ends come down, several in a message."""
+        """Starts and cancels go up; deltas and ends come down, several in a message."""
 
 def add_GenerationServicer_to_server(servicer: GenerationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -191,7 +191,7 @@ def test_the_floor_of_the_newest_lease_counts():
     core = WorkerCore()
     core.grant(grant(floor=4))
     core.grant(grant(floor=5))
-    assert core.groups[3].floor == 5
+    assert core.groups[3].grant.floor == 5
 
 
 def test_orders_of_an_older_controller_are_not_heard():

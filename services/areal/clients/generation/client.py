@@ -62,7 +62,6 @@ class ActiveGeneration:
     ) -> None:
         self.ask = ask
         self.accumulator = accumulator
-        self.floor = ask.floor
         self.outcome: GenerationResult | ArealError | None = None
         self.request_id = ""
         self.server_id = ""
@@ -120,7 +119,7 @@ class GenerationClient:
         self._links: dict[str, AgentLink] = {}
         self._numbers = count()
         self._affinity: LRUCache[str, str] = LRUCache(AFFINITIES)
-        self._by_affinity: dict[str, set[ActiveGeneration]] = {}
+        self._active: set[ActiveGeneration] = set()
         self._waiting: WaitingRequests[ActiveGeneration] = WaitingRequests(waits)
         self._routing = False  # waiting requests are looked at soon
         self._sweeper: asyncio.TimerHandle | None = None
@@ -178,7 +177,7 @@ class GenerationClient:
         if accumulator.remaining <= 0:
             generation.finish(accumulator.result("length"))
             return generation
-        self._by_affinity.setdefault(ask.affinity, set()).add(generation)
+        self._active.add(generation)
         self._submit(generation)
         self._arm_sweeper()
         return generation
@@ -205,18 +204,6 @@ class GenerationClient:
             if generation.outcome is None:
                 generation.cancel()
 
-    def change_floor(self, affinity: str, floor: int) -> None:
-        """A group's floor changed: running requests are told, waiting ones may start."""
-        for generation in self._by_affinity.get(affinity, ()):
-            if generation.floor == floor:
-                continue
-            generation.floor = floor
-            if generation in self._waiting:
-                self._waiting.add(generation, floor)
-                self.route()
-            elif generation.server_id and (link := self._links.get(generation.server_id)):
-                link.change_floor(generation.request_id, floor)
-
     def release(self, affinity: str) -> None:
         """No request of this group will follow: its server needn't be remembered."""
         self._affinity.pop(affinity, None)
@@ -225,9 +212,8 @@ class GenerationClient:
         """Cancel what runs and end all streams."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for generations in list(self._by_affinity.values()):
-            for generation in list(generations):
-                self._cancel(generation)
+        for generation in list(self._active):
+            self._cancel(generation)
         for server_id in list(self._links):
             self._drop_link(server_id)
         if self._closing:
@@ -254,7 +240,7 @@ class GenerationClient:
     def _submit(self, generation: ActiveGeneration) -> bool:
         """Send a request to a server; False when it has to wait for one."""
         ask = generation.ask
-        chosen = routing.choose(self._servers(), generation.floor, self._affinity.get(ask.affinity))
+        chosen = routing.choose(self._servers(), generation.ask.floor, self._affinity.get(ask.affinity))
         if chosen is None:
             self._wait(generation)
             return False
@@ -269,7 +255,7 @@ class GenerationClient:
     def _wait(self, generation: ActiveGeneration) -> None:
         generation.server_id = generation.request_id = ""
         if generation not in self._waiting:
-            self._waiting.add(generation, generation.floor)
+            self._waiting.add(generation, generation.ask.floor)
 
     def _start(self, generation: ActiveGeneration) -> wire.GenerateStart:
         ask, made = generation.ask, generation.accumulator
@@ -288,7 +274,7 @@ class GenerationClient:
                 min_new_tokens=min(max(0, sampling.min_new_tokens - made.tokens), made.remaining),
                 ignore_eos=sampling.ignore_eos,
             ),
-            floor=generation.floor,
+            floor=generation.ask.floor,
             key=ask.key,
         )
 
@@ -316,11 +302,11 @@ class GenerationClient:
     def _ended(self, generation: ActiveGeneration, end: wire.GenerateEnd) -> None:
         following = generation.accumulator.end(end.reason, end.matched)
         if following is Next.FINISHED:
-            self._forget(generation)
+            self._active.discard(generation)
             generation.finish(generation.accumulator.result())
             return
         if following is Next.REFUSED:
-            self._forget(generation)
+            self._active.discard(generation)
             known = end.HasField("fault")
             reason = wire.EndReason.Name(end.reason)
             generation.finish(from_fault(end.fault) if known else InfraError(f"{generation.server_id}: {reason}"))
@@ -330,7 +316,7 @@ class GenerationClient:
         # else the same one would be chosen, refuse again at once, and the request circle.
         now = time.monotonic()
         if end.reason == wire.END_REASON_BELOW_FLOOR:
-            self._fleet.refused(generation.server_id, generation.floor, now)
+            self._fleet.refused(generation.server_id, generation.ask.floor, now)
         elif end.reason == wire.END_REASON_DRAINING:
             self._fleet.draining(generation.server_id, now)
         elif end.reason == wire.END_REASON_ENGINE_LOST:
@@ -351,14 +337,7 @@ class GenerationClient:
             link.cancel(generation.request_id)
         generation.request_id = ""
         self._waiting.discard(generation)
-        self._forget(generation)
-
-    def _forget(self, generation: ActiveGeneration) -> None:
-        siblings = self._by_affinity.get(generation.ask.affinity)
-        if siblings is not None:
-            siblings.discard(generation)
-            if not siblings:
-                del self._by_affinity[generation.ask.affinity]
+        self._active.discard(generation)
 
     def _drop_link(self, server_id: str) -> None:
         task = asyncio.create_task(self._links.pop(server_id).close())
@@ -366,7 +345,7 @@ class GenerationClient:
         task.add_done_callback(self._closing.discard)
 
     def _arm_sweeper(self) -> None:
-        if self._sweeper is None and self._by_affinity:
+        if self._sweeper is None and self._active:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:

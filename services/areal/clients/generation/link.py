@@ -37,7 +37,6 @@ class _StreamOutbox:
 
     starts: dict[str, wire.GenerateStart] = field(default_factory=dict)  # by request id
     cancels: list[wire.GenerateCancel] = field(default_factory=list)
-    floors: list[wire.FloorChange] = field(default_factory=list)
 
 
 class AgentLink:
@@ -88,14 +87,6 @@ class AgentLink:
             self._outbox.cancels.append(wire.GenerateCancel(request_id=request_id))
             self._stream.wake()
 
-    def change_floor(self, request_id: str, floor: int) -> None:
-        """Tell the agent a request's new floor."""
-        if (unsent := self._outbox.starts.get(request_id)) is not None:
-            unsent.floor = floor
-            return
-        self._outbox.floors.append(wire.FloorChange(request_id=request_id, floor=floor))
-        self._stream.wake()
-
     def abandon(self, why: str) -> None:
         """End the stream: its requests go elsewhere, and a new one is tried."""
         self._stream.abandon(why)
@@ -106,13 +97,13 @@ class AgentLink:
 
     def _report(self) -> wire.GenerateCall | None:
         box, self._outbox = self._outbox, _StreamOutbox()
-        if not (box.starts or box.cancels or box.floors):
+        if not (box.starts or box.cancels):
             return None
         starts = list(box.starts.values())
         for later in starts[MAX_STARTS:]:
             self._outbox.starts[later.request_id] = later
             self._stream.wake()
-        return wire.GenerateCall(starts=starts[:MAX_STARTS], cancels=box.cancels, floors=box.floors)
+        return wire.GenerateCall(starts=starts[:MAX_STARTS], cancels=box.cancels)
 
     def _opened(self) -> None:
         self.connected = True

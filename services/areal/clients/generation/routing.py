@@ -76,8 +76,7 @@ class WaitingRequests(Generic[T]):
         return len(self._floors)
 
     def add(self, request: T, floor: int) -> None:
-        """A request waits, or waits with another floor."""
-        self.discard(request)
+        """A request that didn't begins to wait."""
         self._floors[request] = floor
         if floor not in self._by_floor:
             self._by_floor[floor] = {}

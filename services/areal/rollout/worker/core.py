@@ -73,7 +73,6 @@ class HeldGroup:
     """A leased group."""
 
     grant: Grant
-    floor: int
     time_left_s: float
     working: set[int] = field(default_factory=set)
     refused: bool = False  # the ledger would not take a sample: the group is given back, in case it is leased rightly
@@ -120,9 +119,9 @@ class WorkerCore:
         """A lease. Samples already made are stored and told again instead of being made again, if young enough."""
         held = self.groups.get(grant.group)
         if held is None:
-            held = self.groups[grant.group] = HeldGroup(grant, grant.floor, grant.deadline_s)
+            held = self.groups[grant.group] = HeldGroup(grant, grant.deadline_s)
         else:
-            held.grant, held.floor, held.time_left_s = grant, grant.floor, grant.deadline_s
+            held.grant, held.time_left_s = grant, grant.deadline_s
         actions: list[Action] = []
         made = self.samples.get(grant.group, {})
         for index in grant.missing:
@@ -256,9 +255,9 @@ class WorkerCore:
         for group, held in self.groups.items():
             if not held.working:
                 continue
-            served = floors.get(held.floor)
+            served = floors.get(held.grant.floor)
             if served is None:
-                served = floors[held.floor] = can_serve(held.floor)
+                served = floors[held.grant.floor] = can_serve(held.grant.floor)
             if served:
                 held.time_left_s -= seconds
             early = EARLY_S if held.grant.deadline_s > SHORT_S else 0.0
@@ -321,7 +320,7 @@ class WorkerCore:
     def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> GroupInHand:
         tokens = bool(self.samples.get(group)) or has_tokens(group)
         return GroupInHand(
-            group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens, held.floor
+            group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens, held.grant.floor
         )
 
     def _forget_if_idle(self, group: int) -> None:

@@ -167,12 +167,6 @@ class EpisodeRunner:
         for slot in self._of_group(group):
             self.stop(slot.key)
 
-    def change_floor(self, group: int, floor: int) -> None:
-        """The group's floor changed."""
-        for slot in self._of_group(group):
-            slot.run.floor = floor
-        self._client.change_floor(str(group), floor)
-
     def has_tokens(self, group: int) -> bool:
         """Whether any token was sampled by a running episode of the group."""
         return any(slot.run.has_tokens for slot in self._of_group(group))

@@ -190,7 +190,6 @@ class Worker:
             self._do(core.revoke(group))
         for lease in orders.leases:
             self._do(core.grant(wire.grant(lease)))
-            self._runner.change_floor(lease.group, lease.floor)
         for row in orders.evaluations:
             self._do(core.grant_evaluation(wire.evaluation_grant(row)))
         if orders.resend:
@@ -219,7 +218,7 @@ class Worker:
                 self._runner.start(
                     Key(group, index),
                     held.grant.row_json,
-                    floor=held.floor,
+                    floor=held.grant.floor,
                     attempt=attempt,
                 )
             case StopGroup(group):
