@@ -83,6 +83,8 @@ CASES: list[tuple[Live, str, str, str]] = [
      "user-code", "trainer", "for 9 s"),
     (having("trainer", waits=[replace(STUCK, age_s=2.0)]), "none", "", "nothing is wrong"),
     (having("trainer", waits=[WAITS]), "waits-for-groups", "trainer", "group 448"),
+    (replace(having("trainer", waits=[WAITS]), batch_waits="step 7 waits for group 450, the rest is at worker-1"),
+     "waits-for-groups", "trainer", "step 7 waits for group 450"),
     (HUNG, "user-code", "reward-custom", "2 calls wait for the user's reward, the oldest for 23 items judged, for 8 s"),
     (having("reward-custom", waits=[SCORES]), "none", "", "nothing is wrong"),  # slow, and nobody waits for it
     (OLD, "old-version", "generation-0", "it serves 3.f1 and has not taken 7.f1"),

@@ -200,6 +200,7 @@ class StatusSource:
             policy=status.served_policy_id,
             idle=idle,
             idle_s=now - self._idle_since if idle else 0.0,
+            batch_waits=status.batch_waits,
             stalled=status.stalled,
             stalled_by=kind_from_wire(status.stalled_by),
             flow=RolloutFlow(

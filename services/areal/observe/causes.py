@@ -246,6 +246,8 @@ def _groups(live: Live) -> Diagnosis | None:
         return None
     holders = [(w, role) for role in live.roles if role.name.startswith("worker") for w in role.waits]
     chain = f"it waits for {wait.waits_for}"
+    if live.batch_waits:
+        chain += f" ← {live.batch_waits}"
     if holders:
         held, role = max(holders, key=lambda one: one[0].age_s)
         chain += f" ← {role.name} waits for {held.waits_for}, {time_span(held.age_s)}"

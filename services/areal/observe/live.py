@@ -140,6 +140,7 @@ class Live:
     policy: str = ""
     idle: Idle | None = None
     idle_s: float = 0.0  # for how long of this cause
+    batch_waits: str = ""  # the group that keeps the next batch from being chosen, in words
     stalled: str = ""  # why nothing can go on without help
     stalled_by: Kind = Kind.INFRA  # whose fault that is
     flow: RolloutFlow | None = None  # None: the controller does not answer, or there is none
