@@ -55,7 +55,7 @@ def main() -> None:
         checkpointer = Checkpointer(Path(home, "checkpoints"), 1, engine)
         for step in range(1, arguments.checkpoints + 1):
             began = time.perf_counter()
-            saving = checkpointer.save(RunPosition(step, step, 0, 1), lambda: None)
+            saving = checkpointer.save(RunPosition(step, 1), lambda: None)
             stops.append(time.perf_counter() - began)
             writes.append(saving.wait().wall_s)
         checkpointer.close()

@@ -47,14 +47,14 @@ def save(rank: int, store: Path, model: Path, directory: Path, victim: int, poin
 
     checkpointer = Checkpointer(directory, 9, engine, at=at)
     train(engine, 0)
-    checkpointer.save(RunPosition(1, 3, 0, 1), lambda: None).wait()
+    checkpointer.save(RunPosition(1, 1), lambda: None).wait()
     train(engine, 1)
     armed = True
     if rank == victim and point in ("disk full", "mid-write"):
         if point == "mid-write":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the kernel ends the process in the middle of a write
         resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
-    saving = checkpointer.save(RunPosition(2, 6, 0, 1), lambda: None)
+    saving = checkpointer.save(RunPosition(2, 1), lambda: None)
     train(engine, 2)
     saving.wait()
 

@@ -176,7 +176,3 @@ class AgentCore:
         if not self.ready:
             return RequestEntry.UNREADY
         return RequestEntry.START if self.version >= floor else RequestEntry.BELOW_FLOOR
-
-    def too_old_for(self, floor: int) -> bool:
-        """Whether a running request with this floor must leave: after a swap to an older version."""
-        return self.version < floor

@@ -307,7 +307,7 @@ class Requests:
 
     def _too_old(self, live: LiveRequest) -> bool:
         """Whether what makes this request's tokens is older than its floor."""
-        return not (self._keep_version and live.policy) and self._core.too_old_for(live.floor)
+        return not (self._keep_version and live.policy) and self._core.version < live.floor
 
     def leave_policy(self, policy: str) -> None:
         """End the requests that started with this version; their clients go on elsewhere."""
