@@ -425,7 +425,7 @@ def test_scale_reads_and_sets_the_generation_fleet(admin, job, kubectl, namespac
 
 def test_explain_says_what_a_field_means_and_its_unit(kubectl):
     said = kubectl("explain", "rljob.spec.algorithm.maxStaleness").stdout
-    assert "no trained token is older than this many versions" in " ".join(said.split())
+    assert "No trained token is older than this many versions" in " ".join(said.split())
     assert "maxRestarts" in kubectl("explain", "rljob.spec.failurePolicy").stdout
     assert "networkPolicy" in kubectl("explain", "clusterrlruntime.spec").stdout
 
