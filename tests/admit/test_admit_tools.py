@@ -163,8 +163,11 @@ def test_what_is_not_there_is_the_users_to_correct(tmp_path, blocks, words):
 
 
 def train(run_dir: Path, *steps: list[int]) -> None:
-    """The traces of a trainer that took these groups, two a step."""
-    Journal(run_dir / "journal" / "controller.jsonl").start(1)
+    """The traces of a trainer that took these groups, where two a step were chosen in order."""
+    journal = Journal(run_dir / "journal" / "controller.jsonl")
+    journal.start(1)
+    for step in range(len(steps)):
+        journal.append_batch(step, [2 * step, 2 * step + 1])
     log = EvidenceLog(run_dir / "evidence", 1)
     log.start(0, batch_groups=2, group_size=2)
     for step, groups in enumerate(steps):
