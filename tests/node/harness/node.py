@@ -91,7 +91,7 @@ class Node:
             return
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
-        code = self._keeper.wait(timeout=60)
+        code = self._keeper.wait(timeout=180)
         self._keeper = None
         assert not self.directory.exists(), f"the keeper ended with {code} and left {self.directory}"
 
