@@ -4,8 +4,6 @@ The controller says whose turn it is; that never both are on the cards at once i
 held by an open file, so it ends with its holder's last process, however that dies, and no sooner.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from enum import StrEnum

@@ -6,8 +6,6 @@ machines of all who follow our advice. The name `areal` on that index belongs to
 name: both write to one directory, so an environment that holds both is refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ An `ArealError` says whose fault something is (its class), what happened (the me
 The class also decides the exit code, so a failure policy can tell a broken job file from a lost machine.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

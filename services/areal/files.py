@@ -4,8 +4,6 @@ Promises that a reader sees a file as it was before or as it is after, and that 
 when the call returns: the content and the name. Raises OSError; its callers know what the file is for.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

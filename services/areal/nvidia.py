@@ -4,8 +4,6 @@ Owns the refusal to work on CPUs when GPUs were promised: a model that trains th
 hangs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Owns the tasks that compute. A caller that is cancelled cancels only its own wai
 Nothing is remembered: a caller that comes after the end begins a new one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass

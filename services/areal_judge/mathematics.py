@@ -1,7 +1,5 @@
 """Scorer of mathematics, as the judge's service and evaluations need one: handed in by whoever starts them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Commands on an RLJob of a cluster: `areal status`, `why`, `view` and `set` of rljob/NAME."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -4,8 +4,6 @@ The handle has the names of `areal.Run` as far as a cluster has what they tell: 
 volume, which its page shows.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

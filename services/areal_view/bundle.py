@@ -3,8 +3,6 @@
 Reads only; a part that can't be had is a line in the bundle saying why. Every text passes the redactor.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ Owns which objects travel, and how: functions and classes of one's own as their 
 an import, plain values as literals. Whatever can't is refused by its name. Nothing is pickled, and nothing is called.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import linecache

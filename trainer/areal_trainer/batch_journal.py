@@ -4,8 +4,6 @@ Training only hands over its arrays, which it never changes afterwards; packing 
 thread. Rank 0 only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ An `ArealError` says it. Another rank or a device that went away is the world's 
 owner is ours (70).
 """
 
-from __future__ import annotations
-
 from areal.errors import ArealError, Cause, InfraError, as_bug, of_machine
 
 _GLOO_LOST = ("onnection closed by peer", "imed out waiting", "onnection reset by peer")  # it has no type of its own

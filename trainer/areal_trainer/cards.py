@@ -4,8 +4,6 @@ While the servers have them, parameters and moments are in host memory, and the 
 from the controller whose turn it is; every rank has its own part in the lock, so that a server never finds one late.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterable

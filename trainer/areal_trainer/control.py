@@ -5,8 +5,6 @@ this role. Promises that beats go on while the training thread computes, and tha
 is told the cursor again before anything else. Waits are named and bounded; a fenced answer ends them at once.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ Every method is a collective: all ranks call it with the same batch. Knows nothi
 given returns. How a batch is cut into micro-batches is the actor's, so both see the same rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Rank 0's desk: the trainer's fence, its evidence, its server and metrics, whatever its batches come from."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

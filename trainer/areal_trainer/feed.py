@@ -5,8 +5,6 @@ acknowledgement is waited for, the attempt is on disk, and only then is the batc
 Drives `ledger.consumer`, which owns the rules. Every wait is a bounded slice, so that the other ranks hear something.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import ExitStack

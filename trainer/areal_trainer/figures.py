@@ -4,8 +4,6 @@ Owns what a figure may be: a finite number under a name of plain letters. A figu
 was made, so that no chart is quietly empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ On the policy's ranks every rank has its share of each, an offloaded one's in ho
 that is served is behind an address.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ Every rank of the policy asks, in the same order. Where the model is doesn't sho
 or behind an address while these go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,8 +4,6 @@ Its input is the job's spec as JSON; it prints one JSON line last, whatever the 
 job doesn't name is an empty word.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

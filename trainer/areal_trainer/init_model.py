@@ -6,8 +6,6 @@ The shape is Qwen3's: 4 layers of 128, one token a character. Owns the output di
 Face model or what it held before. A model made from the same seed is kept as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import string

@@ -1,7 +1,5 @@
 """Batches from the ledger, with the policy that learns them: what every rank loads, does and gives back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from functools import partial

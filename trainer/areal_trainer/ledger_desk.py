@@ -1,7 +1,5 @@
 """Rank 0's desk of a run that takes its batches from the ledger: store, controller, servers of weights."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -5,8 +5,6 @@ machine. SIGTERM ends the current step, saves and exits 143. GPUs that the job p
 is loaded: a rank that sees none would train a 7B model on the CPU without a word.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

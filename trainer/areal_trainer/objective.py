@@ -4,8 +4,6 @@ Owns what is computed once for a whole batch or mini-batch (aggregation weights,
 packing and ranks change nothing. Every rank builds it from the same batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

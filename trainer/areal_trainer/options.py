@@ -1,7 +1,5 @@
 """From a job's algorithm to the options of advantages and loss: names resolved, every field in its place."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from areal.spec import algorithm as fields

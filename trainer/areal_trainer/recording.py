@@ -6,8 +6,6 @@ reward of a step and with its largest mismatch are kept whatever share and budge
 trainer writes these samples itself, from what it took of the ledger.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

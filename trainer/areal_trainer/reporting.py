@@ -4,8 +4,6 @@ Owns the row of `metrics.jsonl`. A replayed step appears again under its new fen
 torn last line of a killed trainer is ended, not continued.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

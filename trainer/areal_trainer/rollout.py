@@ -4,8 +4,6 @@ One of the two objects a training loop works with (the other is `Actor`). Every 
 it in the same order. Rank 0 answers for all by its `FirstRank`; the others are told.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping

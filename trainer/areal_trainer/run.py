@@ -4,8 +4,6 @@ Owns the order of a start, which every promise about restarts hangs on: the chec
 fence is taken, the checkpoint is loaded, evidence of the start is on disk, and only then a batch is taken.
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 from typing import Protocol

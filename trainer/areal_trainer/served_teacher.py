@@ -5,8 +5,6 @@ is of the token that was asked about, or the answer is refused; at the start it 
 policy's. A server that is away, or is silent, is waited for, with a deadline.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Trainer settings, read once from the resolved job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Rank 0 only. A group's trace ends with a link to the trace of the first version 
 the swaps of all servers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

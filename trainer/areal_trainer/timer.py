@@ -1,7 +1,5 @@
 """Wall time by phase: where a step's seconds went."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ Several nodes meet at a fixed address, once an epoch: `AREAL_EPOCH` decides the 
 member that is late in an old epoch is never taken for one of the new. The address is a name that may not exist yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

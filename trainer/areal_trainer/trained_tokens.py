@@ -1,7 +1,5 @@
 """Token buffers: what training computed of each token of a step, gathered over ranks for the recording."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

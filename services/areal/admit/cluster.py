@@ -4,8 +4,6 @@ Pure: what a pod finds on its volumes is looked at by the pod that prepares the 
 `cluster_names`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 

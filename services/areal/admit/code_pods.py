@@ -6,8 +6,6 @@ kernel, an open seccomp profile) is taken for the better, for the service probes
 can't do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """End tokens of a model: what its files and its chat template say of where an answer ends, compared."""
 
-from __future__ import annotations
-
 from areal.admit.models import ModelFolder
 from areal.errors import DataError
 from areal.spec.model_families import text_part

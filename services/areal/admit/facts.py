@@ -4,8 +4,6 @@ Owns the order: recipe, model, tokenizer, rows, teacher. Imports the recipe else
 the reader of `prepare`. Promises that each fault is found at its file and line, and says what it didn't look at.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 Each finding names the fix. The sandbox is asked in `areal.admit.sandbox`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

@@ -4,8 +4,6 @@ Owns the one reader of config.json in front of a run, and what speaks against a 
 as a reward model. Reads no weight.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

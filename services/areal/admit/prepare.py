@@ -5,8 +5,6 @@ recipe's copy and the dataset snapshots, and the resolved job last. Repeated, it
 no secret.
 """
 
-from __future__ import annotations
-
 import logging
 
 from areal.admit import answers

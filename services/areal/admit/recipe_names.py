@@ -3,8 +3,6 @@
 User code is run by workers, the custom-reward pool and the trainer only; planning reads its top level as syntax.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path

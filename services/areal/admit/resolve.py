@@ -3,8 +3,6 @@
 Reads the disk to find files; writes nothing (`write_run` does) and starts nothing.
 """
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 from typing import Any

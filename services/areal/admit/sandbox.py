@@ -4,8 +4,6 @@ Owns the comparison of both with what probing finds. Runs no program of anybody'
 no findings here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from areal_judge.api import (

@@ -1,7 +1,5 @@
 """Sources of a job: where its recipe, models and rows are, on this machine or in the pod that prepares the run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Owns the order of the questions: where its files are, what they tell, the job's 
 starts nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

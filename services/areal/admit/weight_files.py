@@ -4,8 +4,6 @@ Owns the reading of safetensors headers in front of a run, and what speaks again
 names what isn't there, a tensor told twice, a file that is cut off. Reads no weight and needs no torch.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ and the matrices of attention and MLP by the sizes that config.json names. A siz
 first tensor that has it, so that tensors agree at least with one another. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """`areal chat`: a conversation with a model in the terminal, over the API of `areal serve`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -3,8 +3,6 @@
 Loads the job before it imports what looks at models, datasets and recipes: one with wrong fields is refused at once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Commands on a job file: run, check, prepare. What understands jobs is imported when one runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

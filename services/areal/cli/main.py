@@ -3,8 +3,6 @@
 Importing this module imports typer and nothing of ours but the errors and the table of commands.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

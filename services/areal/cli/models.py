@@ -1,7 +1,5 @@
 """Commands that begin something: a project; and, as processes of their own because of torch, a model, a server."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -4,8 +4,6 @@ Nothing is imported before it is asked for: help is instant, and the core has no
 module has its commands in a typer application named `app`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 The workflow runs in this process, so that a debugger reaches it; the reward in a process of its own, as in a run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ Owns batching (a short window), retries of infrastructure faults on other replic
 after which the fault surfaces as InfraError. A fault of the user's data or code surfaces at once as DataError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

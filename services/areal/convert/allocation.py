@@ -1,7 +1,5 @@
 """AReaL's strings for backends and GPUs: `sglang.d12p1t1+d4p1t1`, `sglang:d4p1t2`, `fsdp:d4t2c1`. Pure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

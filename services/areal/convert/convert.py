@@ -1,7 +1,5 @@
 """Conversion of one file: read it, translate it by a framework's table, write the job and the recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Owns the lists: carried (old → new), meaning differs (both values), dropped (w
 what its table doesn't know is dropped as unknown, never left out. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

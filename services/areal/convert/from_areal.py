@@ -1,7 +1,5 @@
 """AReaL's configurations: RL, SFT, reward models, DPO. Names and defaults as in its version 1.0."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

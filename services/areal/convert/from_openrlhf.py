@@ -1,7 +1,5 @@
 """OpenRLHF's flags of RL, SFT, DPO and reward models: dotted ones, and the flat ones of before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ There a batch is counted in samples: per_device_train_batch_size × processes ×
 generation; here in groups.
 """
 
-from __future__ import annotations
-
 import re
 
 from areal.convert.draft import Carried

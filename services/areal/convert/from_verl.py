@@ -3,8 +3,6 @@
 There GPUs are shared by generation and trainer, in turn; here each has its own, and they work at the same time.
 """
 
-from __future__ import annotations
-
 from areal.convert.draft import Carried
 from areal.convert.targets import JobDraft, local, model_source, on_or_off
 

@@ -3,8 +3,6 @@
 Hydra's `defaults` list composes files of an installed package: refused, with what to do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ YAML, launch scripts (`python -m verl.trainer.main_ppo key=value …`, `--flag v
 configuration class; nothing is run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Reads, never runs: a command substitution, a loop's variable and what the enviro
 name in the values that they reach.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

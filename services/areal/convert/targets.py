@@ -4,8 +4,6 @@ Units here: batches in groups (RL) or rows, everything that happens "every so of
 rows of a file that is there.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Writes nothing. Bounded by work, never by time, so that the answer is the same o
 bytes count, a library's import doesn't. What wasn't reached is told, not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

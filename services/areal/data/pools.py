@@ -5,8 +5,6 @@ it is told what was measured and from which group on that counts, in the order o
 the same journal, whenever a process that read it began.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from dataclasses import dataclass

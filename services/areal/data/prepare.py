@@ -4,8 +4,6 @@ Owns the checks that a dataset must pass before a run starts (not empty, decodab
 the atomic replacement of an older snapshot. Never changes a snapshot in place.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """One row of a dataset: whether it has what the job needs, and how it is written as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal

@@ -4,8 +4,6 @@ Owns the format. Rows are read through a memory map, so a snapshot of any size o
 A snapshot never changes after it is written; `digest` names its rows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Graphs of the built-in trainings, each from what a job needs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

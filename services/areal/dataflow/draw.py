@@ -1,7 +1,5 @@
 """Pictures of a graph: text for a terminal, SVG for a page. Text out of values; the same graph gives the same bytes."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Owns what such a graph may be. It is matched, and each function that needs no mo
 anything runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal

@@ -5,8 +5,6 @@ name, length and type, and finite wherever a gradient can come from it. Knows no
 functions of the built-in stages, a recipe's stage has its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ In bfloat16 a merged weight would round away what base and adapter compute apart
 fused (query, key, value; gate, up) are one pair of matrices: A stacked, B block-diagonal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ Each request is a session of its own that ends with its answer; sampling is the 
 tools and trying out a checkpoint, not for training.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import secrets

@@ -4,8 +4,6 @@ Positions beyond a row's length hold leftovers of earlier requests; attention ma
 so a row is taken over without being cleared. Only never-written memory must be finite, hence zeroed.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Each command is handled between two steps, never within one.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Control routes: interruption, weight updates, versions, cache. Bodies and answers are SGLang's."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine

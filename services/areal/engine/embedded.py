@@ -4,8 +4,6 @@ Owns the way between the event loop and the scheduler's thread: which request be
 loading of new weights beside those in use. Outputs cross once a step, however many requests they belong to.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Finish reasons as SGLang names them, and the search for stop strings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

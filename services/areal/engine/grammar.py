@@ -4,8 +4,6 @@ Owns the reading of forced tools, JSON schemas, regular expressions and choices 
 written as the model's chat template writes one: the text around its arguments is taken from a rendered call.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

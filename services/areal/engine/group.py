@@ -5,8 +5,6 @@ nothing here touches: generation goes on, and what was received is used only whe
 run on threads; a group that hangs holds one of them until its timeout.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ that did nothing, or did something else, shows. Fusing is undone; a tensor is ha
 that is not finer than the engine's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -4,8 +4,6 @@ Owns the way between a call and a subscription. A client that disconnects cancel
 requests that moved in a step leave in one write.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping

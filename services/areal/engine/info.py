@@ -1,7 +1,5 @@
 """Read-only routes: health, readiness, model, load, metrics. All answer while paused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m areal.engine.main`: the embedded engine as a process. Flags have SGLang's names where SGLang has them."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

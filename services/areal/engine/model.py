@@ -4,8 +4,6 @@
 returns hidden states for scoring. Neither owns state: weights are an argument, so a swap is the caller's assignment.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

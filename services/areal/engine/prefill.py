@@ -4,8 +4,6 @@ Owns which prompts share their keys and values: equal prefixes are computed once
 from rows that run. Nothing is shared across a weight swap: the scheduler clears `Prefixes` there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

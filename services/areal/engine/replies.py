@@ -1,7 +1,5 @@
 """The JSON that `/generate` answers, in SGLang's shape."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

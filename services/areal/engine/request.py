@@ -4,8 +4,6 @@ Owns validation: whatever passes here can be computed, so the scheduler never me
 empty prompt or an unknown option. Everything refused is a `BadRequest`, which the HTTP face answers with 400.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Rows are dense from 0 between steps. Vectorised so that a step costs the same Py
 It knows nothing of the model or of waiting requests.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

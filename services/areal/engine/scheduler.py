@@ -8,8 +8,6 @@ Every token is made by the decode step: admission only fills the cache up to the
 a prompt share one prefill, and a token's numbers don't depend on how its request got into the batch.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

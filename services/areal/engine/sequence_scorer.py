@@ -4,8 +4,6 @@ Runs in a process of the reward service's pool, which kills it at a deadline. A 
 written as `areal.workflow.examples` writes the answers of pairs, so a model scores what it was trained on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

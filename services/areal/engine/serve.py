@@ -1,7 +1,5 @@
 """`areal serve`: a model behind OpenAI's and Anthropic's APIs on this machine, by the embedded engine."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """A model behind `areal serve` on a free port of this machine, for as long as a command needs it."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Engine statistics: a snapshot between two steps, and the counters behind it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

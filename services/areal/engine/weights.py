@@ -4,8 +4,6 @@ A weight update builds a second `Weights` beside the one in use; swapping is a r
 so a failed load leaves the old weights untouched. Every tensor is copied out of the file: the directory may vanish.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What carries content is refused where it can't be read. What would change the di
 engine can, else refused or ignored as the job says. All else is ignored and named in the answer's header. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Condition variable of one event loop: wakes all that wait for the next change, and may be told without a lock."""
 
-from __future__ import annotations
-
 import asyncio
 
 

@@ -3,8 +3,6 @@
 Pure; the clock is injected. A key alone finds its session, a path alone never does.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

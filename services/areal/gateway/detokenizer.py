@@ -1,7 +1,5 @@
 """Incremental detokenizer: whole characters of growing ids, cut at the first stop string. Pure."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Collection, Iterable, Sequence
 

@@ -3,8 +3,6 @@
 What is permanent is never sent as 408, 409, 429 or 5xx: clients send those again, twice.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

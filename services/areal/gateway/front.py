@@ -5,8 +5,6 @@ on again as the retry that it is, and joins the answer under way; where it break
 half an answer must not look whole. Never generates, and never reads an answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

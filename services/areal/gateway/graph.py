@@ -5,8 +5,6 @@ meaning; a history that differs from every answer given begins a branch of its o
 what is sampled there. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Lives in the running event loop. A client that leaves cancels nothing: its answer waits for the retry.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

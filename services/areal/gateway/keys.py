@@ -3,8 +3,6 @@
 Pure; the clock is an argument. A key is good for one session of one attempt at a sample and says nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 

@@ -5,8 +5,6 @@ which tokens come. What may still turn out otherwise is held back: half a charac
 of a tag, a tool call that isn't closed. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto

@@ -1,7 +1,5 @@
 """Reading of any HTTP request: its API key and its body."""
 
-from __future__ import annotations
-
 from starlette.requests import Request
 
 from areal.gateway.faults import CallRefusal

@@ -5,8 +5,6 @@ made, or a new question, which is sampled with a seed of its own: never two gene
 clock, no task, no client.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from array import array

@@ -1,7 +1,5 @@
 """Function tools of a request: read and compared. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Aborts of requests at the engine, coalesced: all that are asked for while one call is under way are the next call."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

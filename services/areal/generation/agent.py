@@ -4,8 +4,6 @@ Owns the background tasks and the order of start and stop. What is decided where
 procedure, `requests` the truth of tokens, `engine_process` the engine's life.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

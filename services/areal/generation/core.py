@@ -4,8 +4,6 @@ Owns the facts about one engine (what it holds, whether that passed its canary) 
 told what has happened, and the time, and answers. It never talks to an engine, a file or a network.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path

@@ -4,8 +4,6 @@ Owns how much the engine has (what it can run and a little more), the order of c
 under the swap lock) and the fate of a call's requests when the call ends: none is ever left without an end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable

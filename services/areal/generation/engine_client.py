@@ -5,8 +5,6 @@ The LoRA adapters that stock SGLang holds beside each other, one a version, are 
 oldest; requests that still use it are ended first, with what was made, because the engine unloads nothing in use.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

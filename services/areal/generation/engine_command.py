@@ -3,8 +3,6 @@
 Starts nothing. Flags are SGLang's; the embedded engine has the same names where it has the flag.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ when it exits, when `/health` stays silent, or when it makes no token for long w
 minutes, or waits for minutes with nothing to do, owes none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ Owns the stream to the trainer and what this server tells on it. Promises that a
 engine that hangs in the group is killed, nothing else ends its broadcast. It never decides which version to hold.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ Owns what a GenerationRecord says. It is one of the records that the audit of to
 depends on it. On the server's loop it only queues; packing and writing happen on the writer's thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The role `generation`: an agent and the engine that it launches."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -5,8 +5,6 @@ engine named for it, and never before that policy is proven. An answer of the en
 Requests that the engine does not have yet wait here, and end without a call to it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

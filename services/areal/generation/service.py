@@ -3,8 +3,6 @@
 Owns the translation between messages and requests; validates before anything reaches the engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -10,8 +10,6 @@ replaced by the last good one when that is still on disk. Starts meanwhile wait 
 The canary is scored after `continue`, because stock SGLang answers nothing while it is paused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ The lowest floor belongs to the group that the trainer needs first. A request th
 heap, which is skipped when it comes up: the cost does not depend on how many wait.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from itertools import count

@@ -3,8 +3,6 @@
 Owns the layout of keys and the reading of answers, once for both clients. Does no IO.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The replay client: `AsyncLedger` for the controller and the workers, `SyncLedger` for the trainer."""
 
-from __future__ import annotations
-
 from areal.ledger.async_client import AsyncLedger
 from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import (

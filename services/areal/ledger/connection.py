@@ -4,8 +4,6 @@ redis-py's own retries are off: its exceptions are classified here as worth a re
 retries and counts the time. No IO, no sleep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -11,8 +11,6 @@ saved, and answers what to do next. The trainer and the simulation run this same
         consumer.trained(batch)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Owns one file a fence, `<run>/evidence/trainer-<fence>.jsonl`, so that two train
 these files and the controller's journal, nothing else. Also holds the attempts of each step, which decide about poison.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ whatever Redis remembers. A fence is never given twice. Trainer's and controller
 compared.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

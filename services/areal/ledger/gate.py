@@ -9,8 +9,6 @@ next one on, at most B·(d − next + 1) groups without a batch are due by d. `g
 waits only where leaving out a group that isn't complete would break it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ entry is on disk before anybody acts on it. An entry of an old controller writte
 two of them at once can't disagree. Never holds samples, never shrinks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

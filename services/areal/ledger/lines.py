@@ -4,8 +4,6 @@ Owns durability and damage: an append returns after fsync; a line that a crash t
 a JSON object whose last field, `xxh3`, covers the rest of it. Never rewrites or truncates.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Owns compression and the checksum. A payload that was damaged on its way is a `DataError`, never a different sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import xxhash

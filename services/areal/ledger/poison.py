@@ -5,8 +5,6 @@ for a tombstone. Only a trainer's own failures count: one that was preempted, st
 service failed, says nothing about its batch. Pure: reads attempts and exits from the evidence and answers.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The lock is on the directory's inode, so that a link or a bind mount to it is the same directory.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Owns reading run directories into values for `areal compare` and `areal run --sw
 with what it has so far.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import math

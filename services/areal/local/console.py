@@ -1,7 +1,5 @@
 """A console that may go away: a closed pipe or terminal ends the printing, never the run."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

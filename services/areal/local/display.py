@@ -3,8 +3,6 @@
 Also watches for stalls: a run that says for some time that it can't go on without help is ended, with its own words.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A change is one call to the run's controller, which keeps them through restarts.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -5,8 +5,6 @@ figures, samples, evidence, logs and the final model stay. A run that stopped or
 unless somebody asks. Nothing is taken from a run that a process holds.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -4,8 +4,6 @@ Owns the reading of `logs/`: which file is which role's, rotated parts first, an
 time (a traceback, an engine's banner) belongs to the one before it. Never reads more than a line a file ahead.
 """
 
-from __future__ import annotations
-
 import heapq
 import re
 import time

@@ -4,8 +4,6 @@ Reads top to bottom: load, claim, stage, supervise and show, account; a failure 
 its last words, where the log is, and what to do. Owns the signals of the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """From a job file to a run directory that is ready to start: everything checked first, nothing left when it fails."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Owns which files a project begins with, by kind. They are texts in `starters/`; `$name` and the like are filled in.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from string import Template

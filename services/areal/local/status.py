@@ -5,8 +5,6 @@ the page know the run. A role that does not answer is shown so, never waited for
 nothing but itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

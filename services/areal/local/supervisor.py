@@ -6,8 +6,6 @@ itself (`areal.processes`); the trainer's gang restarts by epoch, under the same
 `run` returns only when no process of the run is left. Knows nothing of what the roles do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Owns the variants' names, their directories below one sweep directory, and what 
 completed is left alone, one that began goes on, the others start. Everything is checked before the first run.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The live view of a run in a terminal, and its one-line form for logs and pipes. Pure: a `RunView` in, text out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

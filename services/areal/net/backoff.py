@@ -1,7 +1,5 @@
 """Exponential back-off with jitter. Pure: it answers how long to wait, its caller sleeps."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 The settings of every channel and server are here, in one place, with the reason for each value.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -4,8 +4,6 @@ A beat proves that the peer's own loop runs, which a TCP connection or an HTTP/2
 the kernel or by gRPC's C core while the program hangs. `progress` tells a busy peer from a frozen one.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 PERIOD_S = 0.5  # with dead_misses = 5 a dead peer is known in 2.5 s, under the promised 3 s

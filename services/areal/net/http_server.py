@@ -1,7 +1,5 @@
 """HTTP server (uvicorn) in the running event loop. It handles no signals: its owner stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

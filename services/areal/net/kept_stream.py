@@ -6,8 +6,6 @@ messages, that a cancellation ends it even where the call swallows it, and that 
 It never decides what a message says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -3,8 +3,6 @@
 A client that dials between two starts of a process waits in the socket's queue instead of being refused.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """The two services that every role serves about itself: its waits and its progress."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, TypeAlias
 

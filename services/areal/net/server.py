@@ -3,8 +3,6 @@
 The trainer's, whose main thread computes, runs on a loop thread of its own, and so may any other coroutine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine

@@ -3,8 +3,6 @@
 So do the causes for which the controller admits nothing.
 """
 
-from __future__ import annotations
-
 import traceback
 from typing import Any, NoReturn
 

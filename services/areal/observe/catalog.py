@@ -3,8 +3,6 @@
 Dashboards and alerts are checked against this list, and a process can't serve a metric that is not in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -4,8 +4,6 @@ The order is from what holds up everything to what is normal: a run that is gone
 not answer, what the controller says of itself, and at last the wait that every asynchronous run has now and then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from areal.errors import Cause

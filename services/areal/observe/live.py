@@ -4,8 +4,6 @@ The one model of what a run does: terminal, page, `areal status` and `areal why`
 question whether the run still goes on. Who reads the file dials nobody, and finds the last words of a run that died.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

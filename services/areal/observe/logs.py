@@ -1,7 +1,5 @@
 """Logs for people or for machines: one line a record, with job, role and PolicyId where known."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -1,7 +1,5 @@
 """Prometheus metrics of one process. Names come from the catalogue; a name that is not there is an error at start."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """CPU and memory limits of this pod: its cgroup's where there are any, else the machine's."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A role's progress: a counter that grows only when work is done, and what the role is doing now."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ interpreter's lock is held, is told by faulthandler's own thread, which needs ne
 is done for long tells once, until something is done again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import faulthandler

@@ -5,8 +5,6 @@ policy), so every process knows its parents without a word on the wire, and all 
 ends with a link to the trace of the version that came of it. Without a sink nothing is computed or kept.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

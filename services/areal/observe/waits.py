@@ -5,8 +5,6 @@ A call of a user's function is one that tells the line it is at, so that a lock 
 of its thread is read (`sys._current_frames`), as faulthandler does, when somebody asks.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

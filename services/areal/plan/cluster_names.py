@@ -4,8 +4,6 @@ Owns every name on which the pods, the operator and the chart must agree. Pure. 
 most 40 characters, so that each of these fits a label's 63 with its suffix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath

@@ -1,7 +1,5 @@
 """Arguments of a role's `run`: resolved job, ports, token, stop event."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ The cache, the token and the hub's address are those of `huggingface_hub` (HF_HO
 HF_HUB_OFFLINE). A model that is there whole is read from there without a request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Layout of a run directory: the one place that knows its file names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -6,8 +6,6 @@ page of roles read it and know no role by name, unless they do something for tha
 a name in `cluster_names.Role` and the module that its `entry` names. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

@@ -4,8 +4,6 @@ Free ports are found outside the range from which the kernel takes those of outg
 port a minute after it was chosen, and one of the ephemeral range is often taken by then.
 """
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence

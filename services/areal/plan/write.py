@@ -3,8 +3,6 @@
 A directory without `resolved.json` was never a run: whatever fails before that, starting again is possible.
 """
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 

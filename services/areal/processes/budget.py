@@ -5,8 +5,6 @@ dies at every start stops the run soon. The wait doubles with each restart in th
 role should be back within seconds. A restart that somebody asked for uses nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from dataclasses import dataclass
 

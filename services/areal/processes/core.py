@@ -10,8 +10,6 @@ clock or writes a log: `supervise.ChildSupervisor` does, on its word.
 A member of a gang stays IDLE, and later BACKING_OFF, until it is told an epoch: only then do all members start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

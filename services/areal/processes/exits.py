@@ -8,8 +8,6 @@ A code says which kind of error it was. The error itself is left in a file that 
 it as its own, and of a container in the termination message, whose text Kubernetes keeps in the pod's status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

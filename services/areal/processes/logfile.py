@@ -5,8 +5,6 @@ because it may lie in the memory of a pod, or on a volume that a run must not fi
 runtime's to bound.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

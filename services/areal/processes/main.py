@@ -5,8 +5,6 @@ ended processes, standard output, an exit code. A role that completed leaves its
 restarts pods that end (a StatefulSet does) can read the outcome first; so does a trainer that failed. SIGTERM drains.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

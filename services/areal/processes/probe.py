@@ -1,7 +1,5 @@
 """Liveness and readiness probes of a child: gRPC health, a TCP connection, or none."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ something ends the role. Imports the role itself last, by name, so that nothing 
 role that serves nobody: it does its work and ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

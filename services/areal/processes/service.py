@@ -1,7 +1,5 @@
 """The gRPC service `Launcher`: status of a child, restart in an epoch, drain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ Owns the child's process family, its log file, its probes and one task that feed
 Promises that `run` returns only when nothing of the child is left, however it is ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

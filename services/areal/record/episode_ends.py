@@ -5,8 +5,6 @@ that came after it are two. The counts are kept in a file for each start of the 
 the newest earlier one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ header says what an index needs, so that one is built without opening a record. 
 reading of its segment at that place: nothing after it is guessed at.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from array import array

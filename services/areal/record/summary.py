@@ -4,8 +4,6 @@ Groups come from the audit (evidence and journal), held-out accuracy from the fi
 trainer's steps and whoever supervised it. A resumed run adds to the wall time and restarts of the summary it finds.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -8,8 +8,6 @@ Which prompt groups are kept, within a budget of bytes a step, is sampled by a h
 trainer agree without talking.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

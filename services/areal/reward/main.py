@@ -4,8 +4,6 @@ They differ in what they offer only, so that neither user code nor PyTorch ever 
 A job whose verifier is `code` has the sandbox in its reward role.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Mapping

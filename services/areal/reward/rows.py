@@ -1,7 +1,5 @@
 """Dataset rows as verifiers read them: the row of an item, and its expected answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

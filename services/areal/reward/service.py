@@ -1,7 +1,5 @@
 """The Reward gRPC service: sends each item to its verifier and answers in the order of the items."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ A result is a score, a graded verdict, or a fault that says whose fault it was. 
 infrastructure problem becomes reward 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

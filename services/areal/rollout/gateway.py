@@ -1,7 +1,5 @@
 """Entry of the role `gateway`: the HTTP address of all agents' sessions, in front of the workers that dial it."""
 
-from __future__ import annotations
-
 import logging
 import time
 

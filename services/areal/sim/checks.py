@@ -5,8 +5,6 @@ tombstone of infra, deadline or poison. Promise 2: no trained token is older tha
 own: it finishes within bounded virtual time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The controller in the simulation: the real core, carrier, journal and rebuild; their ports in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many schedules: runs them over some processes, reports what broke, replays a seed with its trace."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """One schedule from its scenario to its verdict."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections import Counter

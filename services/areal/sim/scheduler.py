@@ -4,8 +4,6 @@ Owns the clock of a simulated world. A process yields the seconds it sleeps; sto
 is how a role dies between any two of its steps.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """A generation server in the simulation: the real agent core; staging, swaps and canaries in virtual time."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

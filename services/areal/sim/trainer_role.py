@@ -1,7 +1,5 @@
 """The trainer in the simulation: the real consumer; training is a pause and a line of evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from areal.cards import CardSide

@@ -4,8 +4,6 @@ An episode makes a few tokens, each on a server that its view of the fleet names
 at least the group's floor: the routing client's choice and the agent's own check under its swap lock.
 """
 
-from __future__ import annotations
-
 import random
 
 from areal.clients.generation.routing import RoutedServer, choose

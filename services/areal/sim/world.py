@@ -4,8 +4,6 @@ Owns what outlives a process (the store with its lost tails, the journal's file,
 the records that no role sees: which versions really made a token, under which η, what was really trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ A name is a set of defaults, nothing else: any field may be given beside it. Wha
 to try a paper's variant in `advanced`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import model_validator

@@ -4,8 +4,6 @@ Owns `knob`, by which a field declares its default, its unit, its limits and whe
 the errors are made from that.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

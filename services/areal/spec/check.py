@@ -1,7 +1,5 @@
 """All rules against one job."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

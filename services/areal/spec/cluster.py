@@ -4,8 +4,6 @@ Owns the blocks that `areal run` ignores and the operator obeys. All have defaul
 on both.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

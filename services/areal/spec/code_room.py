@@ -4,8 +4,6 @@ Owns the arithmetic, and what a pod for programs has unless somebody says otherw
 by the same numbers, from the limits of the container that it runs in.
 """
 
-from __future__ import annotations
-
 from areal.spec.code_tiers import Language, SuiteFormat
 
 POD_REQUEST, POD_LIMIT = "512Mi", "4Gi"

@@ -4,8 +4,6 @@ The one place below the reward service that knows it, so that a job is refused b
 names is the least that it accepts; T0 is accepted for whatever the machine then can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Plain-language explanation of a job, in numbers and sentences."""
 
-from __future__ import annotations
-
 from areal.spec import numbers
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes

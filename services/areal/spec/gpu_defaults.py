@@ -4,8 +4,6 @@ Owns what an engine is where GPUs are named and the file says nothing: GPUs of i
 here, so that the API server's rules and ours speak of the same value. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fields of jobs by dotted path, and those in which several jobs differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

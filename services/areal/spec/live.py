@@ -1,7 +1,5 @@
 """Live fields of a job: which may change while it goes on, and the reading of changes to them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 

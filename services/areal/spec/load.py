@@ -1,7 +1,5 @@
 """From a file and overrides to a job, or to all that is wrong with them at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path

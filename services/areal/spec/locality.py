@@ -3,8 +3,6 @@
 Owns the list of fields that name files, and what a run on one machine refuses because only a cluster has it.
 """
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
 from pathlib import Path

@@ -4,8 +4,6 @@ A relative path is looked for below the current directory first, then below the 
 from a checkout's root and from beside its file alike.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from areal.errors import ConfigError, DataError

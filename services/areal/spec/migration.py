@@ -4,8 +4,6 @@ Data, and pure functions over it. A file with an old field is refused with the n
 it anew, and a `resolved.json` of an earlier release is read by the same table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

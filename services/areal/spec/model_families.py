@@ -4,8 +4,6 @@ The one table that `areal check`, the trainer and docs/models.md share. Pure: re
 A family that is in no list is tried: the trainer's check at start compares packed rows with separate ones first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

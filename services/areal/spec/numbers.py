@@ -1,7 +1,5 @@
 """Numbers that follow from a job: bytes, steps, when things happen. Pure arithmetic, each formula once."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 
 BYTES_A_TOKEN = 8  # id, log-probability and mask of a token as the ledger holds them, rounded up

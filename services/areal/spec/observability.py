@@ -1,7 +1,5 @@
 """The `observability` block."""
 
-from __future__ import annotations
-
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import LONGEST_PATH
 

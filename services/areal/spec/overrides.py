@@ -3,8 +3,6 @@
 A path starts below `spec`, or at apiVersion, kind, metadata or spec itself. The value is YAML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

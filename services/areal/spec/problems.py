@@ -4,8 +4,6 @@ Owns the translation of pydantic's errors into sentences that name the field as 
 name, and what is allowed instead.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

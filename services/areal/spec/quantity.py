@@ -1,7 +1,5 @@
 """Sizes in bytes as people and Kubernetes write them: 512Mi, 2Gi, 1.5G, 1073741824; amounts of any resource: 500m."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from typing import Annotated, Any

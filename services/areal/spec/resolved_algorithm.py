@@ -3,8 +3,6 @@
 Pure. The only place that knows names: everything else reads resolved values.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ Moves whole lines of text. What comes out is read again and must be what `migrat
 JSON, unusual layouts), the values are written out plainly, and comments are lost. Pure but for `rewrite_file`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `rollout` block: workflow, workers, limits, sampling."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any, Literal
 

@@ -4,8 +4,6 @@ Each rule exists once, with its Python predicate and the same condition in CEL f
 None needs facts that no API server has (the dataset's rows, the recipe's names).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum

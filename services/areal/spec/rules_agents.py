@@ -1,7 +1,5 @@
 """Rules of agents, environments and boxes: jobs whose episodes are somebody else's programs."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule

@@ -1,7 +1,5 @@
 """Rules of the algorithm: which baselines, ratios, clips and regularisers go together."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import named, one_turn, resolve
 from areal.spec.rules import Facts, Severity, rule

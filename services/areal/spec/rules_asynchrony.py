@@ -1,7 +1,5 @@
 """Rules of the asynchronous loop: gate, staleness, publication, bytes."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 from areal.spec.numbers import (
     BUDGET_SHARE,

@@ -1,7 +1,5 @@
 """Rules of what only a cluster has: volumes, ConfigMaps, failure policies, pods."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Rules of the verifier code: where its block may stand, which tier its programs need, what its pods have room for."""
 
-from __future__ import annotations
-
 import math
 
 from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_cores, slots_of_memory

@@ -1,7 +1,5 @@
 """Rules of the off-policy correction: weights, truncation, rejection, and DPPO, which has none of them."""
 
-from __future__ import annotations
-
 import math
 
 from areal.spec.algorithm import RejectionBlock

@@ -1,7 +1,5 @@
 """Rules of datasets: their sources, their columns and what fits."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, Severity, rule
 from areal.spec.sources import DatasetSource

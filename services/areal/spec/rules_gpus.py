@@ -1,7 +1,5 @@
 """Rules of GPUs: processes, precision, what the engine is split over, what pods ask for."""
 
-from __future__ import annotations
-
 from areal.spec.gpu_defaults import DTYPE_CEL, ENGINE_GPUS_CEL, GPU, PRECISION_CEL
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, Rule, Severity, rule

@@ -1,7 +1,5 @@
 """Rules of the optimizer and the trainer: updates, steps, learning rate, precision, memory."""
 
-from __future__ import annotations
-
 from areal.spec.gpu_defaults import DTYPE_CEL, PRECISION_CEL
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, Severity, rule

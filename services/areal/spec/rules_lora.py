@@ -1,7 +1,5 @@
 """Rules of LoRA: what adapters are trained on, and what the engine must have room for."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from areal.spec.job import JobSpec, RLJob

@@ -1,7 +1,5 @@
 """Rules of the trainer's mesh: how its processes divide the work, and that each has some."""
 
-from __future__ import annotations
-
 from areal.spec.gpu_defaults import PROCESSES_CEL
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, rule

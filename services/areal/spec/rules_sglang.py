@@ -3,8 +3,6 @@
 The table is of SGLang 0.5.23, by pattern; the first that fits counts. A flag that fits none is unknown.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum

@@ -1,7 +1,5 @@
 """Rules of names, models, evaluations, sampling and scoring."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Rules of on-policy distillation: a teacher beside the policy, with or without rewards."""
 
-from __future__ import annotations
-
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import needs_scores, resolve
 from areal.spec.rules import Facts, rule

@@ -1,7 +1,5 @@
 """Rules of the kinds of training: RL or fixed rows, and the settings of trainings on fixed rows."""
 
-from __future__ import annotations
-
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Facts, Severity, rule
 

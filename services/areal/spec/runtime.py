@@ -4,8 +4,6 @@ Owns their fields and what follows from them and a job together. A runtime has n
 a snapshot of its runtime when it is accepted, and later edits are for later jobs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

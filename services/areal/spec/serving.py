@@ -1,7 +1,5 @@
 """The `generation` and `reward` blocks: generation servers and reward services."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator

@@ -4,8 +4,6 @@ A job has it instead of `algorithm`: nothing is generated. What all of them have
 alone is refused in the others.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The `teacher` blocks: the frozen model that another one learns from, on fixed rows or on its own samples."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from areal.spec.block import SpecBlock, knob

@@ -3,8 +3,6 @@
 Every text of the job file has a bound, because an API server estimates the cost of a rule from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

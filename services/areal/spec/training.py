@@ -1,7 +1,5 @@
 """The `trainer`, `optimizer`, `replay`, `weightSync` and `checkpoint` blocks."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 from pydantic import model_validator

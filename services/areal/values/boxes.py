@@ -1,7 +1,5 @@
 """Values of boxes that their service and its callers share: languages, ends of commands, ends of boxes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """95 % intervals: of the mean of a few values (Student's t), of a share (Wilson). Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import stdev

@@ -1,7 +1,5 @@
 """avg@n and pass@k: what n sampled answers of each row say of a policy. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import comb

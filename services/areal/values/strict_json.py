@@ -4,8 +4,6 @@ Python's own takes NaN, half an emoji and numbers of any size, and ends by a Rec
 2**64 into a float. These are refused here, or kept exact. Pure.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

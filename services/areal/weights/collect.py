@@ -5,8 +5,6 @@ than the latest, because that may be announced at any moment. A removed version 
 half of one.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Set
 from pathlib import Path

@@ -6,8 +6,6 @@ stored by byte so that zeros meet zeros), or its new bytes as they are when much
 the base: who applies checks the result's checksum. Pure: bytes in, bytes out.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import cast
 

@@ -4,8 +4,6 @@ Owns `exports/`: `step-N` directories, each whole from the moment that it has it
 with the highest score. One process writes; a reader that holds `reading` keeps a directory from being removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

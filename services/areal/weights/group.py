@@ -4,8 +4,6 @@ Trainer and server make the same buckets of the same manifest, so that only its 
 the tensors lie one after the other, widest numbers first, so that each is aligned. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ version visible and the parent is fsynced. Several writers may fill the staging 
 share storage (tied embeddings) are the caller's business: what is given is written.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -4,8 +4,6 @@ Owns reading and writing of headers, and which files of a directory are the mode
 Knows dtypes by name and size only.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ a `ShardPart`, small enough to be sent to the one that seals the version. The te
 iterable making tensors on demand bounds memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

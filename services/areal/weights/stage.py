@@ -5,8 +5,6 @@ directory (memory or disk): the base that is staged already, else the chain of v
 one. Promises that what it returns has every byte of the manifest. What is wrong is a DataError naming the tensor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

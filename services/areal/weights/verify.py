@@ -4,8 +4,6 @@ Owns the answer to "are these the weights that the trainer published?". Never li
 that the manifest doesn't name. What is wrong is a DataError naming the tensor; a volume that fails is an InfraError.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 from collections.abc import Iterator

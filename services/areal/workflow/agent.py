@@ -4,8 +4,6 @@ It makes its calls to a base URL of its own for each episode; what the model sam
 agent returns or posts the episode's reward and never holds the arrays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable

@@ -5,8 +5,6 @@ its program ended is the program's own doing and scores `ended_reward`; every ot
 fault, which never becomes a reward.
 """
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections.abc import Mapping

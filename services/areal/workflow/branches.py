@@ -4,8 +4,6 @@ Pure values, shared by the gateway, which grows the graph, and by the workflow, 
 masked in for exactly one sequence of its sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ It finds the model by the environment variables of the usual clients, reads its 
 prints its reward as its last word, or posts it. Its whole process group ends with the episode.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -5,8 +5,6 @@ The environment has gymnasium's two methods, over text: `reset() -> (observation
 Token-exact as every workflow: each turn goes on from the very ids that were sampled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

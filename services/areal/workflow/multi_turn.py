@@ -4,8 +4,6 @@ Token-exact: the input of turn k+1 is every id so far, as sampled, followed by t
 decoded and encoded again, so what is trained is what was sampled.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal.values.generation import GenerationRequest

@@ -1,7 +1,5 @@
 """Outcome of an agent: its reward and a note, and the episode that they make of what was sampled."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From a dataset row to what the model reads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

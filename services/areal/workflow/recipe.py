@@ -4,8 +4,6 @@ Promises that a wrong file is one DataError that names the line and the fix. Run
 workers, the custom reward's pool, `areal prepare` and the trainer load recipes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Reinforcement learning with verifiable rewards: one prompt, one answer, one score."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal.values.generation import GenerationRequest

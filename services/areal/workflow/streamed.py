@@ -4,8 +4,6 @@ Pure. An answer is known with its input; a span of a returned sequence must be o
 that answer began: the same ids before it, the same ids, log-probabilities and spans in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ depth and on the number of values, aliases counted as often as they are used, so
 Knows nothing about jobs.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from dataclasses import dataclass, field

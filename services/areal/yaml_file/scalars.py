@@ -5,8 +5,6 @@ the first two as text and the last as 1000. One spelling is refused: a number wi
 readers and decimal to others.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal

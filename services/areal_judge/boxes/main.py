@@ -3,8 +3,6 @@
 The service ends with the role, and every box with it: to the workers that is a fault of the infrastructure.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ closed, when its program ended it, or with the service. A box belongs to this re
 for it: a caller that went away finds it again by its id.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ A call to an ended box is FAILED_PRECONDITION with its end attached, so that no 
 another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

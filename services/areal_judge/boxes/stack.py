@@ -3,8 +3,6 @@
 Of its own, so that boxes, which stay, never take a place from programs that are judged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import AsyncIterator

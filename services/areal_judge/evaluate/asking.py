@@ -4,8 +4,6 @@ An answer that the server refuses (a prompt longer than the context) is that que
 reached ends the evaluation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ A judgement without a score says nothing about the program: it is asked for agai
 unjudged, never as wrong.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`areal reward capabilities`: what this machine's sandbox promises, found by trying, and the languages it runs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

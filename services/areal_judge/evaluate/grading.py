@@ -3,8 +3,6 @@
 A grade is a score, or None where the grader failed; an answer that a server refused, or without a program, scores 0.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A judge of this process, for commands that judge here and now: a sandbox, its toolchains, nothing that stays."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Trial of one program by one suite (`areal reward try`): a table of the cases, JSON, an exit code."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

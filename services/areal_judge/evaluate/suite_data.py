@@ -3,8 +3,6 @@
 Nothing is downloaded unless that is asked for.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch

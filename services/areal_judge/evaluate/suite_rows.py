@@ -3,8 +3,6 @@
 Pure: rows in, questions out. A row that has another form is refused with its place, never skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

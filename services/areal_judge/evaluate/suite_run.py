@@ -1,7 +1,5 @@
 """`areal eval --suite …`: asks a model the questions of a test set, grades its answers, shows what came out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

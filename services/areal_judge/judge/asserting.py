@@ -3,8 +3,6 @@
 The tester says which calls to make and which asserts held; the program is asked for values and nothing else.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from typing import Any

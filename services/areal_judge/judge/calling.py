@@ -1,7 +1,5 @@
 """Judges a CallSuite: the program's function is called once a case, its results are compared here."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

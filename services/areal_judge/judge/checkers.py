@@ -5,8 +5,6 @@ that is longer than a number has any need to be, not-a-number equal to nothing.
 `custom` is no rule of this module: its program runs in a cell of its own (`judge.custom`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Maps the end of a run to a case's status. Pure."""
 
-from __future__ import annotations
-
 from areal_judge.judge.record import LIMITS, head
 from areal_judge.judge.values import CaseResult, Flag, Status
 from areal_judge.sandbox.values import Ending, RunEnding

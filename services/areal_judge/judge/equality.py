@@ -6,8 +6,6 @@ made one of them), so that no comparison runs code of a program. Nothing here ha
 comparison sorts, and costs n log n whatever the values are.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

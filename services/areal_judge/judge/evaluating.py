@@ -5,8 +5,6 @@ for code: the program then judges itself, in whatever cell the tests are. Pure: 
 name that is hidden: suites are trusted, and want to be judged right.
 """
 
-from __future__ import annotations
-
 import ast
 
 from areal_judge.judge.values import AssertSuite, Integrity, StdioSuite, Suite

@@ -4,8 +4,6 @@ Pure text work in linear time. Reasoning (up to the last `</think>`) is no answe
 rest; a fence in another language is no program; a completion without any fence is a program as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

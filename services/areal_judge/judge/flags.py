@@ -5,8 +5,6 @@ input and parses nothing, for the source is hostile and this is the judge's proc
 inspects its own frames, too, and misses one that spells a name in pieces: what a program does is the sandbox's affair.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

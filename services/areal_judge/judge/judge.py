@@ -5,8 +5,6 @@ and then a SANDBOX_ERROR; only the first of these has a score. Expected values a
 for test code, which has a cell of its own.
 """
 
-from __future__ import annotations
-
 import time
 
 from areal.errors import ArealError, ConfigError, DataError, InfraError

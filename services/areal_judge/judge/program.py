@@ -4,8 +4,6 @@ Owns what may be believed: one answer for each request, after the request, with 
 of a plain value; nothing after the last one; a clean end. Everything else fails the case, and ends the program.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

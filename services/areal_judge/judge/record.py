@@ -4,8 +4,6 @@ Pure. Owns the rules from cases to a judgement: the first case that did not pass
 for a status of the program, nothing passes without a case that ran.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from areal_judge.judge.values import (

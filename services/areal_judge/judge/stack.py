@@ -3,8 +3,6 @@
 Owns the order in which they start and stop, and that nothing serves below the tier that was asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ The expected output stays here. A case's input gets the line end that it lacks: 
 programs read by lines. Source is never parsed here: that a script is no Python is known from its first run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ A document for people may leave out what has a default:
     {"kind": "assert", "entry_point": "add", "test": "assert add(1, 2) == 3"}
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ What comes out can be forged by a program that sets its mind to it. The judgemen
 who asks for more is refused before anything runs.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

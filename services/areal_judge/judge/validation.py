@@ -3,8 +3,6 @@
 Pure: reads the suite, runs nothing. Test code is parsed, never executed.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 import math

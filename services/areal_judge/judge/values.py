@@ -4,8 +4,6 @@ A *suite* holds the tests of one problem, expected values included; it never ent
 only when its status says something about the program. Everything else is somebody else's fault, and is tried again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum

@@ -3,8 +3,6 @@
 A full queue is RESOURCE_EXHAUSTED with a hint for single calls, an unfit suite INVALID_ARGUMENT.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any

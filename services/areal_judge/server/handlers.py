@@ -4,8 +4,6 @@ Both faces, gRPC and HTTP, call these, so that a request has the same answer ove
 of the caller's reaches the run. A stream waits for room in the queue: no more of it is read than there is room for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable

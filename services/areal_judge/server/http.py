@@ -6,8 +6,6 @@ A client that disconnects cancels its run, a body has a bounded size, and an ans
 is a JSON object a line, both ways.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac

@@ -3,8 +3,6 @@
 Serves the Sandbox contract by gRPC, and the same over HTTP, with one bearer token for both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

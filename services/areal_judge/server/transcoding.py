@@ -3,8 +3,6 @@
 One addition to protobuf's JSON form: a JSON object or array may stand for the bytes of a suite's `json`.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

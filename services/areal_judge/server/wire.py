@@ -1,7 +1,5 @@
 """The Sandbox contract as values and back. Pure; an unknown enum value or a malformed suite is an invalid request."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

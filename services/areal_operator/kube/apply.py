@@ -4,8 +4,6 @@ Owns the encoding. The body is JSON sent as YAML, so it holds characters as they
 which is how JSON in ASCII writes what lies beyond U+FFFF. What YAML folds as a line break or does not print is escaped.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

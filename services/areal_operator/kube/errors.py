@@ -1,7 +1,5 @@
 """Typed errors of the API server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any

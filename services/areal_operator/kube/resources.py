@@ -1,7 +1,5 @@
 """Resources of the Kubernetes API that are used here, and their URL paths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

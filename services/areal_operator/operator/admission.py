@@ -4,8 +4,6 @@ Owns the order of the questions, from what the author wrote to what the platform
 Pure: runtime and recipe are given, or said to be missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

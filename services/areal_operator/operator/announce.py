@@ -4,8 +4,6 @@ Owns which transitions a person cares about and in which words. Events come from
 once however often the job is looked at. Pure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

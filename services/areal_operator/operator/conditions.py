@@ -5,8 +5,6 @@ a condition says which generation it speaks of. `Complete` and `Failed` are writ
 and once true they stay. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 

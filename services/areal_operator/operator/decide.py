@@ -5,8 +5,6 @@ is its time up, is it prepared; then what failed, and what the trainers need. Th
 gives the same decision, and a decision that was carried out leads to the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

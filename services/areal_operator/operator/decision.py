@@ -4,8 +4,6 @@ Every decision carries the state that is written into the status before any effe
 the two is followed by one that knows what was decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

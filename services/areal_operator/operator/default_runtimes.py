@@ -5,8 +5,6 @@ A release can't contain objects of a kind that it defines itself, so they reach 
 that another release or a person made stays as it is. They are never deleted: running jobs outlive a release.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ helps nobody. And pods are never replaced because the operator was: a template t
 made for the same job and runtime is kept while pods run from it. Pure.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ Owns how each effect is carried out, idempotently: one that fails is done again 
 role may be lost; a refusal of the API server ends the reconcile.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -5,8 +5,6 @@ is dead, a failed pod that nobody collects, and generation pods of an old templa
 by uid, so a successor of the same name is never hit. Pure.
 """
 
-from __future__ import annotations
-
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 

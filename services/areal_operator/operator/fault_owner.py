@@ -5,8 +5,6 @@ while a pod has no node, a node is silent or no server answers, the absence of s
 Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

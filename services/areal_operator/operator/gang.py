@@ -7,8 +7,6 @@ over, and nothing that belongs to it is an incident any more. So a failure is co
 how often. Pure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from areal.plan.cluster_names import Role

@@ -1,7 +1,5 @@
 """Hot fields: what a running controller can be told anew. Values only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

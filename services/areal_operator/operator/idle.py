@@ -4,8 +4,6 @@ Conditions say what holds and what doesn't; this says which of them holds up the
 words are judged by the table that `areal why` uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 

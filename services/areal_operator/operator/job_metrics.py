@@ -4,8 +4,6 @@ Owns the mapping from an object to samples. Reads the cache only; a job without 
 none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any

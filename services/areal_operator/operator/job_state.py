@@ -5,8 +5,6 @@ nothing else. The trainer gang's epoch and members, what was counted, since when
 ended. All times are seconds since 1970 and whole, because that is how a status keeps them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

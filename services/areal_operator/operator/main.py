@@ -3,8 +3,6 @@
 Everything that decides is in `reconcile`; everything that keeps it running is in `runtime`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import logging

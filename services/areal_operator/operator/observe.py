@@ -3,8 +3,6 @@
 Owns the look-ups and which job a pod belongs to. Changes nothing on the server.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

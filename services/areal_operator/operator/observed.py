@@ -5,8 +5,6 @@ works on these values, which are made of the caches' dicts, of the last answers 
 as it was written last. Reads no clock and asks nobody.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Owns which end of a container is a failure at all. Being asked to stop is none, 
 while it is being deleted, unless Kubernetes says that it was disrupted. Pure.
 """
 
-from __future__ import annotations
-
 from areal.errors import ExitCode
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs

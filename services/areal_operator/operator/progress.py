@@ -7,8 +7,6 @@ Both start over at each start or resumption and stop to matter at the first step
 state, so a successor continues to count.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from areal_operator.operator.job_state import JobState

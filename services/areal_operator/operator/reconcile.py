@@ -4,8 +4,6 @@ This page is the operator. The decision is written into the status before its ef
 the two is followed by one that knows it; every effect is idempotent.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from areal_operator.kube.errors import ConflictError, NotFoundError

@@ -4,8 +4,6 @@ Owns the pod that is tried for a workload, and which answers of the API server a
 limit ranges and admission policies answer to pods only.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from areal_operator.kube.errors import (

@@ -3,8 +3,6 @@
 Blocks never change, so nobody sees which copy a job has. A block is forgotten with the last job that has it.
 """
 
-from __future__ import annotations
-
 from weakref import WeakValueDictionary
 
 from areal.spec.block import SpecBlock

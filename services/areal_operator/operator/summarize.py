@@ -4,8 +4,6 @@ Owns the summary word, which is made from the conditions, and everything beside 
 same status, so that an unchanged job is never written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

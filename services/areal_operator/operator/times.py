@@ -3,8 +3,6 @@
 What users may choose is in the job's spec. A moment is counted in seconds since 1970, and written to the second.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final

@@ -3,8 +3,6 @@
 All of them come to their end before the first error is raised: nothing of a reconcile goes on when it is over.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar

@@ -4,8 +4,6 @@ Only what carries the job label is kept of kinds that others use too: pods of th
 business, and would fill the memory. Of pods and machines, which are most of it, the caches keep only a projection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ pagination), the rate limit and the patience with a busy server. Every object th
 `observer`, so that a cache never lags behind this process's own writes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus

@@ -6,8 +6,6 @@ Versions of one resource are compared as numbers, as Kubernetes defines them. Ob
 tenth of their size as dicts: a reconcile reads some forty of them, which costs it a millisecond or two.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping

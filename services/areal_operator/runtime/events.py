@@ -4,8 +4,6 @@ Owns how much is said: a repeated event is one object with a count, written once
 too much to say about itself is cut short.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Owns who goes first when tokens are short: what changes the cluster before what 
 server asked to hold back (`hold`) wait for everybody.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import time

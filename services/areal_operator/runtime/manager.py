@@ -4,8 +4,6 @@ Owns the life of an operator process. It never works with a cache that is not fu
 the lease behind when it is asked to stop. Knows keys and objects, nothing of what they mean.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

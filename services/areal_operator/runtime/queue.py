@@ -3,8 +3,6 @@
 `KeySchedule` decides which key is due and is pure; `Queue` runs workers on it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging

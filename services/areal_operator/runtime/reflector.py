@@ -4,8 +4,6 @@ Owns the protocol as a state machine, and its promise: whatever the network, the
 the cache reaches the server's state again within a bounded time, and every object that differs is reported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

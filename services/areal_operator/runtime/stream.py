@@ -1,7 +1,5 @@
 """Watch stream: bytes to events. Owns the framing: one JSON object a line, of any length."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum

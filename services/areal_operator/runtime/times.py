@@ -1,7 +1,5 @@
 """Durations of the runtime, each with its reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

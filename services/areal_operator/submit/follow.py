@@ -1,7 +1,5 @@
 """`--wait`: a job's status as one line that changes, until the job has ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from areal.errors import ConfigError, ExitCode

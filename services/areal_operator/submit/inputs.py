@@ -4,8 +4,6 @@ Owns the naming: each source gets a directory named by what is in it, so that th
 other files never stand under a name that a running job reads. Reads files to digest them; sends nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping

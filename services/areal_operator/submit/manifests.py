@@ -5,8 +5,6 @@ Pure. The claim is the one that the operator would make, so that it goes on with
 restricted level asks, and takes image, node and credentials from the runtime's tools role.
 """
 
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any
 

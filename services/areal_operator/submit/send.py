@@ -3,8 +3,6 @@
 Owns the order of the conversation with `receive`. Knows nothing of pods: it is given a channel.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

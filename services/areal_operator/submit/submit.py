@@ -4,8 +4,6 @@ Owns the order. What can be refused is refused before a byte is sent: the job, a
 run. What a submission that broke off leaves behind (a ConfigMap, a claim with files) is used by the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

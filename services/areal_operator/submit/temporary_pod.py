@@ -3,8 +3,6 @@
 Image and volume of such a pod follow from the job's runtime, which is looked up here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

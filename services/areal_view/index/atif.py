@@ -5,8 +5,6 @@ in one go a step of the agent, with token ids and log-probabilities. Messages ar
 the chat template: a recording knows no roles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Export of recorded samples as JSON lines: whole text, token ids, log-probabilities, spans, verdict, for scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

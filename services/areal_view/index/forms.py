@@ -1,7 +1,5 @@
 """Export forms of recorded samples: JSON lines, ATIF, Parquet; each as chunks of a file."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice

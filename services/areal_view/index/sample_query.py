@@ -4,8 +4,6 @@ Pure. Each order has an index of its own, which is walked in chunks from a place
 last sample as on the first. What a filter leaves out is walked over; how long is the reader's to say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

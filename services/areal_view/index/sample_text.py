@@ -4,8 +4,6 @@ Pure. A search is of words and "quoted phrases", all of which a hit has, in its 
 count without case and diacritics. In scripts without spaces between words each letter is a word.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Pure. HTML is escaped by the templates; this is about what an escaped text could still hide from a reader.
 """
 
-from __future__ import annotations
-
 import codecs
 import unicodedata
 

@@ -4,8 +4,6 @@ Owns which batches count, as the audit of groups has it, and whether a journal i
 its batch is read, so memory doesn't grow with the run but by one key a sample.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field

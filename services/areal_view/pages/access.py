@@ -4,8 +4,6 @@ ASGI middleware. Only GET and HEAD pass, only under a loopback name, only with t
 machine, and a web site in the same browser, can read nothing.
 """
 
-from __future__ import annotations
-
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode

@@ -3,8 +3,6 @@
 Owns rendering and the stream of changes. Reads on threads; writes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable

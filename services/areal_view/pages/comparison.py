@@ -3,8 +3,6 @@
 Runs whose jobs differ in the seed alone are one group: a mean with a band. Pure: records in, values out.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import math

@@ -4,8 +4,6 @@ A worker, where user code runs, wrote the samples; the trainer wrote which it tr
 when the checksum that the trainer recorded is its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

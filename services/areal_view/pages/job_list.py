@@ -4,8 +4,6 @@ Every question to the API server carries the visitor's own token, so that this p
 broken into gives away no more than its visitors' tokens of the last hour. It mounts no run: a job's own page does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import threading

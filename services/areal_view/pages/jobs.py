@@ -1,7 +1,5 @@
 """Pages about jobs of a cluster: the list of RLJobs, and one RLJob. Pure: objects of the API server in, values out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ ASGI middleware. Without the cookie there are the login and the files that it is
 the login's POST. What a cookie holds, the door's tickets decide; a restart asks everybody again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

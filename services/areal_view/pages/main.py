@@ -4,8 +4,6 @@ Owns the key and the address that the first prints. The role serves one job to v
 it, from the run directory, which is mounted read-only; the index of the recording lies in its scratch.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Callable, Sequence

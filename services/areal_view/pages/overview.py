@@ -1,7 +1,5 @@
 """Pages about whole runs: the list of runs, one run, its evaluations. Pure: records in, values out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

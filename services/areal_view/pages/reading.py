@@ -4,8 +4,6 @@ Pure but for the recording that it reads. A list is a query in the address: filt
 next page begins after a place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The templates of the pages, for the server and for a static export alike."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path

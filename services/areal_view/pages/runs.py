@@ -4,8 +4,6 @@ Owns what is kept in memory of a run, and brings it up to date when a file grew.
 run, which may be read-only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

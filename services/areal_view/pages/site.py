@@ -4,8 +4,6 @@ The templates are those of `areal view`, with style, scripts and figures inside.
 what can't be read is left out: a report without answers is better than none.
 """
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import tempfile

@@ -4,8 +4,6 @@ Shown as a page, and by `areal why RUN --slow` in a terminal: where a run's time
 change would bring.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Owns `tracking/<tracker>.json` in the run directory: the project and how many ro
 known to the run, which it can't slow down.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

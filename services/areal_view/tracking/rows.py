@@ -1,7 +1,5 @@
 """Rows of metrics.jsonl and evaluations.jsonl as named figures, in one order that every reading finds again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ W&B is an online server or files of its offline mode; MLflow a server or a datab
 database on this machine (TRACKIO_DIR), a Space or a server by its own variables.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -5,8 +5,6 @@ the moments that workers record of their samples; why it did nothing comes from 
 from the gate's rule over the groups begun and the versions published by then.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ at last the gang and the first step. Where the operator has a sentence for it (a
 that sentence is the answer; what the operator does not look at is read of pods, claims, nodes and events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from areal.observe.live import Diagnosis

@@ -4,8 +4,6 @@ Owns which field of a condition, pod, event or claim means what to the table of 
 user may not be allowed to read nodes, an object may be younger than its status.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

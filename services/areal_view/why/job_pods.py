@@ -1,7 +1,5 @@
 """Causes in a job's pods: claims without a volume, nodes that are gone, images, mounts, containers, probes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ are the run's own (`Constants`). Every process is taken to have hardware of its 
 machine more servers bring less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median

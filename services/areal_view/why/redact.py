@@ -1,7 +1,5 @@
 """Removal of secrets from text that leaves the machine: known values first, then what looks like a secret. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

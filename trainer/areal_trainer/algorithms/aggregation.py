@@ -4,8 +4,6 @@ Pure. Counts are over the whole mini-batch, all micro-batches and ranks, and bef
 sum of weighted tokens wherever they are computed.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -5,8 +5,6 @@ never by a stride, so a group that lost a sample shifts no other group's baselin
 several sequences weighs as much as one of one sequence. Never sees tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ Pure. A ratio says little of an unlikely token: 1e-4 to 1e-3 is a ratio of 10 an
 looks at the total variation or the KL of two coins instead, against the policy that *made* the token.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

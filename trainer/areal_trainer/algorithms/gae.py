@@ -4,8 +4,6 @@ Pure, in float64. Only action tokens are steps: prompt, tool and feedback tokens
 discounted. By turn, an answer is one step, however long it is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Estimators of KL(π‖π_ref) from tokens sampled by π (Schulman, "Approximating KL divergence", 2020)."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -4,8 +4,6 @@ Pure, in float64. Token-weighted: a long sequence weighs more. Done once for the
 mini-batches, so every rank and every cut sees the same.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

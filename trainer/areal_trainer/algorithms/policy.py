@@ -4,8 +4,6 @@ Pure. Returns terms a token; who calls it sums them with the weights of `aggrega
 changes no other token's weight.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -4,8 +4,6 @@ Pure. `trainingPass` takes it from the loss's own forward pass, `recompute` from
 others approximate it from the behaviour policy and the token's age (A-3PO, arXiv 2512.06547).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -3,8 +3,6 @@
 Pure. Sums over a sequence need all of its tokens: a micro-batch holds whole sequences.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ Pure. A list, all of which must pass. What is rejected adds nothing, and it make
 loss is divided by stays. A value equal to a bound is kept; a distance that is not finite is always rejected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

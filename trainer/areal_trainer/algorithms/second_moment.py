@@ -3,8 +3,6 @@
 Pure, in float64. Taken once over all tokens of a mini-batch, of every rank, so that it doesn't depend on packing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ Pure, in float64. Whether a group is flat is decided from the raw rewards (`adva
 signal of a group without one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Owns the meaning of each figure in the metrics. A mean is kept as sum and count 
 all tokens of the step and never a mean of means.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

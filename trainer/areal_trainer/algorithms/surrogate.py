@@ -3,8 +3,6 @@
 Pure. The advantage is a constant everywhere; the behaviour weight is applied by the caller.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

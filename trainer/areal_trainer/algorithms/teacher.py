@@ -6,8 +6,6 @@ later ones change nothing (discount 0). As a loss with its gradient, the mean of
 of 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

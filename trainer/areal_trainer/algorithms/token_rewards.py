@@ -3,8 +3,6 @@
 Pure, in float64. The penalty is of the policy that is improved, so it reads the proximal log-probabilities.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

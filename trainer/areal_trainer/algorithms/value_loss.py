@@ -3,8 +3,6 @@
 Pure. Returns terms a token, as the policy's loss does. A token that the policy's loss rejects still trains the critic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

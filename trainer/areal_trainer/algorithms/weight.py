@@ -3,8 +3,6 @@
 Pure, without gradient, always applied; leaving tokens out is a thing of its own (`rejection`). Truncation is TIS.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ Owns the directory's names (`step-000120.f7`), the record beside the tensors, an
 without a whole record, or with a file of another size or checksum, does not exist. Never needs torch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -5,8 +5,6 @@ process group of its own; rank 0 seals when all have. Promises that a name appea
 disk, and that a trainer which was replaced gives nothing a name: `still_mine` is asked last.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A storage writer for torch's distributed checkpoint that hashes each file while it is written, and syncs it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from contextlib import contextmanager

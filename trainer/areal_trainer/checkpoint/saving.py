@@ -1,7 +1,5 @@
 """A checkpoint that is being written: what is known of it, and the wait for its end."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError

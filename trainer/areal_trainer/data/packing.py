@@ -6,8 +6,6 @@ Promises: every sequence lands in exactly one row; a row's sequences never excee
 nothing but lengths, counts and the seed, so a replayed step is cut the same way.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Owns where the two moments are and in what precision. Weights are float32 in eac
 same fused kernel, so that kinds differ by rounding alone, or not at all. Knows nothing of ranks.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

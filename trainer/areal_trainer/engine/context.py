@@ -6,8 +6,6 @@ gives for a predicted token is computed by the rank that has its position, and g
 same micro-batches; a gradient is the sum of what its ranks have.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

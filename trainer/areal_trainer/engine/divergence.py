@@ -4,8 +4,6 @@ Computes both output layers in chunks, and again in the backward pass, which rea
 one of the two models has are left out of both distributions.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

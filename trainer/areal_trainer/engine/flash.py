@@ -6,8 +6,6 @@ selective recompute see it. The package compiles its kernels in seconds, at the 
 isn't the package's public interface, so it takes the one version that was proved (`make gpu-proof ONLY=attention`).
 """
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from importlib import metadata

@@ -4,8 +4,6 @@ The model comes on the meta device, where nothing is allocated, with its paramet
 its shard and one slice. Names in the files are the names that are published: a tensor without one is an error.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ of the weight and one chunk, a seventh of what plain logits take. Logits of bflo
 bfloat16 (0.125 apart from 16 on) unless `exact`: then they are the float32 sums of the same products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -5,8 +5,6 @@ zero, so that a fresh adapter changes nothing. Adapters are float32 masters; the
 of the forward pass, for it takes no small steps. With the adapters off the model is its own reference.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator

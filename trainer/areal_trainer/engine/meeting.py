@@ -4,8 +4,6 @@ For threads that work beside training: collectives of the training group may run
 pickle. Every call has a deadline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

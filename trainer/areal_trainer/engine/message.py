@@ -1,7 +1,5 @@
 """A message between ranks: named numpy arrays and a JSON header, as one tensor of bytes. Never a pickle."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

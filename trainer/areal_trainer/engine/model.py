@@ -5,8 +5,6 @@ positions; only `next_token`, which packs nothing, has one) and an explicit bloc
 logits are not hidden·Wᵀ.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Mapping

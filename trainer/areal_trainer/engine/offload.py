@@ -4,8 +4,6 @@ Owns the copies in host memory, pinned where there is an accelerator; without on
 which the operating system may write back. Never changes a number: what is copied back are the same bytes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ norm is the only thing that ranks must agree on. State leaves and enters as DTen
 size loads in another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ Owns the modes: `full` keeps a block's input and computes the rest again, `offlo
 `selective` keeps besides it the attention's output and every second matrix product. Gradients are the same in all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial

@@ -6,8 +6,6 @@ without one is compared with it, too. All of these go through this trainer's att
 out shows beside the family's own, on a sequence that is longer than a sliding window.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from areal.errors import DataError

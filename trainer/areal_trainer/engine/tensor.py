@@ -6,8 +6,6 @@ of its weights must be in the plan, or its gradient would be a part of the true 
 refused in words. Embedding and output layer are not split: they are sharded with everything else.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

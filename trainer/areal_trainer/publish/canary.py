@@ -7,8 +7,6 @@ starts, on the same tokens, and bounds the mean difference. Scored by the engine
 A stale version can't be told by it: neighbouring versions differ by less than bfloat16 rounds. Digests tell those.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ what is served is never merged: in bfloat16 the rounding loses what base and ada
 Works from what is on the volume, so that a version whose export a crash cut off is exported with the next one.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """The files of a Hugging Face directory that are not weights, and tensors in the form that is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path

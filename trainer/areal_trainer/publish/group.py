@@ -6,8 +6,6 @@ name. Every phase (join, offer, ready, bucket, received) has a deadline. Never r
 and never waits for a server that doesn't move longer than the deadline of one phase.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

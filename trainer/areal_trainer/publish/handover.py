@@ -5,8 +5,6 @@ publishing thread, over its own process group. A rank answers, and keeps its ten
 it; a rank that is gone is an error, as everywhere between ranks of a trainer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping

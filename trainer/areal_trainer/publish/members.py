@@ -4,8 +4,6 @@ Owns the newest state of every connected server. Lives on an event loop; threads
 with a deadline, for states. A wait that fails names the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

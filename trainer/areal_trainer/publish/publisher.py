@@ -6,8 +6,6 @@ A rank that dies at any point leaves nothing visible. A failure is raised at the
 swallowed; one version at a time bounds memory to one copy, two where deltas are made.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

@@ -6,8 +6,6 @@ forks them; `SenderProcess` is the trainer's side of one, a JSON line each way. 
 it builds buckets on its device, one ahead of what is sent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -3,8 +3,6 @@
 Metrics are rows of `metrics.jsonl` and `evaluations.jsonl`, TensorBoard's and Prometheus'.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Trainings on fixed rows as a run sees them: a batch's objective, and the figures of held-out rows."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -4,8 +4,6 @@ The output at a token's place is its log-probability, of a value model the value
 student how far its distribution is from the teacher's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

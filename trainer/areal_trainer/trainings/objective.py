@@ -6,8 +6,6 @@ to these weights. They are formed from the whole batch before the pass that lear
 sequences are packed, cut into micro-batches or dealt to ranks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

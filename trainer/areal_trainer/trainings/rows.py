@@ -1,7 +1,5 @@
 """The dataset of a supervised run as training batches: rows are encoded when they are needed, on every rank alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

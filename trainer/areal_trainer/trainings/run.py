@@ -4,8 +4,6 @@ The checkpoint alone decides where the run is: a step's rows follow from its num
 before a checkpoint can hold it, so that the audit sees each row used as often as asked whatever process dies.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Sequence

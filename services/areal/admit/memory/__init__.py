@@ -3,8 +3,6 @@
 Owns the order of what is told. Says nothing about a model of a family without closed forms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Counted from what the modules of Hugging Face's Llama, Qwen2 and Qwen3 save for 
 scaled dot product attention); a test compares with saved-tensor hooks. Pure.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from areal.admit.memory.shape import ModelShape

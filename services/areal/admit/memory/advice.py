@@ -3,8 +3,6 @@
 Owns the order of the knobs. Every one that is named was tried: with it the plan fits, at the figure beside it. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal

@@ -4,8 +4,6 @@ Owns what a trainer's rank pins and what a pod asks for: `pod_memory`, which `ar
 writes. What CUDA, torch and SGLang take by themselves are estimates, and said to be. Pure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from areal.admit.memory.advice import beside_of

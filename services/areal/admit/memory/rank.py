@@ -4,8 +4,6 @@ Owns the formulas of what stands beside the activations. States are sharded over
 embedding and head with their gradients are not while a backward pass runs. An estimate says so in its line. Pure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack

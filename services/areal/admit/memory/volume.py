@@ -1,7 +1,5 @@
 """Memory of servers and space of a run's volume: sentences with the arithmetic, and what can't fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -5,8 +5,6 @@ the policy that its server reported. A delta that can't be true (wrong lengths, 
 leave a token out) is refused whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 

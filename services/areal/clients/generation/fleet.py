@@ -4,8 +4,6 @@ Pure. The controller's report is late by up to a heartbeat; what a server answer
 lost) counts until its next different report or for `DOUBT_S`, whichever comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

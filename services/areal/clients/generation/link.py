@@ -4,8 +4,6 @@ Owns the coalescing of what is sent: everything asked for in one turn of the eve
 stream ends its requests with ENGINE_LOST. It never decides where a request goes.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -10,8 +10,6 @@ first. A server that is too old for one floor is too old for every higher one, s
 depends on how many may start, not on how many wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

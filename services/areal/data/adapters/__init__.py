@@ -4,8 +4,6 @@ A reader yields `(place, row, text)`: where the row is (for messages), the row, 
 JSON already. It raises `DataError` with that place; it never skips a bad row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any

@@ -4,8 +4,6 @@ Owns that a value comes out as it was written: the text "007" stays that text, a
 guesses a column's type from its first rows. Rows have `file:line` (of parquet and JSON arrays `file:row`) as place.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

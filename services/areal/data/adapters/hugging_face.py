@@ -3,8 +3,6 @@
 JSON, CSV and parquet are read by `areal.data.adapters.files`, not by the library: it guesses types.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

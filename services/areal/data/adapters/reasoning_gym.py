@@ -4,8 +4,6 @@ A row is the library's own entry (question, answer, metadata), so its `score_ans
 task whose `score_answer` judges its own answer otherwise once the entry is JSON is refused: its rewards would be wrong.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """A recipe's own dataset: `dataset(split)` returns or yields dictionaries."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any

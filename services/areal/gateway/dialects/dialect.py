@@ -1,7 +1,5 @@
 """Interface of a dialect: a pure mapping from requests to questions, and from answers to bodies and events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Dialect of ids in and ids out: `POST /inference/v1/generate`, as vLLM has it. Pure mapping; never streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events of a streamed response, in the order of OpenAI's responses API. Pure mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Output items of a response: reasoning, text and calls as OpenAI's responses API shows them. Pure mapping."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal.gateway.dialects.dialect import DialectReply

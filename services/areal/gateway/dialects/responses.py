@@ -1,7 +1,5 @@
 """OpenAI's responses dialect: `POST /v1/responses`. Pure mapping; `previous_response_id` names an earlier answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ What can't be read as a call of a tool that the request names stays text: nothin
 encoded again. Pure.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -7,8 +7,6 @@ which does nothing but fork, kill and reap, so it always answers; it dies with t
 it is told and says are JSON objects, one a packet.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

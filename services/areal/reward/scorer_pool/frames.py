@@ -3,8 +3,6 @@
 JSON and not pickle: a child runs code that is not ours, and a pickle from it would run in the service.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

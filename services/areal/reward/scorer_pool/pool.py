@@ -8,8 +8,6 @@ when it was a fresh one that had nothing but this item.
 Items of a killed process that were judged but not yet reported are judged again, so judging must be repeatable.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -6,8 +6,6 @@ Started by `process`, under a keeper, never by people. Prints of user code
 go to the service's log.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -4,8 +4,6 @@ The child writes it before each item; the service reads it when a deadline may h
 Clock: CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

@@ -5,8 +5,6 @@ it: 7⁻²¹ and 7⁻²², Boltzmann's constant and a wrong one. Here exact valu
 significant digits or more equals the value that it rounds or cuts, and all else is compared to fifty digits.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

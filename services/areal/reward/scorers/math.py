@@ -1,7 +1,5 @@
 """Mathematical equality by math-verify, without its timeouts: whoever runs this kills the process at a deadline."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from decimal import Decimal

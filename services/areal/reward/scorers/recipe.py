@@ -4,8 +4,6 @@ Whatever the function does wrong becomes a fault of the data that names its line
 not return.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,5 @@
 """`custom`: the recipe's `reward` function, in processes that can be killed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

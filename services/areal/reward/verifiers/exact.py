@@ -1,7 +1,5 @@
 """`exact`: the completion equals the row's answer, white space apart."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Pure text work, linear in the text. Finds the last `\\boxed{…}` after the reas
 or follows `####` or "the answer is", or the last line.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import Decimal

@@ -4,8 +4,6 @@ Pure text work, linear in a text of bounded length. A refusal is a verdict (TOO_
 way where the expected answer needs the same thing. What slips through is killed at the deadline: guards save that time.
 """
 
-from __future__ import annotations
-
 import re
 from math import comb
 

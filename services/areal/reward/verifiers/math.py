@@ -5,8 +5,6 @@ deadline is a verdict (TIMEOUT, score 0, for the trainer to mask if it likes), f
 process that could not be had is a fault. Equal questions are asked once: a group repeats its answers a lot.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -4,8 +4,6 @@ Answers go to it in batches. Whatever keeps it from scoring is a fault of the in
 no opinion of an answer that it couldn't read in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ rewritten only where the two sides would otherwise be read by different conventi
 keeps both: `tellings` has them apart, and each has to be right.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from decimal import Decimal

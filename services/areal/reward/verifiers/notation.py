@@ -3,8 +3,6 @@
 Pure text work on an answer that was marked as one. It refuses only what the expected answer doesn't have itself.
 """
 
-from __future__ import annotations
-
 import re
 
 from areal.reward.verifiers.normalisation import TEXT, rounded

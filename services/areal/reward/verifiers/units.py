@@ -1,7 +1,5 @@
 """Units and counted nouns: words that may stand behind a number without changing what it answers."""
 
-from __future__ import annotations
-
 import re
 
 _SYMBOLS = """

@@ -3,8 +3,6 @@
 A number of a kind that this version doesn't know is INFRA: tried again rather than charged to the user.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from areal.net.operations import beat, wait_to_wire

@@ -3,8 +3,6 @@
 Owns the order of a start: fence, journal, ledger claim and scan, then the core, then the doors open.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

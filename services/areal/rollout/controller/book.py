@@ -5,8 +5,6 @@ trainer has in hand is ended or made again. The order in which they are trained 
 (`leasing`) and answers no calls (`trainer_desk`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 

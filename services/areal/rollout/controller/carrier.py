@@ -6,8 +6,6 @@ One batch of journal entries and one of ledger operations is under way at a time
 The service drives it with asyncio, the simulation with virtual time.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ Pure: `take` takes one input and the time, `decide` returns what is to be carrie
 talks to Redis, and never gives credit for a tombstone before it was told that the journal has it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Owns membership and free capacity. What happens to a dead worker's groups is the book's business.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

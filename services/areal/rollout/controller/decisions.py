@@ -3,8 +3,6 @@
 A decision that needs an answer names the input that brings it. Nothing here does anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -5,8 +5,6 @@ Of the journal, to which nobody else appends, a batch of entries shares its fsyn
 counts only when no newer controller began before it was on disk: that one has read the journal without it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ made it. An evaluation is named by version and weights: a trainer that starts ag
 none anew.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Owns which servers may be routed to, the newest version among them (the gate's V
 listing from anywhere: a server exists because it beats.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Metrics, named waits and progress of the controller, read off its core. Decides nothing."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from areal.observe.live import Idle, IdleCause

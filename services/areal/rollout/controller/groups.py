@@ -4,8 +4,6 @@ Owns the group's phase, its floor and deadline, and what is known of its samples
 closing → closed, except that a group whose samples were lost opens again.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

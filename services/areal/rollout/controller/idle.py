@@ -3,8 +3,6 @@
 Reads the core, changes nothing.
 """
 
-from __future__ import annotations
-
 from areal.observe.live import Idle, IdleCause
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.groups import GroupPhase

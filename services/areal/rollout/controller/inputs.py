@@ -3,8 +3,6 @@
 Owns the list of inputs, as `decisions` owns that of outputs. A run's inputs with their times replay the run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

@@ -5,8 +5,6 @@ Owns the rules of the gate as they meet workers: a group gets its floor with its
 group needs it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable

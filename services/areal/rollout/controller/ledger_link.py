@@ -4,8 +4,6 @@ Owns retries and the watch over Redis' run id. When Redis comes back with anothe
 and the carrier is told, which drops what was meant for the old one. Never blocks the core.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence

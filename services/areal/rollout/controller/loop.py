@@ -4,8 +4,6 @@ Owns the way of orders to streams and of answers to calls. Nothing here waits fo
 on our side.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

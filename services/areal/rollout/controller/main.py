@@ -1,7 +1,5 @@
 """The controller's process: reads the resolved job, builds the parts, runs them."""
 
-from __future__ import annotations
-
 from areal.errors import ExitCode
 from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics

@@ -4,8 +4,6 @@ Owns the batches, the tombstones and the deadlines of the groups in no batch. Pr
 changes; no group is granted that could be too old when its turn comes. It knows nothing of samples or workers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 

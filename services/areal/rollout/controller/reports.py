@@ -3,8 +3,6 @@
 What workers tell is in the contract.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol

@@ -3,8 +3,6 @@
 Owns the dataset cursor: g decides, and with pools what the journal says that was measured; nothing else.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Owns the translation between messages and inputs. Decides nothing: every message
 answer comes from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

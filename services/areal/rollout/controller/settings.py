@@ -5,8 +5,6 @@ The position is one value that all parts of the core read: `TrainerDesk` writes 
 `Controller` the settings.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -8,8 +8,6 @@ One bad row costs its group and nothing else; when too many of the newest groups
 recipe's code so that it can be no chance, the run is asked to stop rather than to train on what is left.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Counts and means that status and metrics show. Owns no decision, except that a violated floor is counted as a bug."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ when it is in the journal and the ledger agrees; a batch of which a group has en
 that it is taken again; nothing that a trainer of an older fence says changes anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias

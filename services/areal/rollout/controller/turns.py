@@ -5,8 +5,6 @@ that starts doesn't know who has the cards: it begins with a training turn, whic
 once, and one that is dead keeps until it is back.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Between protobuf messages and the values of `reports`. Owns the mapping and nothing else."""
 
-from __future__ import annotations
-
 from areal.net.status import phase_from_wire, phase_to_wire
 from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from areal.v1 import common_pb2 as common

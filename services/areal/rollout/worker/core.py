@@ -7,8 +7,6 @@ kept until a trainer's checkpoint holds its group; everything the controller mus
 stream; a revoked group's work stops, but what was made of it is kept, because a group is also revoked when it is whole.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

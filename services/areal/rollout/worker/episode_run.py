@@ -4,8 +4,6 @@ Lives on the worker's loop. Remembers every answer as it was streamed, which the
 newest generation, so that an episode whose time is over can end as it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time

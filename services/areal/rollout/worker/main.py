@@ -1,7 +1,5 @@
 """Entry of the role `worker`: builds the parts from the resolved job and runs them."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import inspect

@@ -4,8 +4,6 @@ Owns which of them are kept, and what a SampleRecord says. On the worker's loop 
 packing and writing happen on the writer's thread.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

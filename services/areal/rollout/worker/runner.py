@@ -5,8 +5,6 @@ that did it. When the loop itself is held, the culprit and its siblings, which r
 hang, the loop is replaced, and the other episodes on it begin anew. Lives on the worker's loop; knows no leases.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

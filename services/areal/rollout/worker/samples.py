@@ -1,7 +1,5 @@
 """From an episode to what the ledger stores. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from areal.errors import BugError

@@ -1,7 +1,5 @@
 """Spans of a worker: each try at a sample, what its time went to, and its way into the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

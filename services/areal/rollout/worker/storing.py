@@ -4,8 +4,6 @@ Owns the only writer. The ledger being away costs time, never a sample: what cou
 ledger that came back as another process may have lost its tail, so everything kept is added again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ blocking call holds can't be freed for certain; it is abandoned: told to stop by
 used again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -4,8 +4,6 @@ Owns the order of things: orders go to the core, the core's actions to the runne
 the ledger, and only what the ledger holds is told as done. Every half second it looks at the clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """`python -m areal.spec.crd [--check] [directory]`: writes the definitions, or says which differ."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

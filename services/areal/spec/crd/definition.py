@@ -1,7 +1,5 @@
 """The three custom resource definitions as whole objects."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal.spec.block import blocks_in, fields_of

@@ -5,8 +5,6 @@ Pure. Blocks become closed objects, unions of blocks one object with the fields 
 empty lists and mappings are left out, so that an object shows what was said.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin

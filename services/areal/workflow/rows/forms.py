@@ -4,8 +4,6 @@ Owns the order in which shapes are recognised (the first that fits is the row's 
 training here uses. One reader for RL prompts, SFT, preference pairs, distillation and evaluation. Pure.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Owns the marked twin of a template: a character stands at each end of its blocks
 space sees it. What the twin writes counts only where it is the template's own text apart from the marks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import lru_cache

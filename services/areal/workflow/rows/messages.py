@@ -7,8 +7,6 @@ ShareGPT's turns, xlam's flat parameters. Pure. A value that has no place in a t
 never dropped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ named. The marks also tell where data stands, so that control strings in it are 
 template, which is the model's own code.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

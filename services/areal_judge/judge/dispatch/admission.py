@@ -3,8 +3,6 @@
 Pure: told the time. A bound that is reached is an answer with a hint, never a longer queue.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

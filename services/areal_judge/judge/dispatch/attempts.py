@@ -4,8 +4,6 @@ Owns what a failure of the machine turns into, and the guard: a judge that answe
 judgement, is a SANDBOX_ERROR. A program that ran into a limit is never tried again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

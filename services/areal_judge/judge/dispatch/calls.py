@@ -3,8 +3,6 @@
 Owns deadlines and cancellation, and what a refusal turns into.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -4,8 +4,6 @@ Promises: whenever something that has not expired waits, `pop` gives something; 
 classes wait, every third start is an evaluation's, so that neither starves.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

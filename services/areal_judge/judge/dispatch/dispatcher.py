@@ -5,8 +5,6 @@ score; that a call that is cancelled ends its run; that a sandbox which failed i
 ran into a limit never (`attempts`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

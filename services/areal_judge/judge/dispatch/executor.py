@@ -1,7 +1,5 @@
 """Runs a program once, in whatever language: compiled if need be, then one run in a cell."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Capabilities of a service: tier, languages and limits, published as they are and checked before anything waits."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ Owns the rhythm and the outcome; what is tested is the caller's. One failure is 
 be ready again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ A request waits in the queue, or is refused when that is full; a slot is given b
 loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

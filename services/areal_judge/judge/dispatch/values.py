@@ -1,7 +1,5 @@
 """Values of the dispatcher: ticket, overrides, execution request and result."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -5,8 +5,6 @@ accept what their own graders accept: dictionaries whose integer keys became str
 methods of a class Solution (the judge looks there for a function that is not at the top).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal_judge.judge.formats.cases import TOKENS, Pairs, Quirks, suite_of_pairs

@@ -4,8 +4,6 @@ Without a function's name they are standard input and output. With one, inputs a
 with one JSON value a line. The quirks of sets that went through JSON stand here, each behind a word of `Quirks`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """CodeContests (Li et al. 2022): public, private and generated tests, each {input[], output[]} or a list of pairs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from areal_judge.judge.formats.cases import Pairs, suite_of_pairs

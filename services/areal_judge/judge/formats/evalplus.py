@@ -5,8 +5,6 @@ solution, which then runs beside the tests, away from the program. Floats compar
 limit is max(least, factor x reference time) when the row says how long its reference took.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from dataclasses import replace

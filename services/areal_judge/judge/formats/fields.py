@@ -3,8 +3,6 @@
 Every mistake is a DataError that names the column and the fix.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

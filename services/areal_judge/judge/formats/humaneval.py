@@ -4,8 +4,6 @@ A submission is a whole program: the prompt and its completion, or a program tha
 beside the function that is asked for (imports, helpers) goes before the tests, which use it, too.
 """
 
-from __future__ import annotations
-
 import ast
 
 from areal_judge.judge.formats import native

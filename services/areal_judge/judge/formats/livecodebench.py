@@ -5,8 +5,6 @@ decoded as a text, never unpickled, and every other pickle is refused, because i
 is compared as LiveCodeBench does (`lcb_decimal`).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

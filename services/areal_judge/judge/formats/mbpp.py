@@ -4,8 +4,6 @@ The function under test is the one that the asserts call. Tests that use more of
 second function) can't be split from it and are judged in its process, which the result says.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 

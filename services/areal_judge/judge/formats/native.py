@@ -1,7 +1,5 @@
 """Our own form: the column `suite` holds a suite (see `judge.suites`), or the row itself is one."""
 
-from __future__ import annotations
-
 from areal_judge.judge.formats.fields import Row
 from areal_judge.judge.suites import from_document, from_json
 from areal_judge.judge.values import Suite

@@ -1,7 +1,5 @@
 """Static analysis of Python source by its syntax tree; nothing is run."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 differently is refused by name rather than guessed at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

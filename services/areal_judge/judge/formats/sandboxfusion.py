@@ -4,8 +4,6 @@
 Output is compared as it does: words, without case, numbers within 1e-5 relative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 The list is the column `test_cases`, or stands in `verification_info`, which may be JSON text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

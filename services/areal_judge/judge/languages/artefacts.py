@@ -3,8 +3,6 @@
 Owns the tasks that compile. A caller that asks while one is under way shares it; the last caller to leave cancels it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 

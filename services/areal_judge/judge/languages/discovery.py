@@ -3,8 +3,6 @@
 Programs are named by where they really are, behind every link and alternative.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

@@ -4,8 +4,6 @@ Owns a directory that every cell may read and none may write. What lies in it wa
 sources alone, and is found again by the toolchain's digest when the directory outlives the service.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -7,8 +7,6 @@ Words in braces stand for what a machine or a run fills in:
 - `{heap_mb}`, `{stack_kb}`, `{heap_bytes}`: from the limits of the run
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -5,8 +5,6 @@ compiled once while it is remembered, however many ask at a time; a language tha
 whose memory nothing would bound, is refused by name with what to do about it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -4,8 +4,6 @@ Owns its name, a hash of its content, and its life: it is immutable, and running
 until the job rests, whichever operator comes. It holds no secret: whoever may read ConfigMaps may read it. Pure.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ One of the ConfigMaps is the snapshot of the job's runtime, taken when the job i
 later jobs only.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -5,8 +5,6 @@ evidence nor the journal, checkpoints or weights: of the run directory it has th
 trajectories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 

@@ -4,8 +4,6 @@ Owns what follows from a job: the amounts of a usual pod are in the table of rol
 podTemplate writes over them; requests and limits are compared as Kubernetes writes amounts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ what it sees (/areal). A job's podTemplate reaches resources, environment, place
 everything else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import PurePosixPath

@@ -3,8 +3,6 @@
 Values only: the same `JobBlueprint` always gives the same objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ StatefulSets whose pods are dialled one by one have a headless Service that show
 resolves its first member while none of it is. What is dialled as a whole has an address that outlives its pod.
 """
 
-from __future__ import annotations
-
 import copy
 
 from areal.plan.cluster_names import Role, front, port_word, selector, workload
