@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from areal.spec.model_families import COMPARED
+from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS
 from areal.values.policy import PolicyId
 from areal.weights.publish import publish
 from areal_trainer.data.micro_batches import rank_micro_batches
@@ -22,10 +22,33 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "tied"), [(name, place % 2 == 0) for place, name in enumerate(COMPARED)])
+MIXTURE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+GROUPED = {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1}
+LINEAR = {
+    "num_hidden_layers": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+MAMBA = {
+    "num_hidden_layers": 4, "layers_block_type": ["mamba", "attention", "moe", "mamba"], "mamba_num_heads": 8,
+    "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 16,
+    "moe_shared_expert_intermediate_size": 16,
+    "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+MORE = {
+    "glm4_moe": {**MIXTURE, **GROUPED}, "mixtral": MIXTURE, "olmoe": MIXTURE, "qwen3_moe": MIXTURE,
+    "qwen3_next": {**MIXTURE, **LINEAR},
+    "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1},
+    "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32},
+    "nemotron_h": {**MIXTURE, **MAMBA}, "qwen3_5_moe_text": {**MIXTURE, **LINEAR}, "qwen3_5_text": LINEAR,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "tied"), [(name, place % 2 == 0) for place, name in enumerate((*COMPARED, *EXPERTS, *HYBRIDS))]
+)
 def test_a_published_version_loads_and_scores_as_the_trainer_does(tmp_path, ranks, family, tied):
     torch.manual_seed(3)
-    config = AutoConfig.for_model(family, **SIZES, tie_word_embeddings=tied)
+    config = AutoConfig.for_model(family, **{**SIZES, **MORE.get(family, {})}, tie_word_embeddings=tied)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "start")
     engine = PolicyEngine(tmp_path / "start", ModelOptions(), ranks)
     check_packing(engine, np.arange(1, 13), None)
@@ -40,7 +63,9 @@ def test_a_published_version_loads_and_scores_as_the_trainer_does(tmp_path, rank
     scored = engine.logprobs(micros, tokens.tokens).numpy()
     files = side_files(tmp_path / "start", tmp_path / "start")
     version = publish(tmp_path / "weights", PolicyId(1, 1), sources(engine.export()), CANARY, files)
-    model, told = AutoModelForCausalLM.from_pretrained(version.path, dtype=torch.float64, output_loading_info=True)
+    model, told = AutoModelForCausalLM.from_pretrained(
+        version.path, dtype=torch.float64, experts_implementation="eager", output_loading_info=True
+    )
     assert not {name: names for name, names in told.items() if names}, "every tensor has its name and shape"
     for start, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True):
         ids = torch.from_numpy(tokens.token_ids[start:end])[None]

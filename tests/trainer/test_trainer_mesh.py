@@ -31,12 +31,22 @@ MESHES = [
     {"world": 2, "tensor": 2}, {"world": 4, "tensor": 2, "recompute": "full"}, {"world": 4, "tensor": 2, "replicas": 2},
     {"world": 2, "context": 2}, {"world": 4, "context": 4, "attention": "varlen"},
     {"world": 4, "context": 2, "tensor": 2, "recompute": "full"}, {"world": 4, "context": 2, "replicas": 2},
+    {"world": 2, "recompute": "full"},
 ]  # fmt: skip
 FEW = {
     "qwen2-tied": [3, 11], "qwen2-untied": [6, 9], "qwen3-untied": [4, 7, 10], "llama-tied": [0],
     "llama-untied": [8, 12], "mistral-untied": [9, 10],
+    "qwen3_moe-untied": [0, 2, 9, 13], "qwen3_5_text-untied": [3, 13],
 }  # fmt: skip
-WINDOWS = {"mistral": {"sliding_window": 5}}  # shorter than the sequences
+MORE = {
+    "mistral": {"sliding_window": 5},  # shorter than the sequences
+    "qwen3_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    },
+}  # fmt: skip
+UNSPLIT = ("qwen3_moe-untied", "qwen3_5_text-untied")  # no tensor ranks
 MOVES = [{"world": 2, "tensor": 2}, {"world": 1}]  # from the last mesh of four ranks
 
 
@@ -44,7 +54,7 @@ def saved(path: Path) -> Path:
     """A tiny model of the family and the kind that the directory's name says."""
     family, kind = path.name.split("-")
     torch.manual_seed(1)
-    config = AutoConfig.for_model(family, **SIZES, **WINDOWS.get(family, {}), tie_word_embeddings=kind == "tied")
+    config = AutoConfig.for_model(family, **SIZES, **MORE.get(family, {}), tie_word_embeddings=kind == "tied")
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
     return path
 
@@ -53,13 +63,16 @@ def saved(path: Path) -> Path:
 def trained(request, tmp_path_factory):
     """By model: the case of one rank and the others, each with its line and its tensors."""
     home = tmp_path_factory.mktemp("mesh")
-    chosen = {model: range(len(MESHES)) for model in MODELS} if request.config.getoption("--all-meshes") else FEW
+    every = {**FEW, **{model: range(len(MESHES)) for model in MODELS}}
+    chosen = every if request.config.getoption("--all-meshes") else FEW
     cases = []
     for model, meshes in chosen.items():
         path = str(saved(home / model))
         cases += [Case(path, 1), *(Case(path, **MESHES[place]) for place in meshes)]
         four = [case for case in cases if case.model == path and case.world == 4]
-        cases += [Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[: 2 * len(four)]]
+        cases += [
+            Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[model in UNSPLIT : 2 * len(four)]
+        ]
     student, teacher = (str(home / name) for name in ("qwen2-untied", "llama-tied"))
     cases += [Case(student, teacher=teacher, **mesh) for mesh in ({"world": 1}, MESHES[0], MESHES[8])]
     said = program("mesh_ranks", home, json.dumps([asdict(case) for case in cases]), timeout_s=580.0)

@@ -122,7 +122,7 @@ def test_exports_are_full_versions_between_deltas_and_outlive_them(tmp_path):
     exports = Exports(tmp_path / "exports", interval=2, keep=2, evaluations=tmp_path / "none.jsonl")
     publisher = Publisher(
         tmp_path / "volume", {}, 0, Meeting(ranks, "writing", 10.0), lambda ref, final: "", WaitRegistry("trainer"),
-        full_every=10, exporter=Exporter(exports, tmp_path / "volume"),
+        full_every=10, exporter=Exporter(exports, tmp_path / "volume", tmp_path / "model"),
     )  # fmt: skip
     weight = torch.zeros(64, 1024, dtype=torch.bfloat16)
     for version in range(7):

@@ -51,8 +51,10 @@ class LedgerDesk(Desk):
         self._group = self._sender()
         self._exporter: Exporter | None = None
         if (exports := self.paths.exports_of(settings.spec)) is not None:
-            start = (self.paths.start_model, self.paths.tokenizer, settings.spec.model.chat_template)
-            self._exporter = Exporter(exports, self.paths.weights, start if settings.adapter is not None else None)
+            start = self.paths.start_model
+            base = (start, self.paths.tokenizer, settings.spec.model.chat_template)
+            merged_into = base if settings.adapter is not None else None
+            self._exporter = Exporter(exports, self.paths.weights, start, merged_into)
         wanted = settings.spec.observability.traces
         asked = (wanted.endpoint, wanted.sample_rate) if wanted is not None else (None, None)
         self._traces = open_traces(settings.uid, "trainer", settings.name, *asked)

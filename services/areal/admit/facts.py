@@ -34,7 +34,7 @@ from areal.plan import hub
 from areal.spec import Facts, Finding, RLJob, Severity, check
 from areal.spec.locality import hub_models
 from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
-from areal.spec.model_families import refuse_unclassifying, refuse_unscorable, refuse_untrainable
+from areal.spec.model_families import is_mixture, refuse_unclassifying, refuse_unscorable, refuse_untrainable
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
 
@@ -350,6 +350,9 @@ class _FactReader:
                         f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
                         fix="save the model again",
                     ) from None
+            if is_mixture(model.config):
+                words = "a mixture of experts: the trainer chooses each token's experts anew, which rounding can change"
+                self.read_as.append(("model", f"{words}; watch the mismatch of log-probabilities"))
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))
             self._weights("model", model)

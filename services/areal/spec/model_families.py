@@ -16,6 +16,15 @@ COMPARED = (
 )  # fmt: skip
 """Values of `model_type` whose packed log-probabilities and published names were compared with Hugging Face's alone."""
 
+EXPERTS = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+"""Mixtures of experts that were compared likewise. Each token's experts are chosen again in the trainer."""
+
+HYBRIDS = ("lfm2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+"""Families with recurrent layers that were compared likewise; some have experts, too."""
+
+WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
+"""Models of images and text whose text part is trained as a language model, and that part's family."""
+
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
@@ -99,10 +108,13 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     `where` names the model in the message. What the loaded model shows (a bias of the output layer, the names of its
     blocks) is in this table, too: the trainer refuses by it before it loads anything.
     """
+    kind = config.get("model_type")
+    if kind in WRAPPED and isinstance(config.get("text_config"), Mapping):
+        kind, method = WRAPPED[kind], config.get("quantization_config")
+        config = {"quantization_config": method, **config["text_config"], "architectures": [], "model_type": kind}
     named = config.get("architectures") or []
     if named and not str(named[0]).endswith("ForCausalLM"):
         raise DataError(f"{where} is a {named[0]}, no causal language model", fix="use a model …ForCausalLM")
-    kind = config.get("model_type")
     if not kind:
         raise DataError(f"{where} has no model_type in its config.json", fix="save the model again")
     for why, families in _UNTRAINED.items():
@@ -122,21 +134,25 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     for name in _LOGIT_SCALES:
         if config.get(name) not in (None, 1, 1.0):
             raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
-    experts = [name for name in _EXPERTS if _count(config.get(name)) > 1]
-    if experts:
+    if is_mixture(config) and kind not in (*EXPERTS, *HYBRIDS):
         raise DataError(
-            f"{where} is a mixture of experts ({experts[0]}: {config[experts[0]]}): a token that takes other experts "
-            "in the trainer than in the engine has another log-probability",
-            fix="use a dense model of the family",
+            f"{where} is a mixture of experts of a family that wasn't compared, {kind}",
+            fix=f"use one of {', '.join(EXPERTS)}, or a dense model",
         )
     layers = {str(layer) for layer in config.get("layer_types") or ()}
     recurrent = kind in _RECURRENT or any(config.get(name) for name in _STATE)
     strange = sorted(layers.difference(_ATTENTION)) or [str(kind)] * recurrent
-    if strange:
+    if strange and kind not in HYBRIDS:
         raise DataError(
             f"{where} has layers of {', '.join(strange)}, which carry one sequence's state into the next of a row",
-            fix="use a model whose layers are all full or sliding attention",
+            fix=f"use one of {', '.join(HYBRIDS)}, or a model whose layers are all full or sliding attention",
         )
+
+
+def is_mixture(config: Mapping[str, Any]) -> bool:
+    """Whether a model's layers choose among experts."""
+    text = text_part(config)
+    return any(_count(text.get(name)) > 1 for name in _EXPERTS)
 
 
 def refuse_unscorable(config: Mapping[str, Any], where: str) -> None:

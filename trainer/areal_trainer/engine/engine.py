@@ -14,6 +14,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
+from areal.errors import DataError
+from areal.file_views import View, stored
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
@@ -31,18 +33,19 @@ from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import TensorSpec
-from areal_trainer.engine.load import load_weights, stored_buffers
+from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import (
     ModelRows,
     PolicyModel,
     ValueModel,
     empty_model,
-    is_tied,
+    experts_of,
     max_positions,
     sliding_window,
 )
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
+from areal_trainer.engine.recurrence import segments_of
 from areal_trainer.engine.tensor import split
 
 # Compiled transformer blocks (torch.compile): a block's small operations fused into fewer kernels. All blocks share
@@ -122,7 +125,7 @@ class ShardedModel(Generic[Model]):
         self._model.train()
         size = sum(p.numel() for p in model.parameters())
         self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
-        self._adapters: list[nn.Module] = []  # one of each unit
+        self._apart: list[nn.Module] = []  # units within blocks: experts, and one of each of adapters
         self._shard()
         load_weights(model, model_path, ranks.device)
         lora.draw(model.lm, options.seed)
@@ -138,17 +141,33 @@ class ShardedModel(Generic[Model]):
             refuse_heads(self._model.config, self.ranks.context.size, 1 if tensor_mesh is None else tensor_mesh.size())
         if tensor_mesh is not None:
             split(self._model.lm, tensor_mesh)
+        if self._model.recurrent:
+            self._refuse_with_states()
         for block in self._model.blocks:
+            for experts in experts_of(block):  # gathered apart: attention needn't hold them
+                fully_shard(experts, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
+                self._apart.append(experts)
             recompute(block, self.options.recompute)
             if self.options.compile == "blocks":
                 compile_block(block)
             if adapters := lora.adapters_of(block):  # of another precision than the frozen weights: a unit of their own
                 fully_shard(adapters, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
-                self._adapters.append(adapters[0])
+                self._apart.append(adapters[0])
             fully_shard(block, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
         for module in self._model.exact:
             fully_shard(module, mesh=mesh, reshard_after_forward=False)
         fully_shard(self._model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+    def _refuse_with_states(self) -> None:
+        """What would cut a sequence, or a block, in a way that a state doesn't follow."""
+        asked = {
+            "trainer.mesh.context": self.ranks.context is not None,
+            "trainer.mesh.tensor": self.ranks.tensor_mesh is not None,
+            "trainer.compile: blocks": self.options.compile == "blocks",
+        }
+        if refused := [name for name, set_ in asked.items() if set_]:
+            kind = self._model.config.model_type
+            raise DataError(f"{refused[0]} isn't possible for {kind}, which has recurrent layers", fix="leave it out")
 
     @property
     def max_positions(self) -> int:
@@ -162,7 +181,7 @@ class ShardedModel(Generic[Model]):
 
     def _reshard(self) -> None:
         """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
-        for module in (*self._model.blocks, *self._model.exact, *self._adapters, self._model):
+        for module in (*self._model.blocks, *self._model.exact, *self._apart, self._model):
             module.reshard()  # type: ignore[operator]
 
     @torch.no_grad()
@@ -198,7 +217,8 @@ class ShardedModel(Generic[Model]):
         seen = on_device.attention_mask() if attention == "dense" else _places(micro, attention, self.ranks.device)
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
         if context is None:
-            return ModelRows(ids, positions, seen, select), on_device.targets, lambda told: told
+            states = segments_of(micro) if self._model.recurrent else None
+            return ModelRows(ids, positions, seen, select, None, states), on_device.targets, lambda told: told
         mine, places = (sent(part, ids.device) for part in context.chosen(micro.select, ids.shape[1]))
         rows = ModelRows(context.run(ids), context.run(positions), seen, places, context)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
@@ -240,6 +260,16 @@ class ShardedModel(Generic[Model]):
         whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.shards > 1 else local(data)
         return whole.contiguous()
 
+    def _of_files(self, dtype: torch.dtype) -> Iterator[tuple[Tensor, torch.dtype, dict[str, View]]]:
+        """Each shard, the dtype that is served and the files' tensors in it; buffers keep theirs, seldom rounded."""
+        shards = {name.removeprefix("lm."): parameter for name, parameter in self._parameters.items()}
+        within: dict[str, dict[str, View]] = {}
+        for name, view in self._model.views.items():
+            within.setdefault(view.tensor, {})[name] = view
+        for name, tensor in stored(self._model.lm).items():
+            if name in within:
+                yield shards.get(name, tensor), dtype if name in shards else tensor.dtype, within[name]
+
     def rng_states(self) -> dict[str, NDArray[np.uint8]]:
         """The state of each of this rank's generators, by device type."""
         states = {"cpu": torch.get_rng_state().numpy()}
@@ -261,6 +291,11 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
         model = empty_model(model_path, fp32_head=options.fp32_head, fused_head=options.compile == "blocks")
         if options.adapter is not None:
+            if any(name != view.tensor for name, view in model.views.items()):
+                kind = model.config.model_type
+                raise DataError(
+                    f"{model_path}: files of the family {kind} name layers otherwise", fix="no trainer.lora"
+                )
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
         super().__init__(model, model_path, options, ranks)
@@ -336,8 +371,9 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     def export_specs(self, owners: Mapping[str, int] | None = None) -> dict[str, TensorSpec]:
         """Shape and dtype of what `export` yields with these owners, by its Hugging Face name."""
         return {
-            name: TensorSpec(tuple(tensor.shape), dtype)
-            for name, tensor, dtype in self._exported()
+            name: TensorSpec(view.size, dtype)
+            for _, dtype, views in self._exported()
+            for name, view in views.items()
             if owners is None or owners[name] == self.ranks.rank
         }
 
@@ -350,28 +386,26 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         training goes on.
         """
         ranks = self.ranks
-        for name, tensor, dtype in self._exported():
-            owner = ranks.rank if owners is None else owners[name]
-            if ranks.replica_of(owner) != ranks.replica_of(ranks.rank):
+        for tensor, dtype, views in self._exported():
+            owned = {name: ranks.rank if owners is None else owners[name] for name in views}
+            if ranks.replica_of(ranks.rank) not in map(ranks.replica_of, owned.values()):
                 continue
             whole = self._whole(tensor, dtype)
-            if owner == ranks.rank:
-                yield name, whole
+            for name, view in views.items():
+                if owned[name] == ranks.rank:
+                    yield name, view.of(whole).contiguous()
 
-    def _exported(self) -> Iterator[tuple[str, Tensor, torch.dtype]]:
-        """Name, shard and served dtype of what is published; buffers keep their own, which is seldom rounded."""
+    def _exported(self) -> Iterator[tuple[Tensor, torch.dtype, dict[str, View]]]:
+        """What is published: each shard, the dtype that is served, and the files' tensors in it."""
         dtype = served_dtype(self.options)
-        if self.options.adapter is not None:
-            for name, parameter in self._parameters.items():
-                if lora.is_adapter(name):
-                    yield tensor_name(*lora.module_and_matrix(name.removeprefix("lm."))), parameter, dtype
+        if self.options.adapter is None:
+            yield from self._of_files(dtype)
             return
-        tied = is_tied(self._model)
         for name, parameter in self._parameters.items():
-            if not (tied and name.endswith("lm_head.weight")):
-                yield name.removeprefix("lm."), parameter, dtype
-        for name, buffer in stored_buffers(self._model.lm).items():
-            yield name, buffer, buffer.dtype
+            if lora.is_adapter(name):
+                named = tensor_name(*lora.module_and_matrix(name.removeprefix("lm.")))
+                shape = tuple(parameter.shape)
+                yield parameter, dtype, {named: View(name, 0, shape, torch.empty(shape, device="meta").stride())}
 
 
 class ValueEngine(ShardedModel[ValueModel]):
@@ -399,9 +433,7 @@ class ValueEngine(ShardedModel[ValueModel]):
 
         A collective: all ranks must iterate to the end. A tensor may share memory with the engine.
         """
-        for name, parameter in self._parameters.items():
-            if name == "head.weight":
-                yield "score.weight", self._whole(parameter, torch.float32)
-            elif not name.endswith("lm_head.weight"):
-                yield name.removeprefix("lm."), self._whole(parameter, served_dtype(self.options))
-        yield from stored_buffers(self._model.lm).items()
+        for tensor, dtype, views in self._of_files(served_dtype(self.options)):
+            whole = self._whole(tensor, dtype)
+            yield from ((name, view.of(whole).contiguous()) for name, view in views.items() if name != "lm_head.weight")
+        yield "score.weight", self._whole(self._parameters["head.weight"], torch.float32)

@@ -5,19 +5,19 @@ its shard and one slice. Names in the files are the names that are published: a 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from areal.errors import DataError
+from areal.file_views import View, stored
 from areal.weights.safetensors_format import model_files, read_header
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from areal_trainer.engine.lora import is_adapter
 from areal_trainer.engine.model import PolicyModel, ValueModel
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def load_weights(model: PolicyModel | ValueModel, path: Path, device: torch.devi
     model.lm.tie_weights()  # `to_empty` makes a tensor for each name
     with torch.no_grad():
         _computed_buffers(model.lm)
-        _read(model.lm, path)
+        _read(model.lm, model.views, path)
 
 
 def _computed_buffers(lm: nn.Module) -> None:
@@ -62,21 +62,20 @@ def _computed_buffers(lm: nn.Module) -> None:
         )
 
 
-def _read(lm: nn.Module, path: Path) -> None:
-    frozen = {name: each for name, each in lm.named_parameters() if not is_adapter(name)}
-    wanted = {**frozen, **stored_buffers(lm)}
-    missing, extra = set(wanted), []
+def _read(lm: nn.Module, views: Mapping[str, View], path: Path) -> None:
+    tensors = stored(lm)
+    missing, extra = set(views), []
     for file in _files(path):
         here = {header.name: header for header in read_header(file)[1]}
-        extra += [name for name in here if name not in wanted]
-        for name in [name for name in here if name in wanted]:
-            header, shape = here[name], tuple(wanted[name].shape)
+        extra += [name for name in here if name not in views]
+        for name in [name for name in here if name in views]:
+            header, shape = here[name], views[name].size
             if header.shape != shape or header.dtype not in _FLOATS:
                 said = f"{name} in {file} is {header.dtype} {list(header.shape)}"
                 raise DataError(f"{said}, its configuration says a float {list(shape)}", fix=_FIX)
         with safe_open(file, framework="pt") as opened:  # once a file: each opening keeps a little memory
-            for name in [name for name in here if name in wanted]:
-                _copy(opened, name, wanted[name])
+            for name in [name for name in here if name in views]:
+                _copy(opened, name, views[name], tensors[views[name].tensor])
                 missing.discard(name)
     if missing:
         raise DataError(f"{path} lacks {len(missing)} tensors, such as {min(missing)}", fix=_FIX)
@@ -85,23 +84,26 @@ def _read(lm: nn.Module, path: Path) -> None:
         _log.warning("%s holds %d tensors that the model has no place for, such as %s", path, len(strange), strange[0])
 
 
-def stored_buffers(lm: nn.Module) -> dict[str, Tensor]:
-    """Tensors of a model's files that are no parameters, by their Hugging Face names."""
-    stored = lm.state_dict()
-    return {name: buffer for name, buffer in lm.named_buffers() if name in stored}
-
-
-def _copy(opened: Any, name: str, into: Tensor) -> None:
-    """Read this rank's part of a tensor; it is cast where it is kept."""
+def _copy(opened: Any, name: str, view: View, into: Tensor) -> None:
+    """Read what this rank's shard has of a file's tensor; it is cast where it is kept."""
     part = into.to_local() if isinstance(into, DTensor) else into
     if not part.numel():
         return
-    whole = opened.get_slice(name)
     if part.dim() == 0:
-        value = opened.get_tensor(name)
-    else:
-        value = whole[tuple(slice(begin, begin + size) for begin, size in _place(into, part))]
-    part.copy_(value.to(part.device))
+        part.copy_(opened.get_tensor(name).to(part.device))
+        return
+    region, order = view.within(tuple(into.shape))
+    here, there = [], [slice(None)] * len(order)
+    for dimension, (wanted, (begin, size)) in enumerate(zip(region, _place(into, part), strict=True)):
+        first, last = max(wanted.start, begin), min(wanted.stop, begin + size)
+        if first >= last:
+            return
+        here.append(slice(first - begin, last - begin))
+        if dimension in order:
+            there[order.index(dimension)] = slice(first - wanted.start, last - wanted.start)
+    single = [dimension for dimension in range(part.dim()) if dimension not in order]
+    value = opened.get_slice(name)[tuple(there)]
+    part[tuple(here)].permute(*order, *single).copy_(value.reshape(*value.shape, *[1] * len(single)).to(part.device))
 
 
 def _place(into: Tensor, part: Tensor) -> Iterator[tuple[int, int]]:

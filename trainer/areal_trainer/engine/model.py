@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from areal.errors import DataError
+from areal.file_views import file_views
 from areal.spec.model_families import refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from areal_trainer.engine.attention import PACKED, SegmentLayout, register
 from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
+from areal_trainer.engine.recurrence import StateSegments, by_segments
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class ModelRows:
     seen: Tensor | SegmentLayout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
+    segments: StateSegments | None = None  # of a model with recurrent layers
 
 
 class PolicyModel(nn.Module):
@@ -45,6 +48,8 @@ class PolicyModel(nn.Module):
         _refuse_unknown_blocks(lm)
         _zero_dropout(lm)
         self.lm = lm
+        self.views = file_views(lm)
+        self.recurrent = by_segments(lm)
         self._exact = fp32_head
         self._fused = fused_head
 
@@ -108,8 +113,11 @@ class ValueModel(nn.Module):
     def __init__(self, policy: PolicyModel) -> None:
         super().__init__()
         self.lm = policy.lm
+        self.recurrent = policy.recurrent
         if not is_tied(policy):
             self.lm.set_output_embeddings(nn.Identity())  # a matrix that nothing would use
+        kept = self.lm.state_dict()
+        self.views = {name: view for name, view in policy.views.items() if view.tensor in kept}
         self.head = nn.Linear(policy.config.hidden_size, 1, bias=False, device="meta")
 
     @property
@@ -138,6 +146,8 @@ def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
     if rows.context is not None:
         attended["context"] = rows.context
+    if rows.segments is not None:
+        attended["segments"] = rows.segments
     states: Tensor = lm.get_decoder()(
         input_ids=rows.input_ids, position_ids=rows.position_ids, use_cache=False, **attended
     ).last_hidden_state
@@ -161,10 +171,20 @@ def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # it would ask, and wait
         with torch.device("meta"), no_init_weights():
             made: Any = AutoModelForCausalLM
-            lm = made.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
+            like = {"dtype": torch.float32, "attn_implementation": PACKED}
+            if config.get_text_config() is config:
+                lm = made.from_config(config, **like)
+            else:  # by its files, or nothing would know how they name the part that is trained
+                lm = made.from_pretrained(path, device_map="meta", trust_remote_code=False, **like)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be loaded: {error!r}", fix="check its files") from error
     return PolicyModel(lm, fp32_head, fused_head)
+
+
+def experts_of(block: nn.Module) -> list[nn.Module]:
+    """The module of a block that holds its experts' stacked matrices, if it has one."""
+    named = [module for name, module in block.named_modules() if name.rpartition(".")[2] == "experts"]
+    return [module for module in named if next(module.parameters(recurse=False), None) is not None]
 
 
 def score_architecture(config: Mapping[str, Any]) -> str:
@@ -223,10 +243,10 @@ def _zero_dropout(lm: Any) -> None:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
-            if "dropout" in name and isinstance(value, float):
+            if ("dropout" in name or "jitter" in name) and isinstance(value, float):
                 setattr(module, name, 0.0)
     for name, value in lm.config.to_dict().items():  # some modules read it there, each time
-        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+        if ("dropout" in name or "jitter" in name or name.endswith("pdrop")) and isinstance(value, float):
             setattr(lm.config, name, 0.0)
 
 

@@ -6,6 +6,7 @@ what is served is never merged: in bfloat16 the rounding loses what base and ada
 Works from what is on the volume, so that a version whose export a crash cut off is exported with the next one.
 """
 
+import json
 import logging
 import shutil
 from functools import partial
@@ -18,20 +19,30 @@ from areal.weights.adapter import ADAPTER_STEM, AdapterConfig, tensor_name
 from areal.weights.collect import versions
 from areal.weights.exports import Exports, link_version
 from areal.weights.manifest import MANIFEST_NAME, Manifest
-from areal.weights.safetensors_format import INDEX_NAME, model_files
+from areal.weights.safetensors_format import INDEX_NAME, model_files, read_header
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from areal_trainer.publish.files import side_files
 
 _log = logging.getLogger(__name__)
 
+_ALONE = "model.safetensors"
+_TRAINED, _UNTRAINED = "model-trained.safetensors", "model-untrained.safetensors"
+_MADE = ("rotary_emb.inv_freq", "lm_head.weight")  # computed, or another name of the embedding
+
 
 class Exporter:
-    """Exports of versions under `weights`. `merged_into`: an adapter's base model, tokenizer and the job's template."""
+    """Exports of versions under `weights`, of a model that began as `start`.
+
+    `merged_into`: an adapter's base model, tokenizer and the job's template.
+    """
 
     def __init__(
-        self, exports: Exports, weights: Path, merged_into: tuple[Path, Path, str | None] | None = None
+        self, exports: Exports, weights: Path, start: Path, merged_into: tuple[Path, Path, str | None] | None = None
     ) -> None:
+        self._start = start
         self._exports = exports
         self._weights = weights
         self._merged_into = merged_into
@@ -57,6 +68,7 @@ class Exporter:
     def _write(self, version: Path, target: Path) -> None:
         if self._merged_into is None:
             link_version(version, target)
+            carry_untrained(self._start, target)
         else:
             base, tokenizer, template = self._merged_into
             merge(base, tokenizer, version, target, template)
@@ -68,6 +80,24 @@ def _whole(version: Path) -> bool:
         return Manifest.from_bytes((version / MANIFEST_NAME).read_bytes()).base is None
     except (OSError, ArealError):
         return False
+
+
+def carry_untrained(start: Path, target: Path) -> None:
+    """Add what training leaves out of a model, such as a tower for images: the start's tensors, in a file of theirs."""
+    places = {header.name: file.name for file in model_files(target) for header in read_header(file)[1]}
+    rest: dict[str, Tensor] = {}
+    for file in model_files(start):
+        names = [header.name for header in read_header(file)[1] if header.name not in places]
+        with safe_open(file, framework="pt") as opened:
+            rest |= {name: opened.get_tensor(name) for name in names if not name.endswith(_MADE)}
+    if rest:
+        if _ALONE in places.values():  # of this name it would be taken for the whole model, whatever the index says
+            (target / _ALONE).rename(target / _TRAINED)
+            places = dict.fromkeys(places, _TRAINED)
+        save_file(rest, target / _UNTRAINED, {"format": "pt"})
+        index = {"metadata": {}, "weight_map": {**places, **dict.fromkeys(rest, _UNTRAINED)}}
+        (target / INDEX_NAME).unlink(missing_ok=True)  # the version's own
+        (target / INDEX_NAME).write_text(json.dumps(index, indent=2))
 
 
 def merge(base: Path, tokenizer: Path, adapter: Path, target: Path, template: str | None = None) -> None:

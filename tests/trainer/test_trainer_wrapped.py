@@ -1,0 +1,69 @@
+"""The text part of a model of images and text: trained, published by the files' names, exported with the rest."""
+
+import numpy as np
+import pytest
+import torch
+from areal.errors import DataError
+from areal.values.policy import PolicyId
+from areal.weights.adapter import AdapterConfig
+from areal.weights.exports import link_version
+from areal.weights.publish import publish
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.self_check import check_packing
+from areal_trainer.publish.exporter import carry_untrained
+from areal_trainer.publish.files import side_files, sources
+from safetensors.torch import load_file
+from support.publishing_ranks import CANARY
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+TEXT = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+VISION = {
+    "depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "patch_size": 7, "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["qwen3_5", "qwen3_5_moe"])
+def start(request, tmp_path):
+    torch.manual_seed(2)
+    config = AutoConfig.for_model(request.param, text_config=TEXT, vision_config=VISION)
+    AutoModelForImageTextToText.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "start")
+    return tmp_path / "start"
+
+
+def test_an_export_is_the_whole_model_with_the_trained_text(start, tmp_path, ranks):
+    engine = PolicyEngine(start, ModelOptions(), ranks)
+    check_packing(engine, np.arange(1, 40), None)
+    began = load_file(start / "model.safetensors")
+    with torch.no_grad():
+        for parameter in engine._parameters.values():
+            parameter.mul_(2)
+    version = publish(tmp_path / "weights", PolicyId(1, 1), sources(engine.export()), CANARY, side_files(start, start))
+    link_version(version.path, tmp_path / "export")
+    carry_untrained(start, tmp_path / "export")
+    model, told = AutoModelForImageTextToText.from_pretrained(
+        tmp_path / "export", dtype=torch.float32, output_loading_info=True
+    )
+    assert not {name: names for name, names in told.items() if names}, "every tensor has its name and shape"
+    model.save_pretrained(tmp_path / "again")
+    ended = load_file(tmp_path / "again" / "model.safetensors")
+    assert set(ended) == set(began)
+    for name, tensor in ended.items():
+        factor = 1 if "visual" in name else 2
+        torch.testing.assert_close(tensor, began[name] * factor, rtol=0, atol=0, msg=name)
+    assert any("visual" in name for name in ended)
+
+
+def test_adapters_of_layers_with_other_names_in_the_files_are_refused(start, ranks):
+    with pytest.raises(DataError, match="name layers otherwise"):
+        PolicyEngine(start, ModelOptions(adapter=AdapterConfig(4, 8, ("q_proj",))), ranks)
+
+
+def test_layers_with_a_state_are_not_compiled(start, ranks):
+    with pytest.raises(DataError, match="recurrent layers"):
+        PolicyEngine(start, ModelOptions(compile="blocks"), ranks)
