@@ -294,7 +294,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
             if any(name != view.tensor for name, view in model.views.items()):
                 kind = model.config.model_type
                 raise DataError(
-                    f"{model_path}: files of the family {kind} name layers otherwise", fix="no trainer.lora"
+                    f"{model_path}: files of the family {kind} name layers otherwise", fix="leave trainer.lora out"
                 )
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
