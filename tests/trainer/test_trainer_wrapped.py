@@ -8,12 +8,15 @@ from areal.values.policy import PolicyId
 from areal.weights.adapter import AdapterConfig
 from areal.weights.exports import link_version
 from areal.weights.publish import publish
+from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.optimizer import local
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.publish.exporter import carry_untrained
 from areal_trainer.publish.files import side_files, sources
 from safetensors.torch import load_file
 from support.publishing_ranks import CANARY
+from support.trainer_parts import batch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 TEXT = {
@@ -64,6 +67,28 @@ def test_adapters_of_layers_with_other_names_in_the_files_are_refused(start, ran
         PolicyEngine(start, ModelOptions(adapter=AdapterConfig(4, 8, ("q_proj",))), ranks)
 
 
-def test_layers_with_a_state_are_not_compiled(start, ranks):
-    with pytest.raises(DataError, match="recurrent layers"):
-        PolicyEngine(start, ModelOptions(compile="blocks"), ranks)
+@pytest.mark.parametrize("recompute", ["full", "selective", "offload"])
+def test_what_is_computed_again_and_not_compiled_has_the_same_gradients(start, ranks, recompute, caplog):
+    tokens = batch(3, 4, seed=5, shared=True)
+    micros = rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64,
+        pack_length=32,
+    )  # fmt: skip
+
+    def gradients(**options: str) -> dict[str, torch.Tensor]:
+        engine = PolicyEngine(start, ModelOptions(**options), ranks)
+        engine.accumulate(micros, lambda logprobs, entropy, micro: logprobs.sum() / tokens.tokens)
+        return {name: local(each.grad) for name, each in engine._parameters.items()}
+
+    expected = gradients()
+    found = gradients(recompute=recompute, compile="blocks", attention="varlen")
+    assert "aren't compiled" in caplog.text
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_ranks_that_share_a_sequence_are_refused(start, ranks, monkeypatch):
+    engine = PolicyEngine(start, ModelOptions(), ranks)
+    monkeypatch.setattr(ranks, "tensor_mesh", object())
+    with pytest.raises(DataError, match=r"trainer.mesh.tensor isn't possible for .*, which has recurrent layers"):
+        engine._refuse_with_states()

@@ -6,6 +6,7 @@ one forward pass. Never decides what to train; it is given micro-batches and a l
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.recurrence import segments_of
 from areal_trainer.engine.tensor import split
+
+_log = logging.getLogger(__name__)
 
 # Compiled transformer blocks (torch.compile): a block's small operations fused into fewer kernels. All blocks share
 # their graphs, whatever the length of their rows: one for training, one for passes without gradient, each again where
@@ -143,12 +146,18 @@ class ShardedModel(Generic[Model]):
             split(self._model.lm, tensor_mesh)
         if self._model.recurrent:
             self._refuse_with_states()
+        compiled = self.options.compile == "blocks"
+        if compiled and (self._model.recurrent or any(map(experts_of, self._model.blocks))):
+            _log.warning("layers of %s aren't compiled: they have experts or a state", self._model.config.model_type)
+            compiled = False
         for block in self._model.blocks:
-            for experts in experts_of(block):  # gathered apart: attention needn't hold them
-                fully_shard(experts, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
-                self._apart.append(experts)
-            recompute(block, self.options.recompute)
-            if self.options.compile == "blocks":
+            experts = experts_of(block)
+            for module in experts:  # gathered apart: attention needn't hold them
+                fully_shard(module, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
+                self._apart.append(module)
+            mode = self.options.recompute  # a unit within what is computed again has no choice of what to keep
+            recompute(block, "full" if experts and mode == "selective" else mode)
+            if compiled:
                 compile_block(block)
             if adapters := lora.adapters_of(block):  # of another precision than the frozen weights: a unit of their own
                 fully_shard(adapters, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
@@ -163,7 +172,6 @@ class ShardedModel(Generic[Model]):
         asked = {
             "trainer.mesh.context": self.ranks.context is not None,
             "trainer.mesh.tensor": self.ranks.tensor_mesh is not None,
-            "trainer.compile: blocks": self.options.compile == "blocks",
         }
         if refused := [name for name, set_ in asked.items() if set_]:
             kind = self._model.config.model_type
