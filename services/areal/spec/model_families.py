@@ -16,10 +16,17 @@ COMPARED = (
 )  # fmt: skip
 """Values of `model_type` whose packed log-probabilities and published names were compared with Hugging Face's alone."""
 
-EXPERTS = ("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+EXPERTS = (
+    "afmoe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo", "glm4_moe",
+    "glm4_moe_lite", "gpt_oss", "laguna", "mellum", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+    "solar_open",
+)  # fmt: skip
 """Mixtures of experts that were compared likewise. Each token's experts are chosen again in the trainer."""
 
-HYBRIDS = ("lfm2", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+HYBRIDS = (
+    "bamba", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_next",
+)  # fmt: skip
 """Families with recurrent layers that were compared likewise; some have experts, too."""
 
 WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}

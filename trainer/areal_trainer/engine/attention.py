@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -66,23 +66,29 @@ def _forward(
     sliding_window: int | None = None,
     layout: SegmentLayout | BlockMask | None = None,
     context: Context | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: [rows, heads, length, width] in, [rows, length, heads, width] out.
 
     With a context the tokens are this rank's, `attention_mask` and `layout` are of all. `sliding_window` counts the
-    tokens that one looks at, itself among them.
+    tokens that one looks at, itself among them. `s_aux` [heads] are sinks: scores of a key that holds nothing.
     """
     _refuse_unknown(module, kwargs)
+    if s_aux is not None and (context is not None or isinstance(layout, BlockMask) or (layout and query.is_cuda)):
+        said = "the model's attention has sinks, not computed with context ranks, in blocks, or by CUDA's segments"
+        raise DataError(said, fix="set trainer.attention: dense, without trainer.mesh.context")
     if context is not None:
         query, key, value = (context.by_heads(states) for states in (query, key, value))
     if isinstance(layout, BlockMask):
         out = attend_blocks(query, key, value, layout, scaling)
     elif layout is not None:
-        out = _by_segments(query, key, value, layout, scaling, sliding_window)
+        out = _by_segments(query, key, value, layout, scaling, sliding_window, s_aux)
     else:
         if sliding_window is not None and key.shape[2] > sliding_window:
             attention_mask = _windowed(attention_mask, query.shape[2], key.shape[2], sliding_window, query.device)
+        if s_aux is not None:
+            return _with_sinks(query, key, value, attention_mask, scaling, s_aux).transpose(1, 2), None
         if context is None:
             from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -112,18 +118,37 @@ def _windowed(mask: Tensor | None, queries: int, keys: int, window: int, device:
     return mask & (at_or_after <= window)
 
 
-def _by_segments(
-    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float | None, window: int | None
+def _with_sinks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, sinks: Tensor
 ) -> Tensor:
+    """Attention [rows, heads, length, width] with one key more, whose score is its head's sink and whose value is 0."""
+    if mask is None:
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+        mask = mask.tril(key.shape[2] - query.shape[2])[None, None]
+    rows, heads, length, _ = query.shape
+    scores = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(~mask, float("-inf"))
+    scores = scores.expand(rows, heads, length, -1)
+    column = sinks.to(query.dtype)[None, :, None, None].expand(rows, heads, length, 1)
+    key, value = (torch.nn.functional.pad(states, (0, 0, 0, 1)) for states in (key, value))
+    bias = torch.cat([scores, column], -1)
+    return scaled_dot_product_attention(query, key, value, bias, scale=scale, enable_gqa=True)
+
+
+def _by_segments(
+    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float | None, window: int | None,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     rows, heads, length, width = query.shape
     q, k, v = (states.transpose(1, 2).reshape(rows * length, -1, states.shape[-1]) for states in (query, key, value))
     if layout.key_index is not None:
         k, v = k.index_select(0, layout.key_index), v.index_select(0, layout.key_index)
     if window is not None and layout.longest_key <= window:
         window = None  # nothing is beyond it
-    attend = _on_cuda if query.is_cuda else _one_by_one
+    attend = _on_cuda if query.is_cuda else partial(_one_by_one, sinks=sinks)
+    narrower = width - value.shape[-1]  # kernels want one width
+    v = torch.nn.functional.pad(v, (0, narrower)) if narrower else v
     out = attend(q, k, v, layout, scale if scale is not None else width**-0.5, window)
-    return out.reshape(rows, length, heads, value.shape[-1])
+    return out[..., : value.shape[-1]].reshape(rows, length, heads, value.shape[-1])
 
 
 def _on_cuda(
@@ -161,8 +186,9 @@ def _copied(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     key, value = _copied(query, key, value)
     parts = []
     queries, keys = layout.query_starts.tolist(), layout.key_starts.tolist()
@@ -174,7 +200,10 @@ def _one_by_one(
         if more or window is not None:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(more)
             mask = mask if window is None else mask.triu(more - window + 1)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
+        if sinks is None:
+            out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
+        else:
+            out = _with_sinks(q, k, v, None if mask is None else mask[None, None], scale, sinks)
         parts.append(out[0].transpose(0, 1))
     return torch.cat(parts)
 

@@ -99,7 +99,8 @@ class PolicyModel(nn.Module):
         """Logits behind the last `count` of `input_ids` [1, tokens] as the family's own code computes all of it:
         its masks, its attention, its output layer; [count, vocabulary] in float32."""
         kept = {"logits_to_keep": count} if "logits_to_keep" in inspect.signature(self.lm.forward).parameters else {}
-        ours, self.config._attn_implementation = self.config._attn_implementation, "sdpa"
+        own = "sdpa" if self.lm._supports_sdpa else "eager"
+        ours, self.config._attn_implementation = self.config._attn_implementation, own
         try:
             logits: Tensor = self.lm(input_ids=input_ids, use_cache=False, **kept).logits
         finally:
