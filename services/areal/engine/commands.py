@@ -5,10 +5,9 @@ Each command is handled between two steps, never within one.
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from areal.engine.request import GenerateRequest
-from areal.engine.weights import Weights
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"  # the kinds of memory that can be released: SGLang's tags
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
@@ -55,7 +54,7 @@ class Continue:
 class Load:
     """Use other weights from the next step on. Without a pause it waits until the requests before it have ended."""
 
-    weights: Weights
+    weights: Any  # of the model that the scheduler has
     path: str
     version: str | None
     flush_cache: bool

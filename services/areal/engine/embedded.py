@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
-from areal.engine import held
-from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.commands import (
     WEIGHTS,
@@ -34,13 +33,15 @@ from areal.engine.commands import (
     SetVersion,
     StopThread,
 )
+from areal.engine.forward import ForwardModel
 from areal.engine.group import GroupReceiver
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
+from areal.engine.module_model import ModuleModel
 from areal.engine.request import BadRequest, GenerateRequest, Output, RequestLimits
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
-from areal.engine.weights import DTYPES, Weights, build_weights, load_weights
+from areal.engine.weights import DTYPES
 from areal.errors import DataError
 from areal.weights.adapter import ADAPTER_CONFIG
 
@@ -114,18 +115,22 @@ class TorchEngine:
         self.limits = RequestLimits(
             self.config.vocab, self.context, options.stream_interval, text=tokenizer is not None
         )
-        self._dtype = dtype
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._loading = asyncio.Lock()
         self.update_open = False  # between begin_ and end_weight_update
         self.group = GroupReceiver()
         self.draining = False
-        weights = load_weights(options.model_path, self.config, dtype)
-        self._base: Weights | None = weights  # what adapters are for: the model that the engine started with
+        self._model: ForwardModel = (
+            DecoderModel(self.config, dtype, self.context, fp32_head=options.fp32_head)
+            if self.config.module is None
+            else ModuleModel(self.config, options.model_path, dtype, fp32_head=options.fp32_head)
+        )
+        weights = self._model.load(options.model_path)
+        self._base: Any = weights  # what adapters are for: the model that the engine started with
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = DecodeScheduler(
-            DecoderModel(self.config, dtype, self.context, fp32_head=options.fp32_head),
+            self._model,
             weights,
             version=options.weight_version,
             model_path=str(options.model_path),
@@ -158,7 +163,7 @@ class TorchEngine:
     async def checksums(self) -> dict[str, str]:
         """xxh3-128 of every tensor of the weights in use, by Hugging Face name."""
         weights = self._scheduler.weights
-        return await asyncio.get_running_loop().run_in_executor(None, held.checksums, weights, self.config)
+        return await asyncio.get_running_loop().run_in_executor(None, self._model.checksums, weights)
 
     def submit(self, requests: list[GenerateRequest]) -> Subscription:
         """Queue requests. Raises BadRequest when one's rid is in use."""
@@ -238,34 +243,31 @@ class TorchEngine:
         async with self._loading:
             path, received = Path(self.stats.model_path), self.group.take()
 
-            def build() -> Weights:
-                return build_weights(path, received, self.config, self._dtype)
-
             try:
-                weights = await asyncio.get_running_loop().run_in_executor(None, build)
+                weights = await asyncio.get_running_loop().run_in_executor(None, self._model.build, path, received)
             except DataError as error:
                 return CommandReply(False, f"Failed to use what was received, the old weights stay: {error.message}")
             self._base = None
             return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
 
     async def _use(
-        self, weights: Weights, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
+        self, weights: Any, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
     ) -> CommandReply:
         command = Load(weights, path, version, flush_cache, abort_all)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    def _read(self, path: Path) -> Weights:
+    def _read(self, path: Path) -> Any:
         if (path / ADAPTER_CONFIG).is_file():
             if self._base is None:
-                self._base = load_weights(self.options.model_path, self.config, self._dtype)
-            return with_adapter(self._base, path, self.config)
+                self._base = self._model.load(self.options.model_path)
+            return self._model.adapted(self._base, path)
         self._base = None  # or a copy of weights that nobody uses would stay in memory
         if (path / "config.json").is_file():
             config = replace(ModelConfig.from_dir(path), eos_token_ids=self.config.eos_token_ids)
             if config != self.config:
                 raise DataError(f"{path} is another model than the one in use", fix="start an engine for that model")
-        return load_weights(path, self.config, self._dtype)
+        return self._model.load(path)
 
     def _deliver(self, outputs: list[Output]) -> None:
         """On the scheduler's thread: one crossing for all outputs of a step."""

@@ -5,7 +5,7 @@ that did nothing, or did something else, shows. Fusing is undone; a tensor is ha
 that is not finer than the engine's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 import xxhash
@@ -18,14 +18,16 @@ from areal.weights.adapter import tensor_name
 
 
 def checksums(weights: Weights, config: ModelConfig) -> dict[str, str]:
-    """xxh3-128 of each tensor's bytes, by name: of equal weights the same as in a published version's manifest.
+    """xxh3-128 of each tensor's bytes, by name: of equal weights the same as in a published version's manifest."""
+    return digests(_tensors(weights, config), weights.file_dtypes)
 
-    Empty text where the file's numbers are finer than the engine's.
-    """
+
+def digests(tensors: Iterable[tuple[str, Tensor]], file_dtypes: Mapping[str, torch.dtype]) -> dict[str, str]:
+    """xxh3-128 of tensors in the dtypes of their files; empty text where a file's numbers are finer."""
     found: dict[str, str] = {}
-    for name, tensor in _tensors(weights, config):
-        dtype = weights.file_dtypes.get(name, tensor.dtype)
-        if torch.finfo(dtype).eps < torch.finfo(tensor.dtype).eps:
+    for name, tensor in tensors:
+        dtype = file_dtypes.get(name, tensor.dtype)
+        if dtype != tensor.dtype and torch.finfo(dtype).eps < torch.finfo(tensor.dtype).eps:
             found[name] = ""  # its bytes can't be had back
             continue
         raw = tensor.to(dtype).contiguous().flatten().view(torch.uint8)

@@ -1,7 +1,8 @@
 """Model configuration, read from a Hugging Face directory.
 
 Owns which architectures and which of their options the forward pass implements. Whatever it does not implement is
-refused here, so that the engine never samples from a model it computes wrongly.
+refused here, so that the engine never samples from a model it computes wrongly. Other families than those written by
+hand are served by their Hugging Face module.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
-from areal.spec.model_families import EMBEDDED, file_end_ids
+from areal.spec.model_families import EMBEDDED, file_end_ids, refuse_unserved
+
+_ASIDE = (
+    "architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "bos_token_id",
+    "eos_token_id", "pad_token_id",
+)  # fmt: skip
+"""Entries that make no other module."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class ModelConfig:
     llama3_rope: Llama3Rope | None
     tied_embeddings: bool
     eos_token_ids: tuple[int, ...]
+    module: Mapping[str, Any] | None = None  # what makes the Hugging Face module that serves it; None: not served by it
 
     @classmethod
     def from_dir(cls, path: Path) -> ModelConfig:
@@ -57,10 +65,7 @@ class ModelConfig:
         """Of a config.json that was read already, in the directory `path`."""
         architecture = (raw.get("architectures") or ["unknown"])[0]
         if architecture not in EMBEDDED:
-            raise DataError(
-                f"the embedded engine does not know the architecture {architecture} of {path}",
-                fix=f"use one of {', '.join(EMBEDDED)}, or generation.engine.type: sglang",
-            )
+            return cls._of_module(raw, path, architecture)
         unsupported = [name for name in ("use_sliding_window", "mlp_bias") if raw.get(name)]
         if raw.get("hidden_act", "silu") != "silu":
             unsupported.append(f"hidden_act {raw['hidden_act']}")
@@ -86,6 +91,40 @@ class ModelConfig:
             tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
             eos_token_ids=tuple(sorted(file_end_ids(raw, _read_json(path / "generation_config.json") or {}))),
         )
+
+    @classmethod
+    def _of_module(cls, raw: Mapping[str, Any], path: Path, architecture: str) -> ModelConfig:
+        """Sizes by which memory is counted: none smaller than any layer's, as the module's own aren't known here."""
+        refuse_unserved(raw, str(path))
+        kinds = len(raw.get("layers_block_type") or raw.get("layer_types") or ())
+        layers = _size(raw, "num_hidden_layers", "n_layer", default=kinds or None)
+        hidden = _size(raw, "hidden_size", "n_embd", "d_model")
+        heads = _size(raw, "num_attention_heads", "n_head", default=1)
+        widths = [_size(raw, name, default=0) for name in ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")]
+        return cls(
+            architecture=architecture,
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=_size(raw, "num_key_value_heads", default=heads),
+            head_dim=max(widths) or hidden // heads,
+            vocab=_size(raw, "vocab_size"),
+            context=_size(raw, "max_position_embeddings", "n_positions", default=1 << 15),
+            rms_eps=0.0,
+            rope_theta=0.0,
+            llama3_rope=None,
+            tied_embeddings=bool(raw.get("tie_word_embeddings")),
+            eos_token_ids=tuple(sorted(file_end_ids(raw, _read_json(path / "generation_config.json") or {}))),
+            module={name: value for name, value in raw.items() if name not in _ASIDE},
+        )
+
+
+def _size(raw: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """The first of these entries that is given. Raises DataError without one, where there is no default."""
+    found = next((int(raw[name]) for name in names if raw.get(name) is not None), default)
+    if found is None:
+        raise DataError(f"its config.json has no {names[0]}", fix="save the model again")
+    return found
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

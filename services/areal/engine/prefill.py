@@ -4,14 +4,14 @@ Owns which prompts share their keys and values: equal prefixes are computed once
 from rows that run. Nothing is shared across a weight swap: the scheduler clears `Prefixes` there.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal.engine.cache import KVCache
-from areal.engine.model import DecoderModel
+from areal.engine.forward import ForwardModel, RowCache
 from areal.engine.rows import Running
-from areal.engine.weights import Weights
 
 LOGIT_BUDGET = 1 << 23  # logits held at once while scoring: 32 MiB
 
@@ -46,9 +46,11 @@ class Prefixes:
 
 
 def fill(
-    model: DecoderModel, weights: Weights, cache: KVCache, prefixes: Prefixes, items: list[Running], token_budget: int
+    model: ForwardModel, weights: Any, cache: RowCache, prefixes: Prefixes, items: list[Running], token_budget: int
 ) -> None:
     """Fill the rows of `items` with all of their tokens but the last, computing each distinct prefix once."""
+    if not model.rewinds:
+        prefixes = Prefixes()  # a row that went on no longer holds its beginning: only rows filled here are copied
     fresh: list[tuple[int, NDArray[np.int64]]] = []
     copies: list[tuple[int, int, int]] = []  # (source row, target row, length)
     for item in items:
@@ -62,7 +64,7 @@ def fill(
         else:
             copies.append((source, item.row, len(tokens)))
         prefixes.remember(item, key)
-    for group in _by_length(fresh, token_budget):
+    for group in _by_length(fresh, token_budget, model.rewinds):
         padded = _pad([tokens for _, tokens in group])
         model.prefill(weights, cache, padded, torch.tensor([row for row, _ in group]), hidden=False)
     if copies:
@@ -70,13 +72,13 @@ def fill(
         cache.copy_rows(torch.tensor(sources), torch.tensor(targets), max(lengths))
 
 
-def score(model: DecoderModel, weights: Weights, items: list[Running], token_budget: int) -> None:
+def score(model: ForwardModel, weights: Any, items: list[Running], token_budget: int) -> None:
     """Set `input_logprobs` of each item: of its prompt's tokens after `logprob_start_len`, at temperature 1.
 
     And `input_tops`, the likeliest tokens in their places.
     """
     pending = [(index, item.request.input_ids) for index, item in enumerate(items)]
-    for group in _by_length(pending, token_budget):
+    for group in _by_length(pending, token_budget, model.rewinds):
         hidden = model.prefill(weights, None, _pad([tokens for _, tokens in group]), None, hidden=True)
         assert hidden is not None
         for place, (index, tokens) in enumerate(group):
@@ -87,7 +89,7 @@ def score(model: DecoderModel, weights: Weights, items: list[Running], token_bud
 
 
 def _next_token_logprobs(
-    model: DecoderModel, weights: Weights, hidden: torch.Tensor, targets: torch.Tensor
+    model: ForwardModel, weights: Any, hidden: torch.Tensor, targets: torch.Tensor
 ) -> tuple[list[float], list[tuple[int, float]]]:
     """Of each target, and the likeliest token in its place with its own."""
     chunk = max(1, LOGIT_BUDGET // model.config.vocab)
@@ -108,13 +110,15 @@ def _tokens(item: Running) -> NDArray[np.int64]:
 
 
 def _by_length(
-    entries: list[tuple[int, NDArray[np.int64]]], token_budget: int
+    entries: list[tuple[int, NDArray[np.int64]]], token_budget: int, padded: bool
 ) -> list[list[tuple[int, NDArray[np.int64]]]]:
-    """Group sequences so that padding less than doubles the work and no group exceeds the budget by more than one."""
+    """Group sequences so that padding less than doubles the work, or isn't needed where it does harm, and no group
+    exceeds the budget by more than one."""
     groups: list[list[tuple[int, NDArray[np.int64]]]] = []
     for entry in sorted(entries, key=lambda pair: -len(pair[1])):
         longest = len(groups[-1][0][1]) if groups else 0
-        if groups and longest < 2 * len(entry[1]) + 16 and longest * (len(groups[-1]) + 1) <= token_budget:
+        near = longest < 2 * len(entry[1]) + 16 if padded else longest == len(entry[1])
+        if groups and near and longest * (len(groups[-1]) + 1) <= token_budget:
             groups[-1].append(entry)
         else:
             groups.append([entry])

@@ -38,11 +38,10 @@ from areal.engine.commands import (
     SetVersion,
     StopThread,
 )
-from areal.engine.model import DecoderModel
+from areal.engine.forward import ForwardModel, RowCache
 from areal.engine.request import GenerateRequest, Output
 from areal.engine.rows import Running, RunningRows
 from areal.engine.stats import Meter, Stats
-from areal.engine.weights import Weights
 from areal.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -62,8 +61,8 @@ class DecodeScheduler:
 
     def __init__(
         self,
-        model: DecoderModel,
-        weights: Weights,
+        model: ForwardModel,
+        weights: Any,
         *,
         version: str,
         model_path: str,
@@ -73,7 +72,7 @@ class DecodeScheduler:
         decode_text: Callable[[list[int]], str] | None = None,
     ) -> None:
         self._model = model
-        self._held: Weights | None = weights  # None: released, and not loaded again
+        self._held: Any = weights  # None: released, and not loaded again
         self._released: frozenset[str] = frozenset()
         self._version = version
         self._path = model_path
@@ -81,7 +80,7 @@ class DecodeScheduler:
         self._deliver = deliver
         self._on_failure = on_failure
         self._decode_text = decode_text
-        self._cache = KVCache(model.config, model.dtype)
+        self._cache: RowCache = model.new_cache()
         self._rows = RunningRows(limits.max_running)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Running] = deque()
@@ -106,7 +105,7 @@ class DecodeScheduler:
         self._commands.put(command)
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Any:
         """The weights in use; never changed in place. Raises DataError while there are none."""
         if self._held is None:
             raise DataError("the engine's weights are released", fix="resume them and load a version")

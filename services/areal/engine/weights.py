@@ -21,6 +21,7 @@ _TORCH = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+_TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -57,12 +58,12 @@ class Weights:
 
 def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
     """Read a Hugging Face safetensors directory. Raises DataError naming the tensor that is missing or misshapen."""
-    return build_weights(path, _read_tensors(path), config, dtype)
+    return build_weights(path, read_tensors(path), config, dtype)
 
 
 def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype: torch.dtype) -> Weights:
     """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors."""
-    source = _TensorSource(path, raw, dtype)
+    source = TensorSource(path, raw, dtype)
     hidden, vocab = config.hidden, config.vocab
     embedding = source.take("model.embed_tokens.weight", (vocab, hidden))
     head = embedding if config.tied_embeddings else source.take("lm_head.weight", (vocab, hidden))
@@ -75,7 +76,7 @@ def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype
     )
 
 
-class _TensorSource:
+class TensorSource:
     """Tensors by name, cast and copied, with errors that name them."""
 
     def __init__(self, path: Path, raw: dict[str, Tensor], dtype: torch.dtype) -> None:
@@ -83,7 +84,8 @@ class _TensorSource:
         self._raw = raw
         self._dtype = dtype
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def find(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """As it came. Raises DataError naming what is missing or misshapen."""
         if name not in self._raw:
             raise DataError(f"{self._path} has no tensor {name}", fix="publish the whole model")
         tensor = self._raw[name]
@@ -92,13 +94,17 @@ class _TensorSource:
                 f"tensor {name} of {self._path} is {list(tensor.shape)}, this model needs {list(shape)}",
                 fix="publish weights of the model that the engine was started with",
             )
-        return tensor.to(self._dtype, copy=True).contiguous()
+        return tensor
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A copy of it, cast."""
+        return self.find(name, shape).to(self._dtype, copy=True).contiguous()
 
     def maybe(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         return self.take(name, shape) if name in self._raw else None
 
 
-def _layer(source: _TensorSource, config: ModelConfig, index: int) -> Layer:
+def _layer(source: TensorSource, config: ModelConfig, index: int) -> Layer:
     prefix = f"model.layers.{index}."
     hidden, dim = config.hidden, config.head_dim
     sizes = {"q": config.heads * dim, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
@@ -132,7 +138,7 @@ def _layer(source: _TensorSource, config: ModelConfig, index: int) -> Layer:
     )
 
 
-def _shape(source: _TensorSource, prefix: str, hidden: int) -> tuple[int, ...]:
+def _shape(source: TensorSource, prefix: str, hidden: int) -> tuple[int, ...]:
     """Shape of the gate and up matrices: the intermediate size is whatever the file says, of both alike."""
     up = source._raw.get(f"{prefix}mlp.up_proj.weight")
     return (int(up.shape[0]) if up is not None else 0, hidden)
@@ -142,6 +148,17 @@ def pairs(rows: Tensor, head_dim: int) -> Tensor:
     """Permute rows of each head from [first half, second half] to adjacent rotary pairs."""
     shape = rows.shape
     return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
+
+
+def float32_logits(normed: Tensor, head: Tensor) -> Tensor:
+    """Logits that were never rounded to the weights' precision. A part of the output layer is cast at a time, so that
+    the weights in use stay those that were published, once.
+    """
+    states, rows = normed.float(), max(1, _TILE_ELEMENTS // head.shape[1])
+    logits = states.new_empty(len(states), len(head))
+    for start in range(0, len(head), rows):
+        torch.mm(states, head[start : start + rows].float().T, out=logits[:, start : start + rows])
+    return logits
 
 
 def read_shard(path: Path) -> dict[str, Tensor]:
@@ -173,7 +190,8 @@ def _tensor(path: Path, header: TensorHeader, start: int, mapped: mmap.mmap) -> 
     )
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a Hugging Face directory by name. Raises DataError when there are none."""
     tensors: dict[str, Tensor] = {}
     for file in model_files(path):
         tensors |= read_shard(file)

@@ -162,6 +162,23 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return any(_count(text.get(name)) > 1 for name in _EXPERTS)
 
 
+def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
+    """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for this configuration.
+
+    A module serves a batch of rows of different lengths, so its layers have to leave out what a mask hides.
+    """
+    named, kind = str((config.get("architectures") or ["unknown"])[0]), config.get("model_type")
+    if named in EMBEDDED:
+        return
+    known = named.endswith("ForCausalLM") and kind in LIBRARY and kind not in OWN_CODE
+    if not known or kind in _RECURRENT or config.get("quantization_config"):
+        raise DataError(
+            f"the embedded engine does not serve {where} ({named}): it takes causal language models that "
+            "transformers has, unquantised and with attention",
+            fix=f"use one of {', '.join(EMBEDDED)}, or generation.engine.type: sglang",
+        )
+
+
 def refuse_unscorable(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when a model of this configuration can be no reward model."""
     if config.get("model_type") in WITHOUT_SCORES:
