@@ -43,7 +43,7 @@ class Served:
         self._changed = threading.Condition()
         self.scheduler = DecodeScheduler(
             self.model,
-            self.model.load(path),
+            self.model.build(path, read_tensors(path)),
             version="0.f1",
             model_path=str(path),
             limits=SchedulerLimits(**({"max_running": 4} | limits)),
@@ -131,7 +131,7 @@ def test_new_weights_in_mid_answer_are_those_of_the_files(served, models):
         served.add(asked(rids[0], prompt_of(12), 60, stream=True), *(asked(rid, prompt_of(17), 50) for rid in rids[1:]))
         served.until_made(rids[0], 4)
         served.command(Pause("retract"))
-        weights = served.model.load(after)
+        weights = served.model.build(after, read_tensors(after))
         assert served.model.checksums(weights) == base_checksums(after)
         served.command(Load(weights, str(after), f"{place + 1}.f1", True, False))
         served.command(Continue())
@@ -156,7 +156,7 @@ def test_received_tensors_make_a_model_and_a_wrong_one_is_named(served, models):
 
 
 def test_an_adapter_is_refused(served, models):
-    with pytest.raises(DataError, match="served by its Hugging Face module without any"):
+    with pytest.raises(DataError, match="served by its Hugging Face module alone"):
         served.model.adapted(served.scheduler.weights, models[0] / ADAPTER_CONFIG)
 
 

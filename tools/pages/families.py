@@ -37,7 +37,7 @@ def block() -> str:
         cells = (
             f"`test_trainer_families[{family}]`",
             f"`test_trainer_windows[{family}]`" if family in windowed else "not compared",
-            "yes" if CLASSES[family] in EMBEDDED else "refused: not computed",
+            "yes" if CLASSES[family] in EMBEDDED else "through its module",
             "has the class" if CLASSES[family] in served else "by its `transformers` backend",
             "refused: transformers has none" if family in WITHOUT_SCORES else "yes",
         )

@@ -34,7 +34,13 @@ from areal.plan import hub
 from areal.spec import Facts, Finding, RLJob, Severity, check
 from areal.spec.locality import hub_models
 from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
-from areal.spec.model_families import is_mixture, refuse_unclassifying, refuse_unscorable, refuse_untrainable
+from areal.spec.model_families import (
+    EMBEDDED,
+    is_mixture,
+    refuse_unclassifying,
+    refuse_unscorable,
+    refuse_untrainable,
+)
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
 
@@ -344,7 +350,7 @@ class _FactReader:
             refuse_untrainable(model.config, str(model.path))  # first: another engine doesn't mend it
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
                 try:
-                    ModelConfig.of(model.config, model.path)
+                    self._served(ModelConfig.of(model.config, model.path))
                 except (KeyError, TypeError, ValueError, AttributeError) as error:
                     raise DataError(
                         f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
@@ -356,6 +362,16 @@ class _FactReader:
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))
             self._weights("model", model)
+
+    def _served(self, config: ModelConfig) -> None:
+        """What the embedded engine is for a family without functions written by hand."""
+        if config.module is None:
+            return
+        if self.job.spec.trainer.lora is not None:
+            words = f"the embedded engine serves no adapters of a {config.architecture}"
+            raise DataError(words, fix="remove trainer.lora, or use generation.engine.type: sglang")
+        words = "served through its Hugging Face module: exact, below 10M parameters at half the speed of"
+        self.read_as.append(("model", f"{config.architecture} is {words} {', '.join(EMBEDDED)}"))
 
     def _weights(self, what: str, model: ModelFolder) -> None:
         """Names and shapes of its weights; what can't be told of them is said."""

@@ -33,15 +33,14 @@ from areal.engine.commands import (
     SetVersion,
     StopThread,
 )
-from areal.engine.forward import ForwardModel
 from areal.engine.group import GroupReceiver
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.module_model import ModuleModel
+from areal.engine.module_model import ModuleModel, ServedModel
 from areal.engine.request import BadRequest, GenerateRequest, Output, RequestLimits
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
-from areal.engine.weights import DTYPES
+from areal.engine.weights import DTYPES, read_tensors
 from areal.errors import DataError
 from areal.weights.adapter import ADAPTER_CONFIG
 
@@ -121,12 +120,12 @@ class TorchEngine:
         self.update_open = False  # between begin_ and end_weight_update
         self.group = GroupReceiver()
         self.draining = False
-        self._model: ForwardModel = (
+        self._model: ServedModel = (
             DecoderModel(self.config, dtype, self.context, fp32_head=options.fp32_head)
             if self.config.module is None
             else ModuleModel(self.config, options.model_path, dtype, fp32_head=options.fp32_head)
         )
-        weights = self._model.load(options.model_path)
+        weights = self._model.build(options.model_path, read_tensors(options.model_path))
         self._base: Any = weights  # what adapters are for: the model that the engine started with
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = DecodeScheduler(
@@ -260,14 +259,15 @@ class TorchEngine:
     def _read(self, path: Path) -> Any:
         if (path / ADAPTER_CONFIG).is_file():
             if self._base is None:
-                self._base = self._model.load(self.options.model_path)
+                start = self.options.model_path
+                self._base = self._model.build(start, read_tensors(start))
             return self._model.adapted(self._base, path)
         self._base = None  # or a copy of weights that nobody uses would stay in memory
         if (path / "config.json").is_file():
             config = replace(ModelConfig.from_dir(path), eos_token_ids=self.config.eos_token_ids)
             if config != self.config:
                 raise DataError(f"{path} is another model than the one in use", fix="start an engine for that model")
-        return self._model.load(path)
+        return self._model.build(path, read_tensors(path))
 
     def _deliver(self, outputs: list[Output]) -> None:
         """On the scheduler's thread: one crossing for all outputs of a step."""

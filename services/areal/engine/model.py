@@ -16,13 +16,15 @@ from areal.engine.adapter import add
 from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.model_config import ModelConfig
-from areal.engine.weights import Layer, Weights, build_weights, float32_logits, load_weights
+from areal.engine.weights import Layer, Weights, build_weights
+
+_TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 
 
 class DecoderModel:
     """Sizes and rotary table; all tensors of a policy come with each call."""
 
-    rewinds = True
+    rewinds = True  # a row may be used up to any position, so that padding on its right is harmless
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int, *, fp32_head: bool = False) -> None:
         self.config = config
@@ -34,10 +36,6 @@ class DecoderModel:
     def new_cache(self) -> KVCache:
         """Rows of keys and values, all free."""
         return KVCache(self.config, self.dtype)
-
-    def load(self, path: Path) -> Weights:
-        """Weights of a Hugging Face directory."""
-        return load_weights(path, self.config, self.dtype)
 
     def build(self, path: Path, raw: dict[str, Tensor]) -> Weights:
         """Weights of tensors by Hugging Face name."""
@@ -114,7 +112,7 @@ class DecoderModel:
     def logits(self, weights: Weights, hidden: Tensor) -> Tensor:
         """Next-token logits of hidden states [n, hidden], float32 [n, vocab]."""
         normed = F.rms_norm(hidden, (self.config.hidden,), weights.final_norm, self.config.rms_eps)
-        return float32_logits(normed, weights.head) if self._fp32_head else F.linear(normed, weights.head).float()
+        return _float32_logits(normed, weights.head) if self._fp32_head else F.linear(normed, weights.head).float()
 
     def _project(self, layer: Layer, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries, rotated keys and values of [n, hidden], each [n, its heads, head_dim]."""
@@ -140,6 +138,17 @@ def _after_attention(layer: Layer, x: Tensor, attended: Tensor, eps: float) -> T
     gate, up = add(layer.adapter.gate_up, F.linear(normed, layer.gate_up), normed).chunk(2, -1)
     inner = F.silu(gate).mul_(up)
     return add(layer.adapter.down, torch.addmm(x, inner, layer.down.t()), inner)
+
+
+def _float32_logits(normed: Tensor, head: Tensor) -> Tensor:
+    """Logits that were never rounded to the weights' precision. A part of the output layer is cast at a time, so that
+    the weights in use stay those that were published, once.
+    """
+    states, rows = normed.float(), max(1, _TILE_ELEMENTS // head.shape[1])
+    logits = states.new_empty(len(states), len(head))
+    for start in range(0, len(head), rows):
+        torch.mm(states, head[start : start + rows].float().T, out=logits[:, start : start + rows])
+    return logits
 
 
 def _rotary_table(config: ModelConfig, context: int) -> Tensor:

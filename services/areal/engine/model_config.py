@@ -1,13 +1,13 @@
 """Model configuration, read from a Hugging Face directory.
 
 Owns which architectures and which of their options the forward pass implements. Whatever it does not implement is
-refused here, so that the engine never samples from a model it computes wrongly. Other families than those written by
-hand are served by their Hugging Face module.
+refused here, so that the engine never samples from a model it computes wrongly.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,7 @@ from typing import Any
 from areal.errors import DataError
 from areal.spec.model_families import EMBEDDED, file_end_ids, refuse_unserved
 
-_ASIDE = (
-    "architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "bos_token_id",
-    "eos_token_id", "pad_token_id",
-)  # fmt: skip
+_ASIDE = re.compile(r"architectures|.*_token_id|transformers_version|_name_or_path|(torch_)?dtype|use_cache")
 """Entries that make no other module."""
 
 
@@ -64,67 +61,43 @@ class ModelConfig:
     def of(cls, raw: Mapping[str, Any], path: Path) -> ModelConfig:
         """Of a config.json that was read already, in the directory `path`."""
         architecture = (raw.get("architectures") or ["unknown"])[0]
-        if architecture not in EMBEDDED:
-            return cls._of_module(raw, path, architecture)
+        refuse_unserved(raw, str(path))
+        by_hand = architecture in EMBEDDED
         unsupported = [name for name in ("use_sliding_window", "mlp_bias") if raw.get(name)]
         if raw.get("hidden_act", "silu") != "silu":
             unsupported.append(f"hidden_act {raw['hidden_act']}")
-        if unsupported:
+        if by_hand and unsupported:
             raise DataError(
                 f"the embedded engine does not implement {', '.join(unsupported)} of {path}",
                 fix="use generation.engine.type: sglang for this model",
             )
-        heads = int(raw["num_attention_heads"])
-        theta, llama3 = _rope(raw, path)
+        heads, hidden = _size(raw, "num_attention_heads", "n_head"), _size(raw, "hidden_size", "n_embd")
+        widths = [int(raw.get(name) or 0) for name in ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")]
+        theta, llama3 = _rope(raw, path) if by_hand else (0.0, None)
         return cls(
             architecture=architecture,
-            layers=int(raw["num_hidden_layers"]),
-            hidden=int(raw["hidden_size"]),
+            layers=_size(raw, "num_hidden_layers", "n_layer", "layers_block_type"),
+            hidden=hidden,
             heads=heads,
             kv_heads=int(raw.get("num_key_value_heads") or heads),
-            head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // heads),
+            head_dim=max(widths) or hidden // heads,
             vocab=int(raw["vocab_size"]),
-            context=int(raw["max_position_embeddings"]),
-            rms_eps=float(raw["rms_norm_eps"]),
+            context=_size(raw, "max_position_embeddings", "n_positions"),
+            rms_eps=float(raw["rms_norm_eps"]) if by_hand else 0.0,
             rope_theta=theta,
             llama3_rope=llama3,
             tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
             eos_token_ids=tuple(sorted(file_end_ids(raw, _read_json(path / "generation_config.json") or {}))),
-        )
-
-    @classmethod
-    def _of_module(cls, raw: Mapping[str, Any], path: Path, architecture: str) -> ModelConfig:
-        """Sizes by which memory is counted: none smaller than any layer's, as the module's own aren't known here."""
-        refuse_unserved(raw, str(path))
-        kinds = len(raw.get("layers_block_type") or raw.get("layer_types") or ())
-        layers = _size(raw, "num_hidden_layers", "n_layer", default=kinds or None)
-        hidden = _size(raw, "hidden_size", "n_embd", "d_model")
-        heads = _size(raw, "num_attention_heads", "n_head", default=1)
-        widths = [_size(raw, name, default=0) for name in ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")]
-        return cls(
-            architecture=architecture,
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            kv_heads=_size(raw, "num_key_value_heads", default=heads),
-            head_dim=max(widths) or hidden // heads,
-            vocab=_size(raw, "vocab_size"),
-            context=_size(raw, "max_position_embeddings", "n_positions", default=1 << 15),
-            rms_eps=0.0,
-            rope_theta=0.0,
-            llama3_rope=None,
-            tied_embeddings=bool(raw.get("tie_word_embeddings")),
-            eos_token_ids=tuple(sorted(file_end_ids(raw, _read_json(path / "generation_config.json") or {}))),
-            module={name: value for name, value in raw.items() if name not in _ASIDE},
+            module=None if by_hand else {name: value for name, value in raw.items() if not _ASIDE.fullmatch(name)},
         )
 
 
-def _size(raw: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    """The first of these entries that is given. Raises DataError without one, where there is no default."""
-    found = next((int(raw[name]) for name in names if raw.get(name) is not None), default)
+def _size(raw: Mapping[str, Any], *names: str) -> int:
+    """The first of these entries that is given: a number, or a list with an element for each layer."""
+    found = next((raw[name] for name in names if raw.get(name) is not None), None)
     if found is None:
-        raise DataError(f"its config.json has no {names[0]}", fix="save the model again")
-    return found
+        raise KeyError(names[0])
+    return len(found) if isinstance(found, list) else int(found)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -5,35 +5,121 @@ Nothing here knows a family. A version's weights are a module of their own, so t
 """
 
 import copy
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from areal.engine import held
+from areal.engine.cache import SMALLEST_CAPACITY
+from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.module_cache import ModuleCache
-from areal.engine.weights import TensorSource, float32_logits, read_tensors
+from areal.engine.weights import TensorSource
 from areal.errors import DataError
-from areal.file_views import View, file_views, stored
+from areal.file_views import file_views, stored
 
 _APART = 1e-3  # log-probabilities of one token, by a step and by a whole pass, in float32
 
 
-@dataclass(frozen=True)
-class ModuleWeights:
-    """All weights of one policy version."""
+class ModuleWeights(NamedTuple):
+    """All weights of one policy version: a causal language model of transformers."""
 
-    lm: Any  # a causal language model of transformers
-    file_dtypes: dict[str, torch.dtype]  # of each tensor as it lies in the file
+    lm: Any
+    file_dtypes: dict[str, torch.dtype]
+
+
+class ModuleCache:
+    """Rows of the library's own cache, with the methods of `KVCache`.
+
+    Keys and values are aligned on the right; what stands left of a row's beginning is masked. A recurrent layer's state
+    has no length and a window only its end, so a row is had at its own end alone: `copy_rows` copies it whole.
+    """
+
+    def __init__(self, empty: Callable[[], Any]) -> None:
+        self.empty = empty  # makes the library's cache of this model
+        self.reset()
+
+    def reset(self) -> None:
+        """Give the memory back. Only when no row is live."""
+        self.rows, self.capacity = 1, SMALLEST_CAPACITY
+        self.past: Any = None  # the library's, once something was computed
+        self._made = self._width = 0  # rows and positions of `past`
+
+    def drop(self) -> None:
+        """Give all of it back, until `reset`. Only when no row is live."""
+        self.reset()
+        self.rows = self.capacity = 0
+
+    def reserve(self, rows: int, capacity: int, live_rows: int) -> None:
+        """Expect `rows` rows of `capacity`; memory is taken as they grow."""
+        self.rows, self.capacity = max(rows, live_rows), max(capacity, self.capacity)
+
+    def copy_rows(self, source: Tensor, target: Tensor, length: int) -> None:
+        """Copy rows `source` to rows `target` (int64 [n] each), whatever their length."""
+        if self.past is not None:
+            self._resize(max(self._made, int(target.max()) + 1), self._width)
+            for holder, key, _ in _places(self.past):
+                holder[key][target] = holder[key][source]
+
+    def put(self, rows: Tensor, fresh: Any, length: int) -> None:
+        """Make `rows` what a cache of as many prompts of one `length` holds."""
+        if self.past is None:
+            self.past = copy.deepcopy(fresh)
+            for holder, key, _ in _places(self.past):
+                holder[key] = holder[key][:0]
+        self._resize(max(self._made, self.rows, int(rows.max()) + 1), max(self._width, length))
+        for (holder, key, most), (source, _, _) in zip(_places(self.past), _places(fresh), strict=True):
+            mine, other = holder[key], source[key]
+            mine[rows] = 0
+            (mine if most is None else mine[:, :, mine.shape[2] - other.shape[2] :])[rows] = other
+
+    def step(self, positions: Tensor) -> Any:
+        """The library's cache of the rows 0…n−1, which are about to get a token at `positions` (int64 [n])."""
+        if self.past is None:
+            self.past = self.empty()
+        else:
+            self._resize(len(positions), int(positions.max()))
+            if not bool(positions.all()):  # nothing was computed of them: what lies there is another request's
+                for holder, key, _ in _places(self.past):
+                    holder[key][positions == 0] = 0
+        self._made, self._width = len(positions), int(positions.max()) + 1
+        return self.past
+
+    def _resize(self, rows: int, width: int) -> None:
+        if (rows, width) == (self._made, self._width):
+            return
+        for holder, key, most in _places(self.past):
+            tensor = holder[key]
+            pads = [0, 0] * (tensor.dim() - 1) + [0, rows - tensor.shape[0]]  # less than none cuts
+            if most is not None:
+                pads[2] = min(width, most) - tensor.shape[2]
+            holder[key] = F.pad(tensor, pads)
+        for layer in self.past.layers:
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length = width
+        self._made, self._width = rows, width
+
+
+def _places(past: Any) -> Iterator[tuple[dict[Any, Tensor], Any, int | None]]:
+    """Where each tensor of the library's cache lies, and of keys and values the most positions that a layer keeps."""
+    for layer in past.layers:
+        fields, most = vars(layer), layer.sliding_window - 1 if getattr(layer, "is_sliding", False) else 1 << 62
+        for name in ("keys", "values"):
+            if isinstance(fields.get(name), Tensor) and fields[name].dim() == 4:
+                yield fields, name, most
+        for states in (fields.get("conv_states", {}), fields.get("recurrent_states", {})):
+            for place in [place for place, state in states.items() if state is not None]:
+                yield states, place, None
 
 
 class ModuleModel:
     """A module without memory for its weights, copied for each version."""
 
-    rewinds = False
+    rewinds = False  # a state is that of its end alone, and padding is part of it
 
     def __init__(self, config: ModelConfig, path: Path, dtype: torch.dtype, *, fp32_head: bool = False) -> None:
         """Raises DataError when transformers can't make the model in `path`."""
@@ -41,7 +127,10 @@ class ModuleModel:
         self._dtype = dtype
         self._proved = dtype != torch.float32  # rounding hides what it looks for
         self._empty = _empty_module(path, dtype)
-        self._views = _views(self._empty)
+        self._views = file_views(self._empty)
+        elements = sum(tensor.numel() for tensor in stored(self._empty).values())
+        if elements != sum(math.prod(view.size) for view in self._views.values()):
+            raise DataError(f"the files of {path} don't hold a whole {config.architecture}", fix="use another family")
         if fp32_head and dtype != torch.float32:
             self._empty.get_output_embeddings().register_forward_hook(_float32_head)
 
@@ -51,16 +140,12 @@ class ModuleModel:
 
         return ModuleCache(lambda: DynamicCache(config=self._empty.config.get_text_config()))
 
-    def load(self, path: Path) -> ModuleWeights:
-        """Weights of a Hugging Face directory. Raises DataError naming the tensor that is missing or misshapen."""
-        return self.build(path, read_tensors(path))
-
     def build(self, path: Path, raw: dict[str, Tensor]) -> ModuleWeights:
-        """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors."""
-        source = TensorSource(path, raw, self._dtype)
+        """Weights of tensors by Hugging Face name. Raises DataError naming what is missing or misshapen."""
+        source = TensorSource(path, raw, torch.float32)
         made = {name: torch.empty_like(each, device="cpu") for name, each in stored(self._empty).items()}
         for name, view in self._views.items():
-            view.of(made[view.tensor]).copy_(source.find(name, view.size))
+            view.of(made[view.tensor]).copy_(source.take(name, view.size))
         weights = ModuleWeights(_copied(self._empty, made), {name: tensor.dtype for name, tensor in raw.items()})
         if not self._proved:
             self._prove(weights)
@@ -68,33 +153,26 @@ class ModuleModel:
 
     def adapted(self, base: ModuleWeights, path: Path) -> ModuleWeights:
         """Raises DataError: no adapter is computed here."""
-        raise DataError(
-            f"{path} is an adapter, and a {self.config.architecture} is served by its Hugging Face module without any",
-            fix="train without trainer.lora, or use generation.engine.type: sglang",
-        )
+        words = f"{path} is an adapter, and a {self.config.architecture} is served by its Hugging Face module alone"
+        raise DataError(words, fix="train without trainer.lora, or use generation.engine.type: sglang")
 
     def checksums(self, weights: ModuleWeights) -> dict[str, str]:
         """xxh3-128 of each tensor of the weights in use, by the file's name and in the file's dtype."""
-        held_now = stored(weights.lm)
-        parts = ((name, view.of(held_now[view.tensor].detach())) for name, view in self._views.items())
+        whole = stored(weights.lm)
+        parts = ((name, view.of(whole[view.tensor])) for name, view in self._views.items())
         return held.digests(parts, weights.file_dtypes)
 
     def decode(self, weights: ModuleWeights, cache: ModuleCache, tokens: Tensor, positions: Tensor) -> Tensor:
         """Append one token to each of the rows 0…n−1 and return their next-token logits, float32 [n, vocab]."""
         width = int(positions.max())
         mask = torch.arange(width + 1) >= width - positions[:, None]
-        logits: Tensor = weights.lm(
-            input_ids=tokens[:, None],
-            attention_mask=mask.long(),
-            position_ids=positions[:, None],
-            past_key_values=cache.step(positions),
-            use_cache=True,
-        ).logits
+        given = {"input_ids": tokens[:, None], "attention_mask": mask.long(), "position_ids": positions[:, None]}
+        logits: Tensor = weights.lm(**given, past_key_values=cache.step(positions), use_cache=True).logits
         return logits[:, -1].float()
 
     def prefill(
         self, weights: ModuleWeights, cache: ModuleCache | None, tokens: Tensor, rows: Tensor | None, *, hidden: bool
-    ) -> Tensor | None:
+    ) -> Any:
         """Run whole prompts of one length, int64 [batch, length], into `rows` of the cache.
 
         With `hidden`, returns the logits of all positions: families end in more than a matrix.
@@ -103,10 +181,7 @@ class ModuleModel:
             fresh = cache.empty()
             weights.lm(input_ids=tokens, past_key_values=fresh, use_cache=True, logits_to_keep=1)
             cache.put(rows, fresh, tokens.shape[1])
-        if not hidden:
-            return None
-        logits: Tensor = weights.lm(input_ids=tokens, use_cache=False).logits
-        return logits
+        return weights.lm(input_ids=tokens, use_cache=False).logits if hidden else None
 
     def logits(self, weights: ModuleWeights, hidden: Tensor) -> Tensor:
         """Of what `prefill` returned, in float32."""
@@ -115,19 +190,21 @@ class ModuleModel:
     @torch.inference_mode()
     def _prove(self, weights: ModuleWeights) -> None:
         """Raise DataError unless two rows of different lengths, stepped together, equal a whole pass of each."""
-        ids = torch.arange(3, 15) % self.config.vocab
-        longest, cache = len(ids) - 1, self.new_cache()
-        for row, start in enumerate((0, longest - 2)):
-            self.prefill(weights, cache, ids[None, start:longest], torch.tensor([row]), hidden=False)
-        found = self.decode(weights, cache, ids[longest:].repeat(2), torch.tensor([longest, 2]))
-        wholes = [weights.lm(input_ids=ids[None, start:], use_cache=False).logits[0, -1] for start in (0, longest - 2)]
-        apart = float((found.log_softmax(-1) - torch.stack(wholes).float().log_softmax(-1)).abs().max())
-        if not apart <= _APART and bool(torch.stack(wholes).isfinite().all()):
-            raise DataError(
-                f"a {self.config.architecture} computes a token in a batch otherwise than alone, by {apart:.2g}",
-                fix="use generation.engine.type: sglang, or a model of another family",
-            )
+        ids, cache, ends = torch.arange(3, 15) % self.config.vocab, self.new_cache(), torch.tensor([11, 2])
+        for row, length in enumerate(ends.tolist()):
+            self.prefill(weights, cache, ids[None, 11 - length : 11], torch.tensor([row]), hidden=False)
+        found = self.decode(weights, cache, ids[11:].repeat(2), ends)
+        wholes = torch.stack([weights.lm(input_ids=ids[None, 11 - length :]).logits[0, -1] for length in ends.tolist()])
+        apart = float((found.log_softmax(-1) - wholes.float().log_softmax(-1)).abs().max())
+        if apart > _APART:
+            words = f"a {self.config.architecture} computes a token in a batch otherwise than alone, by {apart:.2g}"
+            raise DataError(words, fix="use generation.engine.type: sglang, or a model of another family")
         self._proved = True
+
+
+def _float32_head(head: Any, inputs: tuple[Tensor], _: Tensor) -> Tensor:
+    """Logits that were never rounded to the weights' precision."""
+    return F.linear(inputs[0].float(), head.weight.float(), None if head.bias is None else head.bias.float())
 
 
 def _empty_module(path: Path, dtype: torch.dtype) -> Any:
@@ -155,20 +232,4 @@ def _copied(lm: Any, tensors: dict[str, Tensor]) -> Any:
     return copy.deepcopy(lm, memo)
 
 
-def _views(lm: Any) -> dict[str, View]:
-    """Of each file's tensor. Raises DataError when the files would leave some of the model out."""
-    views, whole = file_views(lm), stored(lm)
-    filled = dict.fromkeys(whole, 0)
-    for view in views.values():
-        filled[view.tensor] += torch.Size(view.size).numel()
-    for name, tensor in whole.items():
-        if filled[name] != tensor.numel():
-            raise DataError(f"the files of this family don't hold all of {name}", fix="use a model of another family")
-    return views
-
-
-def _float32_head(head: Any, inputs: tuple[Tensor, ...], _: Tensor) -> Tensor:
-    """Logits that were never rounded to the weights' precision."""
-    states = inputs[0]
-    logits = float32_logits(states.reshape(-1, states.shape[-1]), head.weight).view(*states.shape[:-1], -1)
-    return logits if head.bias is None else logits + head.bias.float()
+ServedModel: TypeAlias = DecoderModel | ModuleModel

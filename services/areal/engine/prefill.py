@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from areal.engine.forward import ForwardModel, RowCache
+from areal.engine.module_model import ServedModel
 from areal.engine.rows import Running
 
 LOGIT_BUDGET = 1 << 23  # logits held at once while scoring: 32 MiB
@@ -46,7 +46,7 @@ class Prefixes:
 
 
 def fill(
-    model: ForwardModel, weights: Any, cache: RowCache, prefixes: Prefixes, items: list[Running], token_budget: int
+    model: ServedModel, weights: Any, cache: Any, prefixes: Prefixes, items: list[Running], token_budget: int
 ) -> None:
     """Fill the rows of `items` with all of their tokens but the last, computing each distinct prefix once."""
     if not model.rewinds:
@@ -72,7 +72,7 @@ def fill(
         cache.copy_rows(torch.tensor(sources), torch.tensor(targets), max(lengths))
 
 
-def score(model: ForwardModel, weights: Any, items: list[Running], token_budget: int) -> None:
+def score(model: ServedModel, weights: Any, items: list[Running], token_budget: int) -> None:
     """Set `input_logprobs` of each item: of its prompt's tokens after `logprob_start_len`, at temperature 1.
 
     And `input_tops`, the likeliest tokens in their places.
@@ -89,7 +89,7 @@ def score(model: ForwardModel, weights: Any, items: list[Running], token_budget:
 
 
 def _next_token_logprobs(
-    model: ForwardModel, weights: Any, hidden: torch.Tensor, targets: torch.Tensor
+    model: ServedModel, weights: Any, hidden: torch.Tensor, targets: torch.Tensor
 ) -> tuple[list[float], list[tuple[int, float]]]:
     """Of each target, and the likeliest token in its place with its own."""
     chunk = max(1, LOGIT_BUDGET // model.config.vocab)

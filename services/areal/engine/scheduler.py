@@ -38,7 +38,7 @@ from areal.engine.commands import (
     SetVersion,
     StopThread,
 )
-from areal.engine.forward import ForwardModel, RowCache
+from areal.engine.module_model import ServedModel
 from areal.engine.request import GenerateRequest, Output
 from areal.engine.rows import Running, RunningRows
 from areal.engine.stats import Meter, Stats
@@ -61,7 +61,7 @@ class DecodeScheduler:
 
     def __init__(
         self,
-        model: ForwardModel,
+        model: ServedModel,
         weights: Any,
         *,
         version: str,
@@ -80,7 +80,7 @@ class DecodeScheduler:
         self._deliver = deliver
         self._on_failure = on_failure
         self._decode_text = decode_text
-        self._cache: RowCache = model.new_cache()
+        self._cache: Any = model.new_cache()
         self._rows = RunningRows(limits.max_running)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._waiting: deque[Running] = deque()

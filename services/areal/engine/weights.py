@@ -21,7 +21,6 @@ _TORCH = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-_TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -84,8 +83,7 @@ class TensorSource:
         self._raw = raw
         self._dtype = dtype
 
-    def find(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """As it came. Raises DataError naming what is missing or misshapen."""
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if name not in self._raw:
             raise DataError(f"{self._path} has no tensor {name}", fix="publish the whole model")
         tensor = self._raw[name]
@@ -94,11 +92,7 @@ class TensorSource:
                 f"tensor {name} of {self._path} is {list(tensor.shape)}, this model needs {list(shape)}",
                 fix="publish weights of the model that the engine was started with",
             )
-        return tensor
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A copy of it, cast."""
-        return self.find(name, shape).to(self._dtype, copy=True).contiguous()
+        return tensor.to(self._dtype, copy=True).contiguous()
 
     def maybe(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
         return self.take(name, shape) if name in self._raw else None
@@ -148,17 +142,6 @@ def pairs(rows: Tensor, head_dim: int) -> Tensor:
     """Permute rows of each head from [first half, second half] to adjacent rotary pairs."""
     shape = rows.shape
     return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
-
-
-def float32_logits(normed: Tensor, head: Tensor) -> Tensor:
-    """Logits that were never rounded to the weights' precision. A part of the output layer is cast at a time, so that
-    the weights in use stay those that were published, once.
-    """
-    states, rows = normed.float(), max(1, _TILE_ELEMENTS // head.shape[1])
-    logits = states.new_empty(len(states), len(head))
-    for start in range(0, len(head), rows):
-        torch.mm(states, head[start : start + rows].float().T, out=logits[:, start : start + rows])
-    return logits
 
 
 def read_shard(path: Path) -> dict[str, Tensor]:

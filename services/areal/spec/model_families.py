@@ -163,18 +163,13 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
 
 
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
-    """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for this configuration.
-
-    A module serves a batch of rows of different lengths, so its layers have to leave out what a mask hides.
-    """
+    """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for a configuration."""
     named, kind = str((config.get("architectures") or ["unknown"])[0]), config.get("model_type")
-    if named in EMBEDDED:
-        return
-    known = named.endswith("ForCausalLM") and kind in LIBRARY and kind not in OWN_CODE
-    if not known or kind in _RECURRENT or config.get("quantization_config"):
+    known = named.endswith("ForCausalLM") and kind in LIBRARY and kind not in (*OWN_CODE, *_RECURRENT)
+    if named not in EMBEDDED and (not known or config.get("quantization_config")):
         raise DataError(
-            f"the embedded engine does not serve {where} ({named}): it takes causal language models that "
-            "transformers has, unquantised and with attention",
+            f"the embedded engine does not serve {where} ({named}): it takes causal language models that transformers "
+            "has, unquantised and with attention",
             fix=f"use one of {', '.join(EMBEDDED)}, or generation.engine.type: sglang",
         )
 
