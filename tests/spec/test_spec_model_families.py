@@ -14,11 +14,13 @@ from areal.spec.model_families import (
     WITHOUT_SCORES,
     refuse_unclassifying,
     refuse_unscorable,
+    refuse_unserved,
     refuse_untrainable,
 )
 
 from tools.pages import families
 
+TAKEN: dict[str, Any] = {"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h"}
 DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 
@@ -60,6 +62,21 @@ def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
 )
 def test_dense_models_with_attention_are_taken(change):
     assert refuse_untrainable({**DENSE, **change}, "models/mine") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]},
+        {"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]},
+        {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]},
+        {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "x"}},
+    ],
+)
+def test_what_no_module_serves_in_a_batch_is_refused(change):
+    assert refuse_unserved({**DENSE, **change, "quantization_config": None, **TAKEN}, "models/mine") is None
+    with pytest.raises(DataError, match="does not serve models/mine"):
+        refuse_unserved({**DENSE, **change}, "models/mine")
 
 
 def test_the_families_of_the_library_are_those_of_the_version_that_is_pinned():
