@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from areal.engine.cache import KVCache
 from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.engine.main import options, parser
@@ -16,7 +17,7 @@ def test_the_budget_is_what_the_command_line_says_whatever_is_free(tmp_path, mon
     monkeypatch.setattr("psutil.virtual_memory", lambda: pytest.fail("free memory depends on what else runs"))
     model = make_model(tmp_path / "model", 0)
     engine = TorchEngine(EngineOptions(model_path=model, cache_bytes=cache_bytes), lambda error: None)
-    a_token = KVCache.bytes_per_token(engine.config, engine._dtype)
+    a_token = KVCache.bytes_per_token(engine.config, torch.float32)
     expected = tokens or max(cache_bytes // a_token, KVCache.capacity_for(engine.context))
     assert engine.max_total_tokens == expected
 
