@@ -39,7 +39,9 @@ class View:
             rest %= stride
         ends, order = [begin + 1 for begin in begins], []
         for size, stride in zip(self.size, self.stride, strict=True):
-            found = [at for at, other in enumerate(strides) if other == stride and at not in order and shape[at] >= size]
+            found = [
+                at for at, other in enumerate(strides) if other == stride and at not in order and shape[at] >= size
+            ]
             if not found:
                 raise DataError(f"a part of {self.tensor} is no range of it", fix="use a model of another family")
             order.append(found[0])

@@ -31,7 +31,7 @@ DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "l
         ({"model_type": None}, "no model_type"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping changes its logits"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
-        ({"num_experts": 128}, "mixture of experts \\(num_experts: 128\\)"),
+        ({"num_experts": 128}, "mixture of experts of a family that wasn't compared, llama"),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layers of linear_attention"),
         ({"layer_types": ["conv", "full_attention", "mamba"]}, "layers of conv, mamba"),
@@ -41,7 +41,7 @@ DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "l
         ({"model_type": "mimo", "auto_map": {"AutoConfig": "x.Y"}}, "mimo is loaded by code of its own"),
         ({"quantization_config": {"quant_method": "fp8"}}, "is quantised \\(fp8\\)"),
         ({"dim_model_base": 256}, "dim_model_base changes its logits"),
-        ({"model_type": "bamba", "mamba_d_state": 128}, "layers of bamba"),
+        ({"model_type": "zamba2", "mamba_d_state": 128}, "layers of zamba2"),
         ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, "layers of mamba2"),
     ],
 )
@@ -58,9 +58,19 @@ def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
         {"layer_types": ["full_attention", "sliding_attention"]},
         {"logits_scaling": 1.0, "num_experts": 0},
         {"model_type": "of_next_year"},
+        {"model_type": "qwen3_moe", "num_experts": 128},
+        {"model_type": "qwen3_next", "num_experts": 512, "layer_types": ["linear_attention", "full_attention"]},
+        {
+            "model_type": "qwen3_5",
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "text_config": {
+                "model_type": "qwen3_5_text",
+                "layer_types": ["linear_attention"],
+            },
+        },
     ],
 )
-def test_dense_models_with_attention_are_taken(change):
+def test_models_that_were_compared_or_are_tried_are_taken(change):
     assert refuse_untrainable({**DENSE, **change}, "models/mine") is None
 
 
@@ -94,6 +104,8 @@ def test_a_reward_model_starts_from_a_family_that_transformers_can_classify_with
     assert {name for name in COMPARED if name not in known} == set(WITHOUT_SCORES)
     with pytest.raises(DataError, match="granite, of which there is no sequence-classification model"):
         refuse_unscorable({"model_type": "granite"}, "models/mine")
+    with pytest.raises(DataError, match="qwen3_moe: reward models"):
+        refuse_unscorable({"model_type": "qwen3_moe"}, "models/mine")
 
 
 def test_the_page_has_each_compared_family_with_its_tests_and_engines():

@@ -36,7 +36,7 @@ MESHES = [
 FEW = {
     "qwen2-tied": [3, 11], "qwen2-untied": [6, 9], "qwen3-untied": [4, 7, 10], "llama-tied": [0],
     "llama-untied": [8, 12], "mistral-untied": [9, 10],
-    "qwen3_moe-untied": [0, 2, 9, 13], "qwen3_5_text-untied": [3, 13],
+    "qwen3_moe-untied": [2, 9], "qwen3_5_text-untied": [13],
 }  # fmt: skip
 MORE = {
     "mistral": {"sliding_window": 5},  # shorter than the sequences

@@ -137,7 +137,7 @@ def test_only_blocks_have_no_window():
 
 @pytest.mark.parametrize(
     ("told", "named"),
-    [({"s_aux": torch.zeros(2)}, "s_aux"), ({"softcap": 50.0}, "softcap"), ({"is_causal": False}, "is_causal: false")],
+    [({"sinks": torch.zeros(2)}, "sinks"), ({"softcap": 50.0}, "softcap"), ({"is_causal": False}, "is_causal: false")],
 )
 def test_what_attention_does_not_compute_is_refused_by_name(told, named):
     from transformers import AttentionInterface

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from areal.engine.model_config import ModelConfig
+from areal.engine.module_model import ModuleModel
+from areal.engine.weights import read_tensors
 from areal.errors import DataError
 from areal.values.policy import PolicyId
-from areal.weights.adapter import AdapterConfig
+from areal.weights.adapter import AdapterConfig, base_checksums
 from areal.weights.exports import link_version
 from areal.weights.publish import publish
 from areal_trainer.data.micro_batches import rank_micro_batches
@@ -60,6 +63,21 @@ def test_an_export_is_the_whole_model_with_the_trained_text(start, tmp_path, ran
         factor = 1 if "visual" in name else 2
         torch.testing.assert_close(tensor, began[name] * factor, rtol=0, atol=0, msg=name)
     assert any("visual" in name for name in ended)
+
+
+def test_the_embedded_engine_serves_what_is_published_of_it(start, tmp_path, ranks):
+    trainer = PolicyEngine(start, ModelOptions(), ranks)
+    with torch.no_grad():
+        for parameter in trainer._parameters.values():
+            parameter.mul_(2)
+    version = publish(tmp_path / "weights", PolicyId(1, 1), sources(trainer.export()), CANARY, side_files(start, start))
+    model = ModuleModel(ModelConfig.from_dir(start), start, torch.float32)
+    weights = model.build(version.path, read_tensors(version.path))
+    assert model.checksums(weights) == base_checksums(version.path)
+    ids = np.arange(40) % 20 + 1
+    whole = model.prefill(weights, None, torch.from_numpy(ids)[None], None, hidden=True)[0, :-1].log_softmax(-1)
+    alone = whole.gather(1, torch.from_numpy(ids)[1:, None])[-8:, 0].detach()
+    torch.testing.assert_close(trainer.own_logprobs(ids, 8), alone, rtol=0, atol=1e-4)
 
 
 def test_adapters_of_layers_with_other_names_in_the_files_are_refused(start, ranks):

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from areal.spec.model_families import COMPARED, EMBEDDED, WITHOUT_SCORES
+from areal.spec.model_families import COMPARED, EMBEDDED, EXPERTS, HYBRIDS, WITHOUT_SCORES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -33,13 +33,13 @@ def block() -> str:
         "reward model |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for family in COMPARED:
+    for family in sorted((*COMPARED, *EXPERTS, *HYBRIDS)):
         cells = (
             f"`test_trainer_families[{family}]`",
             f"`test_trainer_windows[{family}]`" if family in windowed else "not compared",
             "yes" if CLASSES[family] in EMBEDDED else "through its module",
             "has the class" if CLASSES[family] in served else "by its `transformers` backend",
-            "refused: transformers has none" if family in WITHOUT_SCORES else "yes",
+            "yes" if family in COMPARED and family not in WITHOUT_SCORES else "refused",
         )
         lines.append(f"| `{family}` | `{CLASSES[family]}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

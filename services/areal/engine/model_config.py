@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
-from areal.spec.model_families import EMBEDDED, file_end_ids, refuse_unserved
+from areal.spec.model_families import EMBEDDED, file_end_ids, refuse_unserved, text_part
 
 _ASIDE = re.compile(r"architectures|.*_token_id|transformers_version|_name_or_path|(torch_)?dtype|use_cache")
 """Entries that make no other module."""
@@ -63,6 +63,7 @@ class ModelConfig:
         architecture = (raw.get("architectures") or ["unknown"])[0]
         refuse_unserved(raw, str(path))
         by_hand = architecture in EMBEDDED
+        text = raw if by_hand else text_part(raw)
         unsupported = [name for name in ("use_sliding_window", "mlp_bias") if raw.get(name)]
         if raw.get("hidden_act", "silu") != "silu":
             unsupported.append(f"hidden_act {raw['hidden_act']}")
@@ -71,18 +72,18 @@ class ModelConfig:
                 f"the embedded engine does not implement {', '.join(unsupported)} of {path}",
                 fix="use generation.engine.type: sglang for this model",
             )
-        heads, hidden = _size(raw, "num_attention_heads", "n_head"), _size(raw, "hidden_size", "n_embd")
-        widths = [int(raw.get(name) or 0) for name in ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")]
+        heads, hidden = _size(text, "num_attention_heads", "n_head"), _size(text, "hidden_size", "n_embd")
+        widths = [int(text.get(name) or 0) for name in ("head_dim", "global_head_dim", "qk_head_dim", "v_head_dim")]
         theta, llama3 = _rope(raw, path) if by_hand else (0.0, None)
         return cls(
             architecture=architecture,
-            layers=_size(raw, "num_hidden_layers", "n_layer", "layers_block_type"),
+            layers=_size(text, "num_hidden_layers", "n_layer", "layers_block_type"),
             hidden=hidden,
             heads=heads,
-            kv_heads=int(raw.get("num_key_value_heads") or heads),
+            kv_heads=int(text.get("num_key_value_heads") or heads),
             head_dim=max(widths) or hidden // heads,
-            vocab=int(raw["vocab_size"]),
-            context=_size(raw, "max_position_embeddings", "n_positions"),
+            vocab=int(text["vocab_size"]),
+            context=_size(text, "max_position_embeddings", "n_positions"),
             rms_eps=float(raw["rms_norm_eps"]) if by_hand else 0.0,
             rope_theta=theta,
             llama3_rope=llama3,

@@ -216,7 +216,11 @@ def _empty_module(path: Path, dtype: torch.dtype) -> Any:
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         with no_init_weights():
-            lm = auto.from_config(config, dtype=dtype).eval().requires_grad_(False)  # experts: grouped_mm
+            if config.get_text_config() is config:
+                lm = auto.from_config(config, dtype=dtype)  # experts: grouped_mm
+            else:  # by its files, or nothing would know how they name the part that is served
+                lm = auto.from_pretrained(path, dtype=dtype, trust_remote_code=False, local_files_only=True)
+            lm = lm.eval().requires_grad_(False)
         lm.tie_weights()  # which it leaves out together with drawing them
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be made: {error!r}", fix="check its config.json") from error

@@ -165,7 +165,8 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for a configuration."""
     named, kind = str((config.get("architectures") or ["unknown"])[0]), config.get("model_type")
-    known = named.endswith("ForCausalLM") and kind in LIBRARY and kind not in (*OWN_CODE, *_RECURRENT)
+    language = named.endswith("ForCausalLM") or kind in WRAPPED
+    known = language and kind in LIBRARY and kind not in (*OWN_CODE, *_RECURRENT)
     if named not in EMBEDDED and (not known or config.get("quantization_config")):
         raise DataError(
             f"the embedded engine does not serve {where} ({named}): it takes causal language models that transformers "
@@ -176,6 +177,11 @@ def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
 
 def refuse_unscorable(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when a model of this configuration can be no reward model."""
+    if config.get("model_type") in (*EXPERTS, *HYBRIDS, *WRAPPED):
+        raise DataError(
+            f"{where} is a {config['model_type']}: reward models of families with experts or states weren't compared",
+            fix="start a reward model from a dense family",
+        )
     if config.get("model_type") in WITHOUT_SCORES:
         raise DataError(
             f"{where} is a {config['model_type']}, of which there is no sequence-classification model to export",
