@@ -1,7 +1,7 @@
 """The plan of a trainer's GPU against what the real engine's step takes on fake tensors, rank 0 of 1 to 32 ranks.
 
 Widths and vocabularies are those of released models, layers a few of theirs: what a layer takes is the same for each.
-Without CUDA's own memory, which is an estimate. Mixtures of experts have no plan yet.
+Without CUDA's own memory, which is an estimate.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ CONFIGS = {
     "Llama-3.2-3B": config("llama", (3072, 8192, 24, 8, 128256), tied=True),
     "Qwen3-4B": config("qwen3", (2560, 9728, 32, 8, 151936), tied=True, head=128),
     "Qwen3-8B": config("qwen3", (4096, 12288, 32, 8, 151936), head=128),
+    "Qwen3-30B-A3B": config("qwen3_moe", (2048, 6144, 32, 4, 151936), head=128)
+    | {
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
     "Qwen3-32B": config("qwen3", (5120, 25600, 64, 8, 151936), head=128),
 }
 
@@ -84,6 +90,7 @@ LANDING = [  # an adapter's all-gather, the end of a pass, a tied head alone
     Cell("Llama-3.1-8B", 8, 1024, "full", lora=32),
     Cell("Qwen2.5-7B", 4, 1024, "full"),
     Cell("Qwen2.5-0.5B", 1, 1024, "full"),
+    Cell("Qwen3-30B-A3B", 8, 4096, "full", layers=3),
 ]
 NIGHTLY = [
     Cell("Qwen2.5-0.5B", 8, 1024, "selective"),
@@ -97,6 +104,10 @@ NIGHTLY = [
     Cell("Qwen3-8B", 1, 2048, "full", lora=32),
     Cell("Qwen3-8B", 4, 1024, "full", lora=32),
     Cell("Qwen3-32B", 32, 2048, "full"),
+    Cell("Qwen3-30B-A3B", 8, 1024, "full", layers=3),
+    Cell("Qwen3-30B-A3B", 8, 16384, "selective", layers=4),
+    Cell("Qwen3-30B-A3B", 16, 8192, "none", layers=4),
+    Cell("Qwen3-30B-A3B", 32, 16384, "full", layers=3),
 ]
 
 

@@ -144,7 +144,7 @@ def _by_segments(
         k, v = k.index_select(0, layout.key_index), v.index_select(0, layout.key_index)
     if window is not None and layout.longest_key <= window:
         window = None  # nothing is beyond it
-    attend = _on_cuda if query.is_cuda else partial(_one_by_one, sinks=sinks)
+    attend = _on_cuda if query.is_cuda else _one_by_one if sinks is None else partial(_one_by_one, sinks=sinks)
     narrower = width - value.shape[-1]  # kernels want one width
     v = torch.nn.functional.pad(v, (0, narrower)) if narrower else v
     out = attend(q, k, v, layout, scale if scale is not None else width**-0.5, window)

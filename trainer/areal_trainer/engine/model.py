@@ -17,6 +17,7 @@ from areal.errors import DataError
 from areal.file_views import file_views
 from areal.spec.model_families import refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
+from areal.weights.safetensors_format import model_files
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -173,7 +174,7 @@ def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False
         with torch.device("meta"), no_init_weights():
             made: Any = AutoModelForCausalLM
             like = {"dtype": torch.float32, "attn_implementation": PACKED}
-            if config.get_text_config() is config:
+            if config.get_text_config() is config or not model_files(path):
                 lm = made.from_config(config, **like)
             else:  # by its files, or nothing would know how they name the part that is trained
                 lm = made.from_pretrained(path, device_map="meta", trust_remote_code=False, **like)

@@ -28,7 +28,15 @@ def kept_by_a_block(shape: ModelShape, element: int, attention: Attention) -> in
     heads = element * (2 * queries + 2 * expanded) + _FLOAT * shape.heads  # q, k, v, output; log-sum-exp a head
     if shape.head_norms:
         heads += (_FLOAT + element) * (queries + keys) + _FLOAT * (shape.heads + shape.kv_heads)
-    return norms + heads + 4 * element * shape.intermediate  # SwiGLU: gate, its SiLU, up, their product
+    return norms + heads + kept_by_the_inner(shape, element)
+
+
+def kept_by_the_inner(shape: ModelShape, element: int) -> int:
+    """Bytes a token that a layer's MLP keeps, or the experts that the token goes to, with their router."""
+    if not shape.experts:
+        return 4 * element * shape.intermediate  # SwiGLU: gate, its SiLU, up, their product
+    router = (_FLOAT + element) * shape.experts + 4 * 8 * shape.chosen  # logits, probabilities; numbers and their order
+    return element * shape.chosen * (2 * shape.hidden + 4 * shape.intermediate) + router  # a copy in, a copy out
 
 
 def kept_outside(shape: ModelShape, element: int) -> int:
@@ -49,7 +57,8 @@ def kept_by_recompute(shape: ModelShape, element: int, recompute: Recompute) -> 
     if recompute == "offload":
         return 0  # its input is in the host's memory
     kept = element * shape.hidden
-    if recompute == "selective":  # the products of keys, output and up, every second of seven; attention's output
+    if recompute == "selective" and not shape.experts:
+        # the products of keys, output and up, every second of seven; attention's output
         products = shape.keys + shape.hidden + shape.intermediate
         kept += element * (products + shape.queries) + _FLOAT * shape.heads
     return kept

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 
-from areal.admit.memory.activations import Attention, Recompute, bytes_a_token, kept_by_a_block, mask_bytes
+from areal.admit.memory.activations import (
+    Attention,
+    Recompute,
+    bytes_a_token,
+    kept_by_a_block,
+    kept_by_the_inner,
+    mask_bytes,
+)
 from areal.admit.memory.shape import ModelShape
 from areal.admit.memory.volume import ELEMENT, OptimizerState
 
@@ -225,7 +232,7 @@ class _RankPass:
 
     def moments(self) -> list[_Lines]:
         """The moments that may need most."""
-        moments = [self._gathering(), self._layer()]
+        moments = [self._gathering(), *(self._sparse() if self.shape.experts else [self._layer()])]
         moments += [] if self.shape.scores else [self._head()]
         return moments + ([self._root()] if self.trains else [])
 
@@ -292,6 +299,30 @@ class _RankPass:
             ("layers gathered, one's gradients in float32", layers),
             ("gradients inside a layer", self._own * part.intermediate * element + weight),
         )
+
+    def _sparse(self) -> list[_Lines]:
+        """The backward pass of a layer with experts, a unit of their own: with their gradients as they are made, and
+        then, without their activations, reduced in float32."""
+        part, element = self._part, self.element
+        root = (self.shape.root_gathered + (self._matrix if self.trains else 0)) * element
+        inner = self._own * kept_by_the_inner(part, element)
+        layer, experts = part.block_parameters * element, part.inner_parameters if self.trains else 0
+        others = 2 * (part.block_parameters - part.inner_parameters) * (element + (_WEIGHT_BYTES if self.trains else 0))
+        found = (
+            ("made", self._kept, experts * element, others + self._own * part.hidden * element),
+            ("reduced", self._kept - inner, experts * _WEIGHT_BYTES, 0),
+        )
+        return [
+            (
+                ("activations", kept),
+                ("attention masks", self._masks),
+                ("embedding and head, gathered, and the head's gradient", root),
+                ("a layer, gathered", layer),
+                (f"gradients of its experts as they are {how}", gradients),
+                ("attention of the layers beside it, and gradients inside", beside),
+            )
+            for how, kept, gradients, beside in found
+        ]
 
     def _root(self) -> _Lines:
         """The reduction of embedding's and head's gradients at the end of a pass, beside those of the passes before."""

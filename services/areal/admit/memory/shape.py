@@ -1,4 +1,4 @@
-"""Shape of a dense decoder-only transformer, read from a Hugging Face config.json: sizes and number of parameters.
+"""Shape of a decoder-only transformer, read from a Hugging Face config.json: sizes and number of parameters.
 
 Owns which families the closed forms hold for. Others have no shape, and so no plan: nothing is guessed.
 """
@@ -12,14 +12,15 @@ from typing import Any
 from areal.spec import RLJob
 
 _BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the config says
-_NORMED = frozenset({"qwen3"})  # queries and keys are normalised a head
+_NORMED = frozenset({"qwen3", "qwen3_moe"})  # queries and keys are normalised a head
 _PLAIN = frozenset({"llama", "mistral"})
+_SPARSE = frozenset({"qwen3_moe"})  # with experts in every layer
 FAMILIES = tuple(sorted(_BIASED | _NORMED | _PLAIN))
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model; `queries` and `keys` are heads times their width."""
+    """Sizes of a model; `queries` and `keys` are heads times their width. Of `experts`, `intermediate` is one's."""
 
     family: str
     layers: int
@@ -32,6 +33,8 @@ class ModelShape:
     tied: bool
     attention_bias: bool
     head_norms: bool
+    experts: int = 0  # of a layer; a token goes to `chosen` of them
+    chosen: int = 0
     scores: bool = False  # a value model: a head of one number instead of the output layer
 
     @property
@@ -61,7 +64,12 @@ class ModelShape:
         if self.attention_bias and self.family not in _BIASED:
             biases += self.hidden  # Llama's option is for the output, too
         norms = 2 * self.hidden + (2 * self.head_width if self.head_norms else 0)
-        return projections + biases + norms + 3 * self.hidden * self.intermediate
+        return projections + biases + norms + self.inner_parameters + self.experts * self.hidden
+
+    @property
+    def inner_parameters(self) -> int:
+        """Of one layer's MLP, or of all its experts."""
+        return max(1, self.experts) * 3 * self.hidden * self.intermediate
 
     @property
     def root_parameters(self) -> int:
@@ -102,12 +110,15 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
     if family not in FAMILIES or config.get("mlp_bias"):
         return None
     try:
+        sparse = family in _SPARSE
+        if sparse and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+            return None  # some of its layers are dense
         heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
         return ModelShape(
             family=family,
             layers=int(config["num_hidden_layers"]),
             hidden=hidden,
-            intermediate=int(config["intermediate_size"]),
+            intermediate=int(config["moe_intermediate_size" if sparse else "intermediate_size"]),
             heads=heads,
             kv_heads=int(config.get("num_key_value_heads") or heads),
             head_width=int(config.get("head_dim") or (128 if family in _NORMED else hidden // heads)),
@@ -115,6 +126,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
             tied=bool(config.get("tie_word_embeddings", False)),
             attention_bias=family in _BIASED or bool(config.get("attention_bias", False)),
             head_norms=family in _NORMED,
+            experts=int(config["num_experts"]) if sparse else 0,
+            chosen=int(config["num_experts_per_tok"]) if sparse else 0,
         )
     except (KeyError, TypeError, ValueError):
         return None
