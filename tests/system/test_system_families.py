@@ -51,6 +51,6 @@ def test_a_family_with_experts_or_states_learns_through_its_module(
     rewards = [row["reward_mean"] for row in run.metrics()]
     print(family, [round(sum(rewards[at : at + 10]) / 10, 3) for at in range(0, 60, 10)])
     assert sum(rewards[-10:]) / 10 >= sum(rewards[:10]) / 10 + 0.1
-    gap = max(row["behaviour_gap"] for row in run.metrics())
-    print("engine and trainer apart:", gap)
-    assert gap <= 0.05, "float32 on both sides: what is left is staleness"
+    apart = [row["logprob_mismatch"] for row in run.metrics() if row["logprob_mismatch"] is not None]
+    assert apart
+    assert max(apart) <= 1e-4, "float32 on both sides, in modules of one library"
