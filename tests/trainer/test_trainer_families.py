@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from areal.admit.models import read_model, refuse_weights
 from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS
 from areal.values.policy import PolicyId
 from areal.weights.publish import publish
@@ -23,6 +24,7 @@ SIZES = {
 
 
 MIXTURE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+BARE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}  # of the MLP's width
 GROUPED = {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1}
 LINEAR = {
     "num_hidden_layers": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
@@ -60,13 +62,13 @@ MORE = {
         "moe_layer_start_index": 0, "moe_layer_end_index": 1, "moe_layer_interval": 1,
     },
     "exaone_moe": {**MIXTURE, **GROUPED, **WINDOW, **SPARSE, "num_shared_experts": 1, "n_group": 1, "topk_group": 1},
-    "flex_olmo": MIXTURE, "glm4_moe": {**MIXTURE, **GROUPED},
+    "flex_olmo": BARE, "glm4_moe": {**MIXTURE, **GROUPED},
     "glm4_moe_lite": {**MIXTURE, **GROUPED, **LATENT, **SPARSE, "n_group": 1, "topk_group": 1},
-    "gpt_oss": {**MIXTURE, **WINDOW},
+    "gpt_oss": {**BARE, **WINDOW},
     "laguna": {
         **MIXTURE, **WINDOW, **SPARSE, "shared_expert_intermediate_size": 16, "num_attention_heads_per_layer": [4, 4],
     },
-    "mellum": {**MIXTURE, **WINDOW}, "minimax_m2": {**MIXTURE, "rotary_dim": 4}, "mixtral": MIXTURE, "olmoe": MIXTURE,
+    "mellum": {**MIXTURE, **WINDOW}, "minimax_m2": {**BARE, "rotary_dim": 4}, "mixtral": BARE, "olmoe": BARE,
     "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1}, "qwen3_moe": MIXTURE,
     "solar_open": {**MIXTURE, **GROUPED, "n_group": 1, "topk_group": 1},
     "bamba": {**SCAN, "attn_layer_indices": [1]}, "kimi_linear": {**LATENT, **KIMI, "q_lora_rank": None},
@@ -89,6 +91,7 @@ def test_rows_are_packed_as_alone_in_both_ways(tmp_path, ranks, family, attentio
         for tensor in model.parameters():  # plain initialisation hides a state that leaks
             tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else tensor * 3)
     model.save_pretrained(tmp_path / "start")
+    assert refuse_weights(read_model(tmp_path / "start", weights=True)) == "", "as `areal check` looks at them"
     engine = PolicyEngine(tmp_path / "start", ModelOptions(attention=attention), ranks)
     assert check_packing(engine, np.arange(40) % 20 + 1, None) is None, "or it raises"
 

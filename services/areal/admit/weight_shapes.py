@@ -207,6 +207,8 @@ def _companions(model: _NamedShapes) -> Iterator[str]:
         modules = {part.removesuffix(".weight") for part in parts if part.endswith(".weight")}
         for module in modules:
             before, _, last = module.rpartition(".")
+            if last == "gate_proj" and before.endswith(("attn", "attention")):
+                continue  # of attention's output, not of an MLP
             for one, others in together:
                 lost = [other for other in others if last == one and not _any_of(modules, before, other)]
                 if lost:
@@ -219,6 +221,7 @@ def _companions(model: _NamedShapes) -> Iterator[str]:
 def _any_of(modules: set[str], before: str, name: str) -> bool:
     """Whether a module of this name is beside the others, alone or merged with its neighbour."""
     merged = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}.get(name, name)
+    merged = "kv_a_proj_with_mqa" if name in ("k_proj", "v_proj") else merged
     return f"{before}.{name}" in modules or f"{before}.{merged}" in modules
 
 
@@ -255,6 +258,8 @@ def _attention(model: _NamedShapes) -> dict[str, tuple[int | None, ...]]:
     text, hidden, heads = model.text, model.size("hidden"), model.size("heads")
     assert heads is not None
     assert hidden is not None
+    if text.get("linear_attn_config"):
+        return {}  # some layers have heads of other widths
     if any(text.get(name) for name in ("kv_lora_rank", "q_lora_rank")):
         return _latent(model, hidden, heads)
     rows = model.first("self_attn.q_proj.weight", 0) or 0
