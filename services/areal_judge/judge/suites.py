@@ -162,7 +162,8 @@ def _field(kind: type[Any], spec: Field[Any], value: Any, at: str) -> Any:
         case "expected" if kind is CallCase:
             return _value(value, at)
         case _:
-            kind_of_value, _, other = str(spec.type).partition(" | ")
+            named = spec.type.__name__ if isinstance(spec.type, type) else str(spec.type)
+            kind_of_value, _, other = named.partition(" | ")
             if other == "None" and value is None:
                 return None
             return _expect(_TYPES[kind_of_value], value, at)
