@@ -167,7 +167,7 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "an empty config.json": (model_file("config.json", b""), "config.json"),
     "a config.json that is a list": (model_file("config.json", b"[]"), "config.json"),
     "a config.json of many brackets": (model_file("config.json", b"[" * 100_000), "config.json"),
-    "an unknown architecture": (config(architectures=["MambaForCausalLM"]), "MambaForCausalLM"),
+    "an attention that nobody computes": (config(architectures=["BloomForCausalLM"], model_type="bloom"), "bloom"),
     "no causal model": (config(architectures=["Qwen3ForSequenceClassification"]), "Qwen3ForSequenceClassification"),
     "no sizes": (config(num_hidden_layers=None), "num_hidden_layers"),
     "a size in words": (config(hidden_size="large"), "large"),
