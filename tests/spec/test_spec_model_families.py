@@ -40,6 +40,10 @@ DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "l
         ({"model_type": "bloom"}, "an attention that this trainer doesn't compute"),
         ({"model_type": "mimo", "auto_map": {"AutoConfig": "x.Y"}}, "mimo is loaded by code of its own"),
         ({"quantization_config": {"quant_method": "fp8"}}, "is quantised \\(fp8\\)"),
+        (
+            {"model_type": "qwen3_5", "text_config": {"quantization_config": None}, "quantization_config": {"bits": 4}},
+            "is quantised",
+        ),
         ({"dim_model_base": 256}, "dim_model_base changes its logits"),
         ({"model_type": "zamba2", "mamba_d_state": 128}, "layers of zamba2"),
         ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, "layers of mamba2"),

@@ -52,6 +52,8 @@ def test_an_export_is_the_whole_model_with_the_trained_text(start, tmp_path, ran
     version = publish(tmp_path / "weights", PolicyId(1, 1), sources(engine.export()), CANARY, side_files(start, start))
     link_version(version.path, tmp_path / "export")
     carry_untrained(start, tmp_path / "export")
+    untrained = tmp_path / "export" / "model-untrained.safetensors"
+    assert untrained.stat().st_mode == (start / "config.json").stat().st_mode, "whoever reads the model reads all of it"
     model, told = AutoModelForImageTextToText.from_pretrained(
         tmp_path / "export", dtype=torch.float32, output_loading_info=True
     )

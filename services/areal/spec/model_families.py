@@ -117,8 +117,9 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     """
     kind = config.get("model_type")
     if kind in WRAPPED and isinstance(config.get("text_config"), Mapping):
-        kind, method = WRAPPED[kind], config.get("quantization_config")
-        config = {"quantization_config": method, **config["text_config"], "architectures": [], "model_type": kind}
+        text, kind = config["text_config"], WRAPPED[kind]
+        method = config.get("quantization_config") or text.get("quantization_config")
+        config = {**text, "quantization_config": method, "architectures": [], "model_type": kind}
     named = config.get("architectures") or []
     if named and not str(named[0]).endswith("ForCausalLM"):
         raise DataError(f"{where} is a {named[0]}, no causal language model", fix="use a model …ForCausalLM")

@@ -62,6 +62,26 @@ class MicroBatch:
         return MicroBatch(*(part.view(field.shape) for part, field in zip(parts, fields, strict=True)))
 
 
+@dataclass(frozen=True)
+class Segments:
+    """Of a micro-batch's flat tokens, rows · length: where each segment lies, and behind which prompt."""
+
+    bounds: tuple[tuple[int, int], ...]
+    after: tuple[int | None, ...]
+
+
+def segments_of(micro: MicroBatch) -> Segments:
+    """The segments with the same meaning as `micro.attention_mask()`."""
+    rows, length = micro.bundle_ids.shape
+    row = np.repeat(np.arange(rows), length)
+    labels = np.stack([row, micro.bundle_ids.numpy().ravel(), micro.branch_ids.numpy().ravel()])
+    begins = np.flatnonzero(np.concatenate([[True], (labels[:, 1:] != labels[:, :-1]).any(axis=0)])).tolist()
+    named = [tuple(labels[:, begin].tolist()) for begin in begins]
+    prompts = {name[:2]: place for place, name in enumerate(named) if name[2] == 0}
+    after = [prompts.get(name[:2]) if name[2] else None for name in named]
+    return Segments(tuple(zip(begins, [*begins[1:], rows * length], strict=True)), tuple(after))
+
+
 def sent(whole: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on `device`; the host doesn't wait for the copy."""
     return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole.to(device)

@@ -28,7 +28,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
-from areal_trainer.data.micro_batches import MicroBatch, sent
+from areal_trainer.data.micro_batches import MicroBatch, segments_of, sent
 from areal_trainer.engine import flash
 from areal_trainer.engine.context import Context
 
@@ -290,25 +290,18 @@ class SegmentLayout:
 
 def layout_of(micro: MicroBatch, device: torch.device) -> SegmentLayout:
     """The layout with the same meaning as `micro.attention_mask()`."""
-    bundle, branch = micro.bundle_ids.numpy(), micro.branch_ids.numpy()
-    rows, length = bundle.shape
-    row = np.repeat(np.arange(rows), length)
-    labels = np.stack([row, bundle.ravel(), branch.ravel()])
-    begins = np.flatnonzero(np.concatenate([[True], (labels[:, 1:] != labels[:, :-1]).any(axis=0)]))
-    ends = np.append(begins[1:], rows * length)
-    prefixes = {(row[b], labels[1, b]): (b, e) for b, e in zip(begins, ends, strict=True) if labels[2, b] == 0}
+    segments = segments_of(micro)
+    begins, tokens = np.array([begin for begin, _ in segments.bounds]), segments.bounds[-1][1]
     keys: list[np.ndarray] = []
-    shared = False
-    for begin, end in zip(begins, ends, strict=True):
-        prefix = prefixes.get((row[begin], labels[1, begin])) if labels[2, begin] else None
+    for (begin, end), before in zip(segments.bounds, segments.after, strict=True):
         own = np.arange(begin, end)
-        keys.append(own if prefix is None else np.concatenate([np.arange(*prefix), own]))
-        shared = shared or prefix is not None
+        keys.append(own if before is None else np.concatenate([np.arange(*segments.bounds[before]), own]))
+    shared = any(before is not None for before in segments.after)
     sizes = np.array([len(one) for one in keys])
     return SegmentLayout(
-        query_starts=sent(torch.from_numpy(np.append(begins, rows * length).astype(np.int32)), device),
+        query_starts=sent(torch.from_numpy(np.append(begins, tokens).astype(np.int32)), device),
         key_starts=sent(torch.from_numpy(np.append(0, sizes.cumsum()).astype(np.int32)), device),
         key_index=sent(torch.from_numpy(np.concatenate(keys)), device) if shared else None,
-        longest_query=int((ends - begins).max()),
+        longest_query=max(end - begin for begin, end in segments.bounds),
         longest_key=int(sizes.max()),
     )

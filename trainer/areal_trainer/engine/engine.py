@@ -26,7 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from areal_trainer.data.micro_batches import MicroBatch, sent
+from areal_trainer.data.micro_batches import MicroBatch, segments_of, sent
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.attention import SegmentLayout, block_mask_of, layout_of
@@ -46,7 +46,6 @@ from areal_trainer.engine.model import (
 )
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
-from areal_trainer.engine.recurrence import segments_of
 from areal_trainer.engine.tensor import split
 
 _log = logging.getLogger(__name__)

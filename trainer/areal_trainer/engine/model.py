@@ -21,11 +21,12 @@ from areal.weights.safetensors_format import model_files
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
+from areal_trainer.data.micro_batches import Segments
 from areal_trainer.engine.attention import PACKED, SegmentLayout, register
 from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
-from areal_trainer.engine.recurrence import StateSegments, by_segments
+from areal_trainer.engine.recurrence import by_segments
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ModelRows:
     seen: Tensor | SegmentLayout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
-    segments: StateSegments | None = None  # of a model with recurrent layers
+    segments: Segments | None = None  # of a model with recurrent layers
 
 
 class PolicyModel(nn.Module):

@@ -10,14 +10,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.data.micro_batches import Segments
 
 _CONVOLUTION = "causal_conv1d_fn"
 _FUSED = "mamba2_split_conv1d_scan_combined"  # convolution and scan in one, which knows of no prompt
@@ -30,27 +28,7 @@ _SCANS = {
 _ELSEWHERE = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")  # what says the segments to kernels
 
 
-@dataclass(frozen=True)
-class StateSegments:
-    """Of a micro-batch's flat tokens, rows · length: where each segment lies, and whose state it continues."""
-
-    bounds: tuple[tuple[int, int], ...]
-    after: tuple[int | None, ...]
-
-
-def segments_of(micro: MicroBatch) -> StateSegments:
-    """The segments with the same meaning as `micro.attention_mask()`."""
-    rows, length = micro.bundle_ids.shape
-    row = np.repeat(np.arange(rows), length)
-    labels = np.stack([row, micro.bundle_ids.numpy().ravel(), micro.branch_ids.numpy().ravel()])
-    begins = np.flatnonzero(np.concatenate([[True], (labels[:, 1:] != labels[:, :-1]).any(axis=0)])).tolist()
-    named = [tuple(labels[:, begin].tolist()) for begin in begins]
-    prompts = {name[:2]: place for place, name in enumerate(named) if name[2] == 0}
-    after = [prompts.get(name[:2]) if name[2] else None for name in named]
-    return StateSegments(tuple(zip(begins, [*begins[1:], rows * length], strict=True)), tuple(after))
-
-
-_NOW: ContextVar[StateSegments | None] = ContextVar("segments", default=None)
+_NOW: ContextVar[Segments | None] = ContextVar("segments", default=None)
 
 
 def by_segments(lm: Any) -> bool:
@@ -73,7 +51,7 @@ def _within(block: nn.Module) -> Callable[..., Any]:
     whole = block.forward
 
     @functools.wraps(whole)
-    def forward(*args: Any, segments: StateSegments | None = None, **kwargs: Any) -> Any:
+    def forward(*args: Any, segments: Segments | None = None, **kwargs: Any) -> Any:
         token = _NOW.set(segments)
         try:
             return whole(*args, **kwargs)
@@ -98,7 +76,7 @@ def _chosen(name: str, whole: Any) -> Callable[..., Any]:
 
 
 def _convolution(
-    whole: Any, now: StateSegments, x: Tensor, weight: Tensor, bias: Tensor | None = None,
+    whole: Any, now: Segments, x: Tensor, weight: Tensor, bias: Tensor | None = None,
     activation: str | None = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """A causal convolution of [rows, width, length]; a branch's first tokens see the last of its prompt's inputs."""
@@ -114,7 +92,7 @@ def _convolution(
     return torch.cat(outs, -1).reshape(width, rows, length).transpose(0, 1)
 
 
-def _scan(name: str, whole: Any, now: StateSegments, *args: Any, **kwargs: Any) -> Any:
+def _scan(name: str, whole: Any, now: Segments, *args: Any, **kwargs: Any) -> Any:
     """A recurrence over [rows, length, …]; a branch's begins with its prompt's last state."""
     initial, final = _SCANS[name]
     given = dict(zip(inspect.signature(inspect.unwrap(whole)).parameters, args, strict=False)) | kwargs

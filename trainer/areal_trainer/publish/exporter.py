@@ -95,6 +95,7 @@ def carry_untrained(start: Path, target: Path) -> None:
             (target / _ALONE).rename(target / _TRAINED)
             places = dict.fromkeys(places, _TRAINED)
         save_file(rest, target / _UNTRAINED, {"format": "pt"})
+        shutil.copymode(start / "config.json", target / _UNTRAINED)  # it is written for its owner alone
         index = {"metadata": {}, "weight_map": {**places, **dict.fromkeys(rest, _UNTRAINED)}}
         (target / INDEX_NAME).unlink(missing_ok=True)  # the version's own
         (target / INDEX_NAME).write_text(json.dumps(index, indent=2))
