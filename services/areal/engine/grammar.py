@@ -27,6 +27,7 @@ _SINGLE = ("parallel_tool_calls", "disable_parallel_tool_use")  # a forced call 
 _EXTENSIONS = ("json_schema", "regex", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 FIELDS = frozenset((*FORMATS, *_SINGLE, *_EXTENSIONS, "tool_choice"))
 """Fields that are honoured where llguidance is installed."""
+_SPACES = {"whitespace_pattern": r"[ \t\r\n]{1,32}"}  # of JSON, unless a schema says: a model may never end them
 _NAME, _ARGUMENTS = "areal_name", {"areal": "arguments"}
 
 
@@ -110,7 +111,7 @@ class Grammars:
             calls.append(
                 f"{self._literal(before.replace(_NAME, function['name']))} args{number} {self._literal(behind)}"
             )
-            schema = {"type": "object", **(function.get("parameters") or {})}
+            schema = {"type": "object", "x-guidance": _SPACES, **(function.get("parameters") or {})}
             rules.append(f"args{number}: %json {json.dumps(schema)}")
         return [("tool_choice", "\n".join([f"start: {' | '.join(calls)}", *rules]))]
 
@@ -168,7 +169,7 @@ def _shapes(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, kind, value in found:
         try:
             if kind == "json":
-                grammars.append((name, LLMatcher.grammar_from_json_schema(value)))
+                grammars.append((name, LLMatcher.grammar_from_json_schema(value, defaults=_SPACES)))
             else:
                 texts = [re.escape(str(one)) for one in value] if kind == "choice" else [str(value)]
                 grammars.append((name, LLMatcher.grammar_from_regex("|".join(texts))))

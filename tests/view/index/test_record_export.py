@@ -26,7 +26,7 @@ def recorded(tmp_path: Path) -> RecordedRun:
 
 @pytest.fixture
 def index(recorded: RecordedRun, tmp_path: Path) -> Iterator[RecordIndex]:
-    found = RecordIndex(tmp_path / "index.sqlite", recorded.directories).refresh()
+    found = RecordIndex(tmp_path / "index.sqlite", recorded.directories).refresh(60)
     yield found
     found.close()
 

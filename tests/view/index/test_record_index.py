@@ -22,7 +22,12 @@ def run(tmp_path: Path) -> RecordedRun:
 
 
 def opened(run: RecordedRun, path: Path | None = None) -> RecordIndex:
-    return RecordIndex(path or run.root / "index.sqlite", run.directories).refresh()
+    return refreshed(RecordIndex(path or run.root / "index.sqlite", run.directories))
+
+
+def refreshed(index: RecordIndex) -> RecordIndex:
+    """What is written by now, taken in whole: a busy machine would go on with it beside."""
+    return index.refresh(60)
 
 
 def test_every_sample_is_found_as_it_was_recorded(run):
@@ -68,10 +73,10 @@ def test_it_follows_what_is_written_and_forgets_what_is_deleted(run):
     index = opened(run)
     run.train(3)
     assert index.groups(3) == []
-    index.refresh()
+    refreshed(index)
     assert len(index.groups(3)) == run.batch
     (run.root / "trajectories" / "worker-0-1-000000.rec").unlink()
-    index.refresh()
+    refreshed(index)
     assert index.outcomes() == {}
     assert len(index.groups(3)) == run.batch
 
@@ -83,7 +88,7 @@ def test_a_torn_tail_is_taken_once_it_is_whole(run):
     index = opened(run)
     assert index.outcomes() == {"complete": len(run.samples) - 1}
     path.write_bytes(whole)
-    assert index.refresh().outcomes() == {"complete": len(run.samples)}
+    assert refreshed(index).outcomes() == {"complete": len(run.samples)}
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database" * 200], ids=["missing", "damaged"])
@@ -131,6 +136,6 @@ def test_a_long_recording_is_taken_in_beside_its_readers(tmp_path):
     deadline = time.monotonic() + 60
     while index.behind and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert index.refresh().outcomes() == {"complete": 40 * run.batch * run.size}
+    assert refreshed(index).outcomes() == {"complete": 40 * run.batch * run.size}
     assert {(row.group, row.index) for row in index.find(limit=10_000)} == set(run.samples)
     index.close()

@@ -48,11 +48,11 @@ SAMPLED = samples()
 
 def indexed(run: RecordedRun) -> RecordIndex:
     """The whole of a recording, with its texts."""
-    found = RecordIndex(run.root / "index.sqlite", run.directories, texts=True).refresh()
+    found = RecordIndex(run.root / "index.sqlite", run.directories, texts=True).refresh(60)
     deadline = time.monotonic() + 60
     while not found.progress.complete and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert found.refresh().progress.complete
+    assert found.refresh(60).progress.complete
     return found
 
 
