@@ -76,6 +76,36 @@ def test_any_cuts_give_the_uninterrupted_answer(seed, limit, prompt, plan):
     assert len({(span.policy_id, span.server_id) for span in result.spans}) == len(result.spans)
 
 
+ROUTE = 3  # bytes
+
+
+def rows(policy, begin, end):
+    """Of tokens [begin, end), as a policy routes them."""
+    return b"".join(bytes([policy, at, 7]) for at in range(begin, end))
+
+
+@given(plan=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=8), prompt=st.integers(1, 4))
+def test_a_token_s_routes_are_of_the_policy_that_made_the_next(plan, prompt):
+    """Each entry: a delta of so many tokens, then maybe another attempt, which computes all before again."""
+    made = accumulator(prompt=range(4, 4 + prompt), limit=40)
+    expected, policy, told = b"", 0, 0
+    for size, again in plan:
+        ids, logprobs, spans = delta([5] * size, f"{policy}.f1")
+        end = prompt + made.tokens + size - 1
+        expected += rows(policy, len(expected) // ROUTE, end)
+        assert made.add(ids, logprobs, spans, rows(policy, told, end), ROUTE) == size
+        told = end
+        if again:
+            assert made.end(wire.END_REASON_ABORTED) is Next.RESUBMIT
+            policy, told = policy + 1, 0
+    assert made.result().routes == expected
+    assert len(expected) == ROUTE * (prompt + made.tokens - 1)
+    with pytest.raises(BadDelta, match="bytes of routes"):
+        made.add(*delta([5, 6]), rows(policy, 0, 1), ROUTE)
+    assert made.add(*delta([5])) == 1
+    assert made.result().routes == b"", "of a token they are lacking"
+
+
 @given(
     split=st.lists(st.integers(1, 4), min_size=1, max_size=6),
     policies=st.lists(st.sampled_from(["1.f1", "2.f1"]), min_size=6, max_size=6),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from areal.engine.request import GenerateRequest, Output, SamplingParams
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.weights import read_tensors
 from areal.errors import DataError
+from areal.expert_routes import RouterMode, route_shape
 from areal.weights.adapter import ADAPTER_CONFIG, base_checksums
 from support.engine_models import hf_logprobs
 from support.engine_server import EngineServer, logprobs
 from support.module_models import FAMILIES, make_module_model
+from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -87,7 +90,7 @@ def served(models: tuple[Path, Path]) -> Iterator[Served]:
 
 def asked(rid: str, prompt: list[int], tokens: int, scored: int = -1, *, stream: bool = False) -> GenerateRequest:
     params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, seed=len(prompt) + tokens, stream_interval=1)
-    return GenerateRequest(rid, np.asarray(prompt), params, True, scored, stream)
+    return GenerateRequest(rid, np.asarray(prompt), params, True, scored, stream, return_routes=True)
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
@@ -99,6 +102,31 @@ def apart(output: Output, model: Path) -> float:
     return float(np.abs(np.subtract(output.logprobs, whole)).max())
 
 
+def whole_routes(path: Path, ids: list[int]) -> np.ndarray | None:
+    """The experts that a whole pass chooses for each of these tokens; None of a family without."""
+    lm = AutoModelForCausalLM.from_pretrained(path, dtype=F32).eval()
+    shape = route_shape(lm)
+    if shape is None:
+        return None
+    with torch.no_grad(), RouterMode(shape) as mode:
+        lm(input_ids=torch.tensor([ids]), use_cache=False)
+    return shape.rows(mode.chosen)
+
+
+def assert_routed(output: Output, *parts: tuple[Path, int]) -> None:
+    """Of each token but the last, by the model that made the one after it: each of these up to its end."""
+    ids, begin = [*output.request.input_ids.tolist(), *output.output_ids], 0
+    wholes = [(whole_routes(path, ids[:-1]), len(output.request.input_ids) - 1 + end) for path, end in parts]
+    if wholes[0][0] is None:
+        assert output.routes == ()
+        return
+    told = np.concatenate(output.routes)
+    assert len(told) >= len(ids) - 1
+    for whole, end in wholes:
+        np.testing.assert_array_equal(told[begin:end], whole[begin:end])
+        begin = end
+
+
 def test_rows_that_join_and_leave_and_share_prompts_equal_whole_passes(served, models):
     first = [asked("long", prompt_of(23), 40, stream=True), asked("one", [7], 5), asked("short", prompt_of(4), 9)]
     served.add(*first)
@@ -108,6 +136,8 @@ def test_rows_that_join_and_leave_and_share_prompts_equal_whole_passes(served, m
     served.add(*siblings, *later)
     outputs = served.ended(*(each.rid for each in [*first, *siblings, *later]))
     assert max(apart(output, models[0]) for output in outputs) < 1e-4
+    for output in outputs:
+        assert_routed(output, (models[0], len(output.output_ids)))
     alone = asked("alone", prompt_of(19), 16)
     served.add(alone)
     (output,) = served.ended("alone")
@@ -143,6 +173,7 @@ def test_new_weights_in_mid_answer_are_those_of_the_files(served, models):
             new = hf_logprobs(after, ids + output.output_ids[:swapped], output.output_ids[swapped:])
             np.testing.assert_allclose(output.logprobs, old + new, rtol=0, atol=1e-4)
             assert abs(np.subtract(hf_logprobs(before, ids, output.output_ids)[swapped:], new)).max() > 0.1
+            assert_routed(output, (before, swapped), (after, len(output.output_ids)))
 
 
 def test_received_tensors_make_a_model_and_a_wrong_one_is_named(served, models):
@@ -168,6 +199,7 @@ STOCK = [pytest.mark.sglang_real, pytest.mark.nightly, pytest.mark.timeout(400)]
     ("kind", "family"),
     [
         ("embedded", "qwen3_5_text"),
+        ("embedded", "qwen3_moe"),
         pytest.param("sglang", "qwen3_moe", marks=STOCK),
     ],
 )
@@ -181,10 +213,14 @@ def test_a_server_serves_swaps_and_says_its_checksums(tmp_path, kind, family):
                 answer = server.post("/update_weights_from_disk", model_path=str(path), weight_version="1.f1")
                 assert answer.json()["success"], answer.text
             prompts = [prompt_of(9), [5], prompt_of(9)]
-            answers = server.generate(prompts, {"max_new_tokens": 12, "ignore_eos": True})
+            sampling = {"max_new_tokens": 12, "ignore_eos": True}
+            answers = server.generate(prompts, sampling, return_routed_experts=kind == "embedded")
             for prompt, answer in zip(prompts, answers, strict=True):
                 whole = hf_logprobs(path, prompt, answer["output_ids"])
                 np.testing.assert_allclose(logprobs(answer), whole, rtol=0, atol=1e-4)
+                routes = whole_routes(path, [*prompt, *answer["output_ids"]][:-1]) if kind == "embedded" else None
+                told = answer["meta_info"].get("routed_experts")
+                assert told is None if routes is None else b64decode(told) == routes.tobytes()
             if kind == "sglang":
                 continue  # it fuses experts, and its checksums are of what it fused
             told = server.post("/weights_checker", action="checksum").json()["ranks"][0]["checksums"]

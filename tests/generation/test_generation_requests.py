@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,34 @@ async def test_deltas_add_up_to_the_answer_however_it_was_cut(cuts, split, incre
     assert heard.spans == [span for span in [("0.f1", 0, split), ("1.f1", split, total)] if span[2] > span[1]]
     assert heard.reason == "LENGTH"
     assert table.requests.tokens_total == total
+
+
+async def test_routes_are_told_with_the_tokens_that_they_led_to_and_their_number_is_checked():
+    table = Table()
+    await table.hold("0.f1")
+    live = table.start()
+    live.ids, live.wants_routes = [7, 8, 9], True
+
+    def rows(begin, end):
+        return b"".join(bytes([1, at]) for at in range(begin, end))
+
+    def routed(made, begin, end):
+        told = answer(made, [("0.f1", 0, min(made, 4)), ("1.f1", min(made, 4), made)])
+        told["meta_info"]["routed_experts"] = b64encode(rows(begin, end)).decode()
+        told["meta_info"]["routed_experts_rows"] = end - begin
+        return told
+
+    def heard_rows(events):
+        return [event.delta.routes for event in events if event.HasField("delta")]
+
+    table.requests.receive(routed(2, 0, 4))
+    table.requests.receive(routed(6, 4, 8))  # the last two of a policy without proof
+    first = await table.client.next()
+    assert heard_rows(first.events) == [rows(0, 4), rows(4, 6)]
+    await table.hold("1.f1")
+    assert heard_rows((await table.client.next()).events) == [rows(6, 8)]
+    with pytest.raises(InfraError, match="told experts of 1 tokens more, after 6 of 8 tokens"):
+        table.requests.receive(routed(8, 8, 9))
 
 
 async def test_ids_that_the_end_repeats_are_not_taken_again_and_a_gap_is_no_answer():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.rollout import owners
 from areal_trainer.trainings.learner import Learner
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from support.forked_ranks import ended, forked, joined, words
 from support.trainer_parts import VOCABULARY, batch
@@ -65,7 +66,9 @@ class Case:
 def rank_main(rank: int, home: Path, case: Case) -> None:
     ranks = joined(rank, home / "store", case.world, case.replicas, case.tensor, case.context)
     engine = PolicyEngine(
-        Path(case.model), ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention), ranks
+        Path(case.model),
+        ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention, replay=True),
+        ranks,
     )
     engine._always_reduce = case.reduce_always
     check_packing(engine, np.arange(1, 13), None)  # as each start does, on every mesh
@@ -85,6 +88,8 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     steps = []
     for step in range(began, STEPS):
         tokens = batch(3, 4, seed=step, shared=True)
+        if engine.replays:
+            tokens = replace(tokens, routes=routes(engine, tokens.token_ids))
         weights = np.where(tokens.trainable(), np.random.default_rng(step).normal(0, 0.02, tokens.tokens), 0.0)
         score = float(np.abs(learner.outputs(tokens)).sum())
         update = learner.update(tokens, weights, 1e-3)
@@ -100,6 +105,14 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     ranks.barrier()
     checkpointer.close()
     ranks.close()
+
+
+def routes(engine: PolicyEngine, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Experts for each token, by its id: no router would choose them."""
+    shape = engine._model.routing
+    assert shape is not None
+    chosen = torch.from_numpy(ids[:, None] + np.arange(shape.chosen)) % shape.experts
+    return shape.rows([chosen] * len(shape.routed))
 
 
 def valued(case: Case, ranks: RankGroup) -> tuple[float, float]:

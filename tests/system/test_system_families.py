@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from areal_trainer.init_model import make_tokenizer
+from areal_view.index.token_audit import audit_tokens
 from support.job_run import VICTIMS, JobRun
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -41,16 +42,29 @@ def test_a_family_with_experts_or_states_learns_through_its_module(
     start = made(tmp_path / "start", family)
     taught = start_job(f"model.path={start}", "training.maxSteps=115", job="examples/sft.yaml", small=())
     assert taught.finish(timeout_s=600) == 0, taught.output[-4000:]
-    more = ("algorithm.batchSize=32", "algorithm.maxSteps=60", "evaluation.intervalSteps=20", "evaluation.rows=200")
+    more = (
+        "recording.tokenAudit=true",
+        "algorithm.batchSize=32",
+        "algorithm.maxSteps=60",
+        "evaluation.intervalSteps=20",
+        "evaluation.rows=200",
+    )
     run = start_job(f"model.path={taught.run_dir / 'model'}", *more)
     run.wait_for("step 20", lambda: run.step() >= 20, timeout_s=400)
     run.kill(*VICTIMS["engine"])
     assert run.finish(timeout_s=800) == 0, run.output[-4000:]
     audit = run.audit()
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (60 * 32, 0, 0)
+    report = audit_tokens(run.run_dir)
+    assert report.ok, report.examples
+    assert report.equal == report.trained
     rewards = [row["reward_mean"] for row in run.metrics()]
     print(family, [round(sum(rewards[at : at + 10]) / 10, 3) for at in range(0, 60, 10)])
     assert sum(rewards[-10:]) / 10 >= sum(rewards[:10]) / 10 + 0.1
     apart = [row["logprob_mismatch"] for row in run.metrics() if row["logprob_mismatch"] is not None]
+    print(family, [f"{each:.1g}" for each in apart])
     assert apart
-    assert max(apart) <= 1e-4, "float32 on both sides, in modules of one library"
+    # Float32 on both sides, in modules of one library; but what came before a swap was computed anew under the new
+    # weights, and may have gone to other experts than those that it was sampled with.
+    assert sorted(apart)[len(apart) // 2] <= 1e-4
+    assert max(apart) <= (0.02 if family == "qwen3_moe" else 1e-4)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 JOB = Sampling(max_new_tokens=8)
+ROUTE = 2  # bytes
 
 
 @st.composite
@@ -28,7 +29,8 @@ def episodes(draw):
         logprobs = np.array(
             draw(st.lists(st.floats(-9, -0.125, width=32), min_size=len(ids), max_size=len(ids))), "<f4"
         )
-        result = GenerationResult(np.array(ids, "<i4"), logprobs, spans)
+        rows = bytes([turn]) * ROUTE * (len(transcript) + len(ids) - 1)
+        result = GenerationResult(np.array(ids, "<i4"), logprobs, spans, routes=rows)
         answers.append(StreamedAnswer(turn, transcript.ids, result))
         transcript.sampled(result).given(draw(st.lists(st.integers(0, 30), max_size=3)))
     return transcript.sequence(1.0), answers
@@ -47,6 +49,18 @@ def test_what_was_streamed_is_accepted(made):
     check_streamed(Episode([sequence.masked(), sequence]), [*answers, *answers])
     with pytest.raises(DataError):
         check_streamed(Episode([sequence]), [])
+
+
+@given(episodes())
+def test_a_sequence_s_routes_are_of_the_turn_that_made_the_next_token(made):
+    sequence, answers = made
+    (routed,) = check_streamed(Episode([sequence]), answers).sequences
+    expected = np.full(len(sequence.input_ids), 0xFF, "u1")
+    for turn, answer in reversed(list(enumerate(answers))):
+        expected[: len(answer.input_ids) + len(answer.result.output_ids) - 1] = turn
+    assert np.frombuffer(routed.routes, "u1").reshape(-1, ROUTE).tolist() == [[at] * ROUTE for at in expected]
+    bare = [replace(answers[0], result=replace(answers[0].result, routes=b"")), *answers[1:]]
+    assert check_streamed(Episode([sequence]), bare).sequences[0].routes == b""
 
 
 @given(episodes(), st.data())

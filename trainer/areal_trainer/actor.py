@@ -44,6 +44,8 @@ from areal_trainer.objective import ComputeLoss, ObjectiveOptions, PolicyObjecti
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trained_tokens import TrainedTokens, TrainedTokensBuffer
 
+_UNROUTED = 1e-3  # of a batch's trained tokens, whose experts may be unknown
+
 
 @dataclass(frozen=True)
 class ActorOptions:
@@ -202,6 +204,11 @@ class Actor:
 
     def _begun(self, tokens: TokenBatch) -> _ActorStep:
         """A step of which the sampled columns are there."""
+        if self.engine.replays and (share := tokens.unrouted()) > _UNROUTED:
+            raise DataError(
+                f"the experts that sampled {share:.1%} of the batch's trained tokens aren't known",
+                fix="train what servers of this version sampled, or set algorithm.advanced.routingReplay: false",
+            )
         return _ActorStep(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
 
     def _with(self, tokens: TokenBatch, advantages: Advantages) -> _ActorStep:

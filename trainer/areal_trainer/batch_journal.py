@@ -10,11 +10,12 @@ import numpy as np
 from areal.record.segment import FrameKind, Header
 from areal.record.writer import RecordWriter
 from areal.v1 import record_pb2 as record
+from areal.values.generation import route_digests
 
 from areal_trainer.data.batch import TokenBatch
 
 CHUNK_TOKENS = 1 << 16  # of one frame, about: no group is cut in two
-_PER_TOKEN = 13  # bytes of the columns below
+_PER_TOKEN = 17  # bytes of the columns below
 
 
 class BatchJournal:
@@ -51,6 +52,7 @@ class BatchJournal:
             versions=tokens.versions[inside].astype("<i4").tobytes(),
             trained=tokens.trainable()[inside].astype("u1").tobytes(),
             temperature=self._temperature,
+            routes=np.roll(route_digests(tokens.routes[inside]), 1).tobytes(),
         )
         count = inside.stop - inside.start
         header = Header(

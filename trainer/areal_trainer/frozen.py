@@ -5,6 +5,7 @@ that is served is behind an address.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def _placements(settings: TrainerSettings) -> dict[str, Place]:
 
 def _reference(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
     """The start model."""
-    return PolicyEngine(settings.paths.start_model, settings.engine, ranks)
+    return PolicyEngine(settings.paths.start_model, replace(settings.engine, replay=False), ranks)
 
 
 def _teacher(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:

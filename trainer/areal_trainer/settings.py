@@ -103,6 +103,7 @@ class TrainerSettings:
             compile=self.spec.trainer.compiled,
             fp32_head=self.spec.trainer.fp32_head,
             temperature=self.spec.rollout.sampling.temperature,
+            replay=self.spec.replays_routes,
             adapter=self.adapter,
             seed=self.spec.seed,
             optimizer=adamw_options(self.spec),
@@ -129,7 +130,7 @@ class TrainerSettings:
     @property
     def teacher_engine(self) -> ModelOptions:
         """The teacher's numerics: the policy's; it is whole, and never trained."""
-        return replace(self.engine, adapter=None)
+        return replace(self.engine, adapter=None, replay=False)
 
     @property
     def needs_reference(self) -> bool:

@@ -40,6 +40,7 @@ from areal.spec.model_families import (
     refuse_unclassifying,
     refuse_unscorable,
     refuse_untrainable,
+    route_bytes,
 )
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
@@ -357,8 +358,10 @@ class _FactReader:
                         fix="save the model again",
                     ) from None
             if is_mixture(model.config):
-                words = "a mixture of experts: the trainer chooses each token's experts anew, which rounding can change"
-                self.read_as.append(("model", f"{words}; watch the mismatch of log-probabilities"))
+                words = f"tokens are trained with the experts that sampled them: {route_bytes(model.config)} bytes each"
+                if not job.spec.replays_routes:
+                    words = "the trainer chooses experts anew, which rounding can change: watch the mismatch"
+                self.read_as.append(("model", f"a mixture of experts: {words}"))
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))
             self._weights("model", model)

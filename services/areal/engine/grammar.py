@@ -27,7 +27,7 @@ _SINGLE = ("parallel_tool_calls", "disable_parallel_tool_use")  # a forced call 
 _EXTENSIONS = ("json_schema", "regex", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
 FIELDS = frozenset((*FORMATS, *_SINGLE, *_EXTENSIONS, "tool_choice"))
 """Fields that are honoured where llguidance is installed."""
-_SPACES = {"whitespace_pattern": r"[ \t\r\n]{1,32}"}  # of JSON, unless a schema says: a model may never end them
+_SPACES: Any = {"whitespace_pattern": r"[ \t\r\n]{1,32}"}  # of JSON, unless a schema says: a model may never end them
 _NAME, _ARGUMENTS = "areal_name", {"areal": "arguments"}
 
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from areal.engine import held
@@ -20,6 +22,7 @@ from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import TensorSource
 from areal.errors import DataError
+from areal.expert_routes import RouterMode, route_shape
 from areal.file_views import file_views, stored
 
 _APART = 1e-3  # log-probabilities of one token, by a step and by a whole pass, in float32
@@ -128,6 +131,8 @@ class ModuleModel:
         self._proved = dtype != torch.float32  # rounding hides what it looks for
         self._empty = _empty_module(path, dtype)
         self._views = file_views(self._empty)
+        self._routing = route_shape(self._empty)
+        self.routes: NDArray[np.uint8] | None = None  # of the tokens of the last pass, where the model has experts
         elements = sum(tensor.numel() for tensor in stored(self._empty).values())
         if elements != sum(math.prod(view.size) for view in self._views.values()):
             raise DataError(f"the files of {path} don't hold a whole {config.architecture}", fix="use another family")
@@ -167,7 +172,7 @@ class ModuleModel:
         width = int(positions.max())
         mask = torch.arange(width + 1) >= width - positions[:, None]
         given = {"input_ids": tokens[:, None], "attention_mask": mask.long(), "position_ids": positions[:, None]}
-        logits: Tensor = weights.lm(**given, past_key_values=cache.step(positions), use_cache=True).logits
+        logits: Tensor = self._passed(weights, **given, past_key_values=cache.step(positions)).logits
         return logits[:, -1].float()
 
     def prefill(
@@ -179,9 +184,18 @@ class ModuleModel:
         """
         if cache is not None and rows is not None:
             fresh = cache.empty()
-            weights.lm(input_ids=tokens, past_key_values=fresh, use_cache=True, logits_to_keep=1)
+            self._passed(weights, input_ids=tokens, past_key_values=fresh, logits_to_keep=1)
             cache.put(rows, fresh, tokens.shape[1])
         return weights.lm(input_ids=tokens, use_cache=False).logits if hidden else None
+
+    def _passed(self, weights: ModuleWeights, **given: Any) -> Any:
+        """A pass with a cache. Which experts it chose, `routes` says."""
+        if self._routing is None:
+            return weights.lm(**given, use_cache=True)
+        with RouterMode(self._routing) as mode:
+            told = weights.lm(**given, use_cache=True)
+        self.routes = self._routing.rows(mode.chosen)
+        return told
 
     def logits(self, weights: ModuleWeights, hidden: Tensor) -> Tensor:
         """Of what `prefill` returned, in float32."""

@@ -51,6 +51,7 @@ def fill(
     """Fill the rows of `items` with all of their tokens but the last, computing each distinct prefix once."""
     if not model.rewinds:
         prefixes = Prefixes()  # a row that went on no longer holds its beginning: only rows filled here are copied
+    by_row, routes = {item.row: item for item in items}, dict[int, NDArray[np.uint8]]()
     fresh: list[tuple[int, NDArray[np.int64]]] = []
     copies: list[tuple[int, int, int]] = []  # (source row, target row, length)
     for item in items:
@@ -67,6 +68,11 @@ def fill(
     for group in _by_length(fresh, token_budget, model.rewinds):
         padded = _pad([tokens for _, tokens in group])
         model.prefill(weights, cache, padded, torch.tensor([row for row, _ in group]), hidden=False)
+        if model.routes is not None:
+            routes |= zip((row for row, _ in group), np.split(model.routes, len(group)), strict=True)
+    for source, row, _ in (*((row, row, 0) for row, _ in fresh), *copies):
+        if source in routes:
+            by_row[row].add_routes(routes[source], 0)
     if copies:
         sources, targets, lengths = zip(*copies, strict=True)
         cache.copy_rows(torch.tensor(sources), torch.tensor(targets), max(lengths))

@@ -1,7 +1,10 @@
 """The JSON that `/generate` answers, in SGLang's shape."""
 
 import time
+from base64 import b64encode
 from typing import Any
+
+import numpy as np
 
 from areal.engine.request import Output
 
@@ -29,6 +32,10 @@ def generate_reply(output: Output, received_s: float, told: int = 0) -> dict[str
             [logprob, token, None] for logprob, token in zip(output.logprobs[told:], ids, strict=True)
         ]
         meta["output_token_logprobs_length"] = len(output.output_ids)
+    if output.routes:
+        first = prompt - 1 + told if told else 0
+        rows = np.concatenate(output.routes)[first : prompt - 1 + len(output.output_ids)]
+        meta["routed_experts"], meta["routed_experts_rows"] = b64encode(rows.tobytes()).decode(), len(rows)
     return {"text": output.text, "output_ids": ids, "meta_info": meta}
 
 

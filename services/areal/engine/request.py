@@ -90,6 +90,7 @@ class GenerateRequest:
     stream: bool = False
     increments: bool = False  # a streamed event has only what the ones before had not
     matcher: Matcher | None = None  # of the tokens that may come next; any, without
+    return_routes: bool = False  # the experts of each token, where the model has some
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class Output:
     retractions: int = 0
     input_logprobs: list[float] | None = None  # of prompt tokens 1…; token 0 has none
     input_tops: list[tuple[int, float]] | None = None  # the likeliest token in each of these places, with its own
+    routes: tuple[NDArray[np.uint8], ...] = ()  # rows of all tokens but the last, as `RouteShape.rows`
     text: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -125,6 +127,7 @@ def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateReque
     sampling = _each(body.get("sampling_params"), count, batch, "sampling_params")
     wants = _each(body.get("return_logprob"), count, batch, "return_logprob")
     starts = _each(body.get("logprob_start_len"), count, batch, "logprob_start_len")
+    routes = bool(body.get("return_routed_experts", False))
     stream, increments = bool(body.get("stream", False)), bool(body.get(INCREMENTS, False))
     interval = body.get("stream_interval") or limits.stream_interval
     parsed: dict[int, SamplingParams] = {}  # a batch usually shares one object, or few
@@ -142,7 +145,8 @@ def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateReque
         rid = rids[index] or secrets.token_hex(16)
         if not isinstance(rid, str):
             raise BadRequest("rid must be a string")
-        requests.append(GenerateRequest(rid, ids, params, bool(wants[index]), start, stream, increments))
+        made = GenerateRequest(rid, ids, params, bool(wants[index]), start, stream, increments, return_routes=routes)
+        requests.append(made)
     return requests, batch
 
 

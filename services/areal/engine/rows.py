@@ -19,7 +19,8 @@ class Running:
     """A request that was admitted at least once, with what it made before its last interruption."""
 
     __slots__ = (
-        "input_logprobs", "input_tops", "made_ids", "made_logprobs", "marks", "prefix", "request", "retractions", "row",
+        "input_logprobs", "input_tops", "made_ids", "made_logprobs", "marks", "prefix", "request", "retractions",
+        "routes", "row",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest) -> None:
@@ -32,6 +33,7 @@ class Running:
         self.input_logprobs: list[float] | None = None
         self.input_tops: list[tuple[int, float]] | None = None
         self.prefix = b""
+        self.routes: list[NDArray[np.uint8]] = []  # of the tokens so far but the last
 
     def mark(self, version: str, made: int) -> None:
         """Tokens from `made` on are of `version`."""
@@ -39,6 +41,11 @@ class Running:
             self.marks.pop()
         if not self.marks or self.marks[-1][0] != version:
             self.marks.append((version, made))
+
+    def add_routes(self, rows: NDArray[np.uint8], first: int) -> None:
+        """Rows of the tokens from `first` on. What is there already stays: a token's are those it was followed by."""
+        if self.request.return_routes:
+            self.routes.append(rows[sum(map(len, self.routes)) - first :])
 
     def spans(self, made: int) -> list[tuple[str, int, int]]:
         """Half-open spans of the first `made` tokens."""
@@ -123,6 +130,12 @@ class RunningRows:
         self.position[:n] += 1
         self.made[:n] += 1
 
+    def add_routes(self, rows: NDArray[np.uint8]) -> None:
+        """Of the tokens that the step was fed, [count, row]. Before `append`."""
+        for row, item in enumerate(self.running):
+            if item is not None:
+                item.add_routes(rows[row : row + 1], int(self.position[row]))
+
     def stopped(self) -> NDArray[np.bool_]:
         """Rows whose last token ends them by itself. [count]"""
         n = self.count
@@ -149,6 +162,7 @@ class RunningRows:
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
             input_tops=item.input_tops,
+            routes=tuple(item.routes),
         )
 
     def save(self, row: int) -> Running:

@@ -398,6 +398,8 @@ class DecodeScheduler:
         logits = self._model.decode(
             self.weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
         )
+        if self._model.routes is not None:
+            rows.add_routes(self._model.routes)
         early = np.flatnonzero(rows.made[:n] < rows.minimum[:n])
         for row in early.tolist():
             stops = rows.stops[row]
@@ -461,6 +463,7 @@ class DecodeScheduler:
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
             input_tops=item.input_tops,
+            routes=tuple(item.routes),
         )
         self._outputs.append(self._with_text(output))
 

@@ -144,6 +144,7 @@ class Dispatcher:
             "incremental_streaming_output": True,  # stock SGLang has a flag for it
             "extra_key": policy,
             **({"lora_path": [policy] * len(batch)} if self._name_adapter else {}),
+            **({"return_routed_experts": True} if any(live.wants_routes for live in batch) else {}),
         }
         try:
             async with self._engine.stream(body) as groups:

@@ -13,6 +13,7 @@ from areal.record.writer import RecordWriter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import record_pb2 as record
+from areal.values.generation import route_digests
 
 _PER_TOKEN = 16  # bytes in memory until it is written, about
 
@@ -47,6 +48,7 @@ class SampleJournal:
                 spans=_joined(told),
                 temperature=temperature,
                 end=end,
+                routes=b"".join(_routes(delta) for delta in told),
             )
             group, index = (key.group, key.index) if key is not None else (0, 0)
             header = Header(
@@ -60,6 +62,14 @@ class SampleJournal:
         """Write what is queued, and that it was all."""
         self._writer.offer(0, lambda: (Header(FrameKind.CLOSED, tokens=self._writer.dropped), b""))
         self._writer.close()
+
+
+def _routes(delta: wire.GenerateDelta) -> bytes:
+    """Digests of the experts of the token before each of a delta's; it may have those of the prompt, too."""
+    if not delta.routes:
+        return b""
+    rows = np.frombuffer(delta.routes, np.uint8).reshape(-1, delta.route_bytes)
+    return route_digests(rows[-(len(delta.token_ids) // 4) :]).tobytes()
 
 
 def _joined(told: Sequence[wire.GenerateDelta]) -> list[common.Span]:

@@ -7,6 +7,7 @@ Requests that the engine does not have yet wait here, and end without a call to 
 
 import asyncio
 import logging
+from base64 import b64decode
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ class LiveRequest:
     policy: str = ""  # held by the engine when the request started there
     made: list[int] = field(default_factory=list)  # tokens that the engine told, withheld ones included
     logprobs: list[float] = field(default_factory=list)  # of `made`
+    wants_routes: bool = False
+    routes: bytearray = field(default_factory=bytearray)  # rows of all tokens but the last, where it wants them
+    route_bytes: int = 0
     sent: int = 0
     withheld: dict[str, Any] | None = None  # what the engine told last, when part of it waits for a canary
     ending: wire.EndReason.ValueType | None = None  # why the agent ends it, once it was asked to
@@ -102,6 +106,12 @@ class LiveRequest:
         new = triples[len(triples) - (made - first) :]
         self.made[first:made] = [triple[1] for triple in new]
         self.logprobs[first:made] = [triple[0] for triple in new]
+        if rows := int(meta.get("routed_experts_rows", 0)):
+            told = b64decode(meta["routed_experts"])
+            self.routes += told
+            self.route_bytes = len(told) // rows
+            if len(self.routes) != self.route_bytes * (len(self.ids) + made - 1):
+                raise InfraError(f"the engine told experts of {rows} tokens more, after {before} of {made} tokens")
         return len(self.made) - before
 
 
@@ -261,6 +271,11 @@ class Requests:
             token_ids=np.asarray(live.made[first:until], dtype="<i4").tobytes(),
             logprobs=np.asarray(live.logprobs[first:until], dtype="<f4").tobytes(),
         )
+        if live.routes:
+            behind = len(live.ids) - 1
+            begin = behind + first if first else 0
+            delta.routes = bytes(live.routes[begin * live.route_bytes : (behind + until) * live.route_bytes])
+            delta.route_bytes = live.route_bytes
         for span in spans:
             start, end = max(first, span["start"]), min(until, span["end"])
             if end > start:

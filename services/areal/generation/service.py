@@ -75,6 +75,7 @@ class GenerationService(rpc.GenerationServicer):
                 start.floor,
                 client,
                 start.key if start.HasField("key") else None,
+                wants_routes=start.routes,
             )
         )
 

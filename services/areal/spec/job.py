@@ -139,6 +139,12 @@ class JobSpec(SpecBlock):
         return (self.algorithm_block is None) != (self.supervised is None)
 
     @property
+    def replays_routes(self) -> bool:
+        """Whether samples bring the experts of their tokens, where the model has some."""
+        embedded = self.is_rl and self.generation.engine.type == "embedded"
+        return embedded and self.algorithm.advanced.routing_replay
+
+    @property
     def sft(self) -> SftTraining | None:
         """The training, where it is supervised fine-tuning."""
         return self.supervised if isinstance(self.supervised, SftTraining) else None

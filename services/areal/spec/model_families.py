@@ -103,7 +103,8 @@ _UNTRAINED = {
     "has an attention that this trainer doesn't compute": OTHER_ATTENTION,
 }
 _LOGIT_SCALES = ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN_COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 _ATTENTION = ("full_attention", "sliding_attention")
 _RECURRENT = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
 _STATE = ("mamba_d_state", "mamba_d_ssm", "ssm_state_size", "linear_attn_config", "hybrid_override_pattern")
@@ -160,7 +161,14 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
 def is_mixture(config: Mapping[str, Any]) -> bool:
     """Whether a model's layers choose among experts."""
     text = text_part(config)
-    return any(_count(text.get(name)) > 1 for name in _EXPERTS)
+    return any(_count(text.get(name)) > 1 for name in EXPERT_COUNTS)
+
+
+def route_bytes(config: Mapping[str, Any]) -> int:
+    """Bytes of a sampled token's routes, which a sample brings for routing replay; 0 for a model without experts."""
+    text = text_part(config)
+    experts, chosen = (max(_count(text.get(name)) for name in names) for names in (EXPERT_COUNTS, CHOSEN_COUNTS))
+    return _count(text.get("num_hidden_layers")) * chosen * (1 + (experts > 255)) if experts > 1 else 0
 
 
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:

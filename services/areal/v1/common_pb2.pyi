@@ -167,7 +167,9 @@ Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
 
 @_typing.final
 class Attachment(_message.Message):
-    """Images and other inputs that are no tokens, and outputs such as routed experts."""
+    """Images and other inputs that are no tokens. Of kind `routes`: a row of bytes for each token of its sequence, the
+    experts that it went to.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

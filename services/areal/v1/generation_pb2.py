@@ -25,45 +25,45 @@ _sym_db = _symbol_database.Default()
 from areal.v1 import common_pb2 as areal_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61real/v1/generation.proto\x12\x08\x61real.v1\x1a\x15\x61real/v1/common.proto\"h\n\x0cGenerateCall\x12\'\n\x06starts\x18\x01 \x03(\x0b\x32\x17.areal.v1.GenerateStart\x12)\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x18.areal.v1.GenerateCancelJ\x04\x08\x03\x10\x04\"\xcf\x01\n\rGenerateStart\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12$\n\x08sampling\x18\x03 \x01(\x0b\x32\x12.areal.v1.Sampling\x12\r\n\x05\x66loor\x18\x04 \x01(\x12\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\t\x12)\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x14.areal.v1.Attachment\x12 \n\x03key\x18\r \x01(\x0b\x32\x13.areal.v1.SampleKeyJ\x04\x08\x05\x10\t\"$\n\x0eGenerateCancel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"8\n\rGenerateReply\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.areal.v1.GenerateEvent\"|\n\rGenerateEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x17.areal.v1.GenerateDeltaH\x00\x12$\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x15.areal.v1.GenerateEndH\x00\x42\x07\n\x05\x65vent\"S\n\rGenerateDelta\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x10\n\x08logprobs\x18\x02 \x01(\x0c\x12\x1d\n\x05spans\x18\x03 \x03(\x0b\x32\x0e.areal.v1.Span\"c\n\x0bGenerateEnd\x12#\n\x06reason\x18\x01 \x01(\x0e\x32\x13.areal.v1.EndReason\x12\x0f\n\x07matched\x18\x02 \x01(\t\x12\x1e\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x0f.areal.v1.Fault\"\x17\n\x15GetAgentStatusRequest\">\n\x16GetAgentStatusResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.areal.v1.ServerState\"$\n\x11\x44rainAgentRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\",\n\x12\x44rainAgentResponse\x12\x16\n\x0e\x65nded_requests\x18\x01 \x01(\r\"\xb3\x02\n\x0bServerState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tpolicy_id\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x12\x12\x0c\n\x04live\x18\x05 \x01(\x08\x12\r\n\x05ready\x18\x06 \x01(\x08\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x0f\n\x07running\x18\x08 \x01(\r\x12\x0f\n\x07waiting\x18\t \x01(\r\x12\x14\n\x0ctokens_total\x18\n \x01(\x06\x12\"\n\x07refused\x18\x0b \x01(\x0b\x32\x11.areal.v1.Refusal\x12\x0e\n\x06\x65ngine\x18\x0c \x01(\t\x12\x1b\n\x13interruptions_total\x18\r \x01(\x06\x12$\n\x05phase\x18\x0e \x01(\x0e\x32\x15.areal.v1.ServerPhase\";\n\x07Refusal\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\r\n\x05tries\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t*\xee\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45ND_REASON_STOP\x10\x01\x12\x15\n\x11\x45ND_REASON_LENGTH\x10\x02\x12\x16\n\x12\x45ND_REASON_ABORTED\x10\x03\x12\x1a\n\x16\x45ND_REASON_BELOW_FLOOR\x10\x04\x12\x17\n\x13\x45ND_REASON_DRAINING\x10\x05\x12\x18\n\x14\x45ND_REASON_CANCELLED\x10\x06\x12\x16\n\x12\x45ND_REASON_REFUSED\x10\x07\x12\x1a\n\x16\x45ND_REASON_ENGINE_LOST\x10\x08*W\n\x0bServerPhase\x12\x16\n\x12SERVER_PHASE_AWAKE\x10\x00\x12\x17\n\x13SERVER_PHASE_ASLEEP\x10\x01\x12\x17\n\x13SERVER_PHASE_WAKING\x10\x02\x32M\n\nGeneration\x12?\n\x08Generate\x12\x16.areal.v1.GenerateCall\x1a\x17.areal.v1.GenerateReply(\x01\x30\x01\x32\xb1\x01\n\x11GenerationControl\x12S\n\x0eGetAgentStatus\x12\x1f.areal.v1.GetAgentStatusRequest\x1a .areal.v1.GetAgentStatusResponse\x12G\n\nDrainAgent\x12\x1b.areal.v1.DrainAgentRequest\x1a\x1c.areal.v1.DrainAgentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61real/v1/generation.proto\x12\x08\x61real.v1\x1a\x15\x61real/v1/common.proto\"h\n\x0cGenerateCall\x12\'\n\x06starts\x18\x01 \x03(\x0b\x32\x17.areal.v1.GenerateStart\x12)\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x18.areal.v1.GenerateCancelJ\x04\x08\x03\x10\x04\"\xdf\x01\n\rGenerateStart\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12$\n\x08sampling\x18\x03 \x01(\x0b\x32\x12.areal.v1.Sampling\x12\r\n\x05\x66loor\x18\x04 \x01(\x12\x12\x0f\n\x07\x61\x64\x61pter\x18\t \x01(\t\x12)\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x14.areal.v1.Attachment\x12 \n\x03key\x18\r \x01(\x0b\x32\x13.areal.v1.SampleKey\x12\x0e\n\x06routes\x18\x0e \x01(\x08J\x04\x08\x05\x10\t\"$\n\x0eGenerateCancel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"8\n\rGenerateReply\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.areal.v1.GenerateEvent\"|\n\rGenerateEvent\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x17.areal.v1.GenerateDeltaH\x00\x12$\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x15.areal.v1.GenerateEndH\x00\x42\x07\n\x05\x65vent\"x\n\rGenerateDelta\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x10\n\x08logprobs\x18\x02 \x01(\x0c\x12\x1d\n\x05spans\x18\x03 \x03(\x0b\x32\x0e.areal.v1.Span\x12\x0e\n\x06routes\x18\x04 \x01(\x0c\x12\x13\n\x0broute_bytes\x18\x05 \x01(\r\"c\n\x0bGenerateEnd\x12#\n\x06reason\x18\x01 \x01(\x0e\x32\x13.areal.v1.EndReason\x12\x0f\n\x07matched\x18\x02 \x01(\t\x12\x1e\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x0f.areal.v1.Fault\"\x17\n\x15GetAgentStatusRequest\">\n\x16GetAgentStatusResponse\x12$\n\x05state\x18\x01 \x01(\x0b\x32\x15.areal.v1.ServerState\"$\n\x11\x44rainAgentRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\",\n\x12\x44rainAgentResponse\x12\x16\n\x0e\x65nded_requests\x18\x01 \x01(\r\"\xb3\x02\n\x0bServerState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tpolicy_id\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x12\x12\x0c\n\x04live\x18\x05 \x01(\x08\x12\r\n\x05ready\x18\x06 \x01(\x08\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x0f\n\x07running\x18\x08 \x01(\r\x12\x0f\n\x07waiting\x18\t \x01(\r\x12\x14\n\x0ctokens_total\x18\n \x01(\x06\x12\"\n\x07refused\x18\x0b \x01(\x0b\x32\x11.areal.v1.Refusal\x12\x0e\n\x06\x65ngine\x18\x0c \x01(\t\x12\x1b\n\x13interruptions_total\x18\r \x01(\x06\x12$\n\x05phase\x18\x0e \x01(\x0e\x32\x15.areal.v1.ServerPhase\";\n\x07Refusal\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\r\n\x05tries\x18\x02 \x01(\r\x12\x0e\n\x06reason\x18\x03 \x01(\t*\xee\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45ND_REASON_STOP\x10\x01\x12\x15\n\x11\x45ND_REASON_LENGTH\x10\x02\x12\x16\n\x12\x45ND_REASON_ABORTED\x10\x03\x12\x1a\n\x16\x45ND_REASON_BELOW_FLOOR\x10\x04\x12\x17\n\x13\x45ND_REASON_DRAINING\x10\x05\x12\x18\n\x14\x45ND_REASON_CANCELLED\x10\x06\x12\x16\n\x12\x45ND_REASON_REFUSED\x10\x07\x12\x1a\n\x16\x45ND_REASON_ENGINE_LOST\x10\x08*W\n\x0bServerPhase\x12\x16\n\x12SERVER_PHASE_AWAKE\x10\x00\x12\x17\n\x13SERVER_PHASE_ASLEEP\x10\x01\x12\x17\n\x13SERVER_PHASE_WAKING\x10\x02\x32M\n\nGeneration\x12?\n\x08Generate\x12\x16.areal.v1.GenerateCall\x1a\x17.areal.v1.GenerateReply(\x01\x30\x01\x32\xb1\x01\n\x11GenerationControl\x12S\n\x0eGetAgentStatus\x12\x1f.areal.v1.GetAgentStatusRequest\x1a .areal.v1.GetAgentStatusResponse\x12G\n\nDrainAgent\x12\x1b.areal.v1.DrainAgentRequest\x1a\x1c.areal.v1.DrainAgentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'areal.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENDREASON']._serialized_start=1331
-  _globals['_ENDREASON']._serialized_end=1569
-  _globals['_SERVERPHASE']._serialized_start=1571
-  _globals['_SERVERPHASE']._serialized_end=1658
+  _globals['_ENDREASON']._serialized_start=1384
+  _globals['_ENDREASON']._serialized_end=1622
+  _globals['_SERVERPHASE']._serialized_start=1624
+  _globals['_SERVERPHASE']._serialized_end=1711
   _globals['_GENERATECALL']._serialized_start=62
   _globals['_GENERATECALL']._serialized_end=166
   _globals['_GENERATESTART']._serialized_start=169
-  _globals['_GENERATESTART']._serialized_end=376
-  _globals['_GENERATECANCEL']._serialized_start=378
-  _globals['_GENERATECANCEL']._serialized_end=414
-  _globals['_GENERATEREPLY']._serialized_start=416
-  _globals['_GENERATEREPLY']._serialized_end=472
-  _globals['_GENERATEEVENT']._serialized_start=474
-  _globals['_GENERATEEVENT']._serialized_end=598
-  _globals['_GENERATEDELTA']._serialized_start=600
-  _globals['_GENERATEDELTA']._serialized_end=683
-  _globals['_GENERATEEND']._serialized_start=685
-  _globals['_GENERATEEND']._serialized_end=784
-  _globals['_GETAGENTSTATUSREQUEST']._serialized_start=786
-  _globals['_GETAGENTSTATUSREQUEST']._serialized_end=809
-  _globals['_GETAGENTSTATUSRESPONSE']._serialized_start=811
-  _globals['_GETAGENTSTATUSRESPONSE']._serialized_end=873
-  _globals['_DRAINAGENTREQUEST']._serialized_start=875
-  _globals['_DRAINAGENTREQUEST']._serialized_end=911
-  _globals['_DRAINAGENTRESPONSE']._serialized_start=913
-  _globals['_DRAINAGENTRESPONSE']._serialized_end=957
-  _globals['_SERVERSTATE']._serialized_start=960
-  _globals['_SERVERSTATE']._serialized_end=1267
-  _globals['_REFUSAL']._serialized_start=1269
-  _globals['_REFUSAL']._serialized_end=1328
-  _globals['_GENERATION']._serialized_start=1660
-  _globals['_GENERATION']._serialized_end=1737
-  _globals['_GENERATIONCONTROL']._serialized_start=1740
-  _globals['_GENERATIONCONTROL']._serialized_end=1917
+  _globals['_GENERATESTART']._serialized_end=392
+  _globals['_GENERATECANCEL']._serialized_start=394
+  _globals['_GENERATECANCEL']._serialized_end=430
+  _globals['_GENERATEREPLY']._serialized_start=432
+  _globals['_GENERATEREPLY']._serialized_end=488
+  _globals['_GENERATEEVENT']._serialized_start=490
+  _globals['_GENERATEEVENT']._serialized_end=614
+  _globals['_GENERATEDELTA']._serialized_start=616
+  _globals['_GENERATEDELTA']._serialized_end=736
+  _globals['_GENERATEEND']._serialized_start=738
+  _globals['_GENERATEEND']._serialized_end=837
+  _globals['_GETAGENTSTATUSREQUEST']._serialized_start=839
+  _globals['_GETAGENTSTATUSREQUEST']._serialized_end=862
+  _globals['_GETAGENTSTATUSRESPONSE']._serialized_start=864
+  _globals['_GETAGENTSTATUSRESPONSE']._serialized_end=926
+  _globals['_DRAINAGENTREQUEST']._serialized_start=928
+  _globals['_DRAINAGENTREQUEST']._serialized_end=964
+  _globals['_DRAINAGENTRESPONSE']._serialized_start=966
+  _globals['_DRAINAGENTRESPONSE']._serialized_end=1010
+  _globals['_SERVERSTATE']._serialized_start=1013
+  _globals['_SERVERSTATE']._serialized_end=1320
+  _globals['_REFUSAL']._serialized_start=1322
+  _globals['_REFUSAL']._serialized_end=1381
+  _globals['_GENERATION']._serialized_start=1713
+  _globals['_GENERATION']._serialized_end=1790
+  _globals['_GENERATIONCONTROL']._serialized_start=1793
+  _globals['_GENERATIONCONTROL']._serialized_end=1970
 # @@protoc_insertion_point(module_scope)

@@ -118,6 +118,7 @@ class GenerateStart(_message.Message):
     ADAPTER_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """unique for each attempt at each server"""
     token_ids: _builtins.bytes
@@ -125,6 +126,8 @@ class GenerateStart(_message.Message):
     floor: _builtins.int
     """oldest policy version that may make a token"""
     adapter: _builtins.str
+    routes: _builtins.bool
+    """deltas shall have the experts of each token, where the model has some"""
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling: ...
     @_builtins.property
@@ -143,10 +146,11 @@ class GenerateStart(_message.Message):
         adapter: _builtins.str = ...,
         attachments: _abc.Iterable[_common_pb2.Attachment] | None = ...,
         key: _common_pb2.SampleKey | None = ...,
+        routes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attachments", b"attachments", "floor", b"floor", "key", b"key", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attachments", b"attachments", "floor", b"floor", "key", b"key", "request_id", b"request_id", "routes", b"routes", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,10 +233,18 @@ class GenerateDelta(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
+    ROUTE_BYTES_FIELD_NUMBER: _builtins.int
     token_ids: _builtins.bytes
     """int32"""
     logprobs: _builtins.bytes
     """float32"""
+    routes: _builtins.bytes
+    """Rows of bytes that say which experts tokens went to: those up to the token before the delta's last one, and as many
+    of them as this request computed and did not tell yet. Empty where the model has no experts.
+    """
+    route_bytes: _builtins.int
+    """of one row"""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
     def __init__(
@@ -241,10 +253,12 @@ class GenerateDelta(_message.Message):
         token_ids: _builtins.bytes = ...,
         logprobs: _builtins.bytes = ...,
         spans: _abc.Iterable[_common_pb2.Span] | None = ...,
+        routes: _builtins.bytes = ...,
+        route_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "spans", b"spans", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "route_bytes", b"route_bytes", "routes", b"routes", "spans", b"spans", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -319,6 +319,7 @@ class GenerationRecord(_message.Message):
     SPANS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     server_id: _builtins.str
     fed: _builtins.bytes
@@ -329,6 +330,8 @@ class GenerationRecord(_message.Message):
     """float32, little-endian"""
     temperature: _builtins.float
     end: _generation_pb2.EndReason.ValueType
+    routes: _builtins.bytes
+    """uint32, one a token: digest of the experts that the token before it went to; empty without any"""
     @_builtins.property
     def key(self) -> _common_pb2.SampleKey:
         """unset in an evaluation"""
@@ -349,10 +352,11 @@ class GenerationRecord(_message.Message):
         spans: _abc.Iterable[_common_pb2.Span] | None = ...,
         temperature: _builtins.float = ...,
         end: _generation_pb2.EndReason.ValueType = ...,
+        routes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "fed", b"fed", "key", b"key", "logprobs", b"logprobs", "request_id", b"request_id", "server_id", b"server_id", "spans", b"spans", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "fed", b"fed", "key", b"key", "logprobs", b"logprobs", "request_id", b"request_id", "routes", b"routes", "server_id", b"server_id", "spans", b"spans", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -374,6 +378,7 @@ class TrainedBatch(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     TRAINED_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
+    ROUTES_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     fence: _builtins.int
     groups: _builtins.bytes
@@ -392,6 +397,8 @@ class TrainedBatch(_message.Message):
     """uint8, one a token: 1 where a gradient could reach it"""
     temperature: _builtins.float
     """at which the trainer computes log-probabilities"""
+    routes: _builtins.bytes
+    """as in a GenerationRecord"""
     def __init__(
         self,
         *,
@@ -405,10 +412,11 @@ class TrainedBatch(_message.Message):
         versions: _builtins.bytes = ...,
         trained: _builtins.bytes = ...,
         temperature: _builtins.float = ...,
+        routes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "groups", b"groups", "indices", b"indices", "lengths", b"lengths", "logprobs", b"logprobs", "step", b"step", "temperature", b"temperature", "token_ids", b"token_ids", "trained", b"trained", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "groups", b"groups", "indices", b"indices", "lengths", b"lengths", "logprobs", b"logprobs", "routes", b"routes", "step", b"step", "temperature", b"temperature", "token_ids", b"token_ids", "trained", b"trained", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

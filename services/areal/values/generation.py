@@ -14,7 +14,17 @@ from areal.values.policy import version_of
 Ids: TypeAlias = "npt.NDArray[np.int32]"
 Logprobs: TypeAlias = "npt.NDArray[np.float32]"
 Mask: TypeAlias = "npt.NDArray[np.uint8]"
+ROUTES = "routes"
+"""Kind of an attachment of a sequence: for each token a row of bytes, the experts that it went to. The last token's row
+is unknown, because nothing came after it."""
 OnTokens: TypeAlias = Callable[["Ids", "Logprobs"], None]  # tokens that just came, and their log-probabilities
+
+
+def route_digests(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """A number for each token's routes, [tokens] of [tokens, bytes]: what two journals are compared by."""
+    weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint32) * np.uint32(2654435761) | np.uint32(1)
+    digests: npt.NDArray[np.uint32] = (rows * weights).sum(axis=1, dtype=np.uint32)
+    return digests
 
 
 def as_ids(ids: Sequence[int] | Ids) -> Ids:
@@ -76,7 +86,8 @@ class GenerationResult:
     """New tokens with the log-probability and the policy of each. Spans count from the first new token.
 
     `finish_reason` is `stop` (an end token, included in `output_ids`, or a stop string) or `length`. `prompt_scores`
-    are there where they were asked for.
+    are there where they were asked for, `routes` where the model has experts and an answer is to be trained: a row of
+    bytes for each token before the last, of the prompt and of these (`areal.expert_routes`).
     """
 
     output_ids: Ids  # [tokens]
@@ -85,6 +96,7 @@ class GenerationResult:
     finish_reason: str = "stop"
     matched: str = ""
     prompt_scores: tuple[PromptScore, ...] = ()
+    routes: bytes = field(default=b"", repr=False)
 
     @property
     def truncated(self) -> bool:
@@ -94,7 +106,7 @@ class GenerationResult:
     def copied(self) -> GenerationResult:
         """The same with arrays of its own, which nobody else can change."""
         ids, logprobs = self.output_ids.copy(), self.logprobs.copy()
-        return GenerationResult(ids, logprobs, self.spans, self.finish_reason, self.matched)
+        return replace(self, output_ids=ids, logprobs=logprobs)
 
     @property
     def versions(self) -> Ids:

@@ -24,7 +24,8 @@ from areal.values.policy import version_of
 class Sequence:
     """One token sequence. All arrays have one entry a token, prompt tokens included: `[tokens]`.
 
-    `logprobs` is 0 and `loss_mask` 0 where a token was not sampled; spans cover the sampled tokens.
+    `logprobs` is 0 and `loss_mask` 0 where a token was not sampled; spans cover the sampled tokens. `routes` are filled
+    in by the worker, where the model has experts: a row of bytes for each token (`areal.expert_routes`).
     """
 
     input_ids: Ids
@@ -33,6 +34,7 @@ class Sequence:
     spans: tuple[TokenSpan, ...]
     reward: float
     finish_reason: str = "stop"
+    routes: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(cls, prompt_ids: Row[int] | Ids, result: GenerationResult, reward: float) -> Sequence:

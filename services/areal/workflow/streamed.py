@@ -5,7 +5,7 @@ that answer began: the same ids before it, the same ids, log-probabilities and s
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,17 +36,22 @@ def other_sampling(used: Sampling, job: Sampling) -> str:
     return ""
 
 
-def check_streamed(episode: Episode, answers: Iterable[StreamedAnswer]) -> None:
-    """Refuse with DataError an episode whose sampled tokens are not what was streamed to it."""
+def check_streamed(episode: Episode, answers: Iterable[StreamedAnswer]) -> Episode:
+    """Refuse with DataError an episode whose sampled tokens are not what was streamed to it.
+
+    Returns the episode with the experts of its tokens, where they were streamed.
+    """
     by_place: dict[int, list[StreamedAnswer]] = {}
     for answer in answers:
         if len(answer.result.output_ids):
             by_place.setdefault(len(answer.input_ids), []).append(answer)
-    for number, sequence in enumerate(episode.sequences):
-        _check(sequence, f"sequence {number}", by_place)
+    found = [_check(each, f"sequence {number}", by_place) for number, each in enumerate(episode.sequences)]
+    return replace(episode, sequences=tuple(found))
 
 
-def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswer]]) -> None:
+def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswer]]) -> Sequence:
+    """The sequence, with its routes: of each token those under the policy that sampled the next."""
+    routes, each, known = bytearray(), 0, True  # `each`: bytes a token
     spans = sorted(sequence.spans, key=lambda span: span.start)
     while spans:
         place = spans[0].start
@@ -63,7 +68,11 @@ def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswe
                 f"{what} trains turn {answer.turn}, which was sampled with {answer.other_sampling}",
                 fix="set loss_mask 0 on its tokens, or change rollout.sampling",
             )
+        known = known and bool(answer.result.routes)
+        routes += answer.result.routes[len(routes) :]
+        each = len(routes) // (end - 1)
         spans = spans[len(answer.result.spans) :]
+    return replace(sequence, routes=bytes(routes).ljust(each * len(sequence.input_ids), b"\xff") if known else b"")
 
 
 def _difference(sequence: Sequence, spans: list[TokenSpan], answer: StreamedAnswer) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Routes = NDArray[np.uint32]  # digests of the experts of the token before
 
 EXAMPLES = 10  # faults that are told in words
 
@@ -30,6 +31,7 @@ class FaultOf(StrEnum):
     LOGPROB = "another log-probability"
     VERSION = "another version"
     TEMPERATURE = "another temperature"
+    ROUTES = "other experts than it was sampled with"
     UNSAMPLED = "trained, but no server sampled it there"
     TWICE = "trained twice"
     DROPPED = "left out of an answer that was taken"
@@ -61,6 +63,7 @@ class JournalRequest:
     versions: Ints  # [tokens]
     temperature: float
     whole: bool  # it came to an end of its own; otherwise its client may hold less of it
+    routes: Routes | None = None  # [tokens]; None of a model without experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +75,7 @@ class TrainedSequence:
     versions: Ints  # [tokens]
     trained: Bools  # [tokens]
     temperature: float
+    routes: Routes | None = None  # [tokens]
 
 
 @dataclass
@@ -222,6 +226,9 @@ def _judge(report: TokenReport, where: str, sequence: TrainedSequence, part: sli
         FaultOf.VERSION: sequence.versions[part] != one.versions[:count],
         FaultOf.TEMPERATURE: np.full(count, sequence.temperature != one.temperature),
     }
+    if one.routes is not None:
+        known = np.zeros(count, np.uint32) if sequence.routes is None else sequence.routes[part]
+        wrong[FaultOf.ROUTES] = known != one.routes[:count]
     good = learned.copy()
     for what, places in wrong.items():
         if tokens := int((places & learned).sum()):

@@ -173,6 +173,7 @@ def _sampled(place: _TokenPlace) -> JournalRequest | None:
         versions=versions,
         temperature=one.temperature,
         whole=one.end in _OWN_ENDS,
+        routes=np.frombuffer(one.routes, "<u4") if one.routes else None,
     )
 
 
@@ -186,6 +187,7 @@ def _samples(batch: record.TrainedBatch) -> dict[Key, list[TrainedSequence]]:
             versions=np.frombuffer(batch.versions, "<i4")[part],
             trained=np.frombuffer(batch.trained, "u1")[part].astype(np.bool_),
             temperature=batch.temperature,
+            routes=np.frombuffer(batch.routes, "<u4")[part] if batch.routes else None,
         )
         found.setdefault(key, []).append(sequence)
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import orjson
 import pytest
@@ -50,17 +52,21 @@ class Run:
             ids, logprobs = tokens.token_ids[part], tokens.behaviour_logprobs[part]
             first = int(np.argmax(tokens.loss_mask[part]))
             key = common.SampleKey(group=tokens.group_ids[place], index=tokens.sample_indices[place], attempt=1)
-            self.request(key, ids[:first], ids[first:], logprobs[first:], int(tokens.versions[part][first]))
+            routes = tokens.routes[part] if len(tokens.routes) else None
+            self.request(key, ids[:first], ids[first:], logprobs[first:], int(tokens.versions[part][first]), routes)
 
-    def request(self, key, fed, ids, logprobs, version):
+    def request(self, key, fed, ids, logprobs, version, routes=None):
         deltas = []
         for part in (slice(0, 1), slice(1, len(ids))):
+            told = b"" if routes is None else routes[part.start and len(fed) : len(fed) + part.stop - 1].tobytes()
             count = len(ids[part])
             deltas.append(
                 wire.GenerateDelta(
                     token_ids=ids[part].astype("<i4").tobytes(),
                     logprobs=logprobs[part].astype("<f4").tobytes(),
                     spans=[common.Span(start=0, end=count, policy_id=f"{version}.f1", server_id="generation-0")],
+                    routes=told,
+                    route_bytes=0 if routes is None else routes.shape[1],
                 )
             )
         self.journal.ended(f"w.{ids[0]}", key, fed.tolist(), deltas, 1.0, wire.END_REASON_STOP)
@@ -104,6 +110,20 @@ def test_a_run_whose_tokens_are_what_was_sampled_is_clean(run, capsys):
     assert report.sampled == report.equal + sum(report.untrained.values())
     assert guarded(lambda: app(["audit", str(run.root), "--tokens"])) == ExitCode.DONE
     assert "every trained token is the one that was sampled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_token_that_was_trained_with_other_experts_is_named(run, planted):
+    tokens = of_step(0)
+    routes = np.random.default_rng(1).integers(0, 9, (tokens.tokens, 6)).astype(np.uint8)
+    tokens = replace(tokens, routes=routes)
+    run.sample(tokens)
+    wrong = routes.copy()
+    wrong[np.flatnonzero(tokens.trainable())[3] - 1, 2] += planted
+    run.train(0, replace(tokens, routes=wrong))
+    report = run.end()
+    assert report.faults == ({FaultOf.ROUTES: 1} if planted else {})
+    assert report.equal == int(tokens.trainable().sum()) - planted
 
 
 def test_a_planted_log_probability_fails_the_command(run, capsys):

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 from areal.errors import DataError
+from areal.expert_routes import MISSING
 from areal.v1 import common_pb2 as common
+from areal.values.generation import ROUTES
 from areal.values.policy import version_of
 from numpy.typing import NDArray
 
@@ -36,6 +38,9 @@ class TokenBatch:
     verdicts: NDArray[np.bytes_] = field(
         default_factory=lambda: np.zeros(0, VERDICT)
     )  # [S], or [0] where there are none
+    routes: NDArray[np.uint8] = field(
+        default_factory=lambda: np.zeros((0, 0), np.uint8)
+    )  # [T, bytes]: the experts that each token went to where its answer was sampled; [0, 0] where none are known
 
     @property
     def verdict_words(self) -> NDArray[np.str_]:
@@ -84,6 +89,12 @@ class TokenBatch:
         mask = self.loss_mask.copy()
         mask[self.offsets[:-1][self.lengths > 0]] = False
         return mask
+
+    def unrouted(self) -> float:
+        """Share of the trainable tokens of which the experts that sampled them aren't known."""
+        before = np.flatnonzero(self.trainable()) - 1
+        known = (self.routes[before] != MISSING).any(axis=1) if len(self.routes) else np.zeros(len(before), np.bool_)
+        return float(1 - known.mean()) if len(before) else 0.0
 
     def has_signal(self) -> NDArray[np.bool_]:
         """[S]: the sequences with a token that a gradient can reach; an answer cut at a deadline has none."""
@@ -152,6 +163,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
     rewards: list[float] = []
     truncated: list[bool] = []
     verdicts: list[bytes] = []
+    routes: list[NDArray[np.uint8] | None] = []
     for sample in samples:
         for sequence in sample.sequences:
             token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
@@ -175,6 +187,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
             rewards.append(sequence.reward)
             truncated.append(sequence.finish_reason == "length")
             verdicts.append(sample.verdict.status.encode("ascii", "replace"))
+            routes.append(_routes(sequence, len(token_ids)))
     offsets = np.zeros(len(ids) + 1, dtype=np.int64)
     np.cumsum([len(entry) for entry in ids], out=offsets[1:])
     token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
@@ -194,4 +207,24 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
         rewards=np.array(rewards, dtype=np.float64),
         truncated=np.array(truncated, dtype=np.bool_),
         verdicts=np.array(verdicts, dtype=VERDICT),
+        routes=_joined(routes, [len(entry) for entry in ids]),
     )
+
+
+def _routes(sequence: common.TokenSequence, tokens: int) -> NDArray[np.uint8] | None:
+    """A sequence's routes [tokens, bytes]; None where they are not known."""
+    told = next((each.data for each in sequence.attachments if each.kind == ROUTES), b"")
+    if len(told) % max(1, tokens):
+        raise DataError(f"a sequence of {tokens} tokens has {len(told)} bytes of routes")
+    return np.frombuffer(told, np.uint8).reshape(tokens, -1) if told else None
+
+
+def _joined(routes: Sequence[NDArray[np.uint8] | None], lengths: Sequence[int]) -> NDArray[np.uint8]:
+    """All sequences' routes, with those that aren't known as missing."""
+    widths = {each.shape[1] for each in routes if each is not None}
+    if len(widths) > 1:
+        raise DataError(f"routes of one batch have {sorted(widths)} bytes a token: they are of different models")
+    if not widths:
+        return np.zeros((0, 0), np.uint8)
+    unknown = (np.full((length, *widths), MISSING, np.uint8) for length in lengths)
+    return np.concatenate([none if each is None else each for each, none in zip(routes, unknown, strict=True)])

@@ -11,11 +11,12 @@ says where in the batch's columns each predicted token is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from areal.expert_routes import MISSING
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,6 +35,7 @@ class MicroBatch:
     select: Tensor  # [predicted]: flat positions whose output predicts a trained token
     targets: Tensor  # [predicted]: that token's id
     token_index: Tensor  # [predicted]: that token's place in the batch's columns
+    routes: Tensor | None = None  # [rows, length, bytes], on the host: the experts that each token went to, where known
 
     def attention_mask(self) -> Tensor:
         """[rows, 1, length, length] bool, True where a token may look: its bundle, not later, prefix or own branch."""
@@ -50,6 +52,9 @@ class MicroBatch:
             return self
         fill = {"input_ids": 0, "position_ids": 0, "bundle_ids": -1, "branch_ids": 0}
         longer = {name: torch.nn.functional.pad(getattr(self, name), (0, more), value=at) for name, at in fill.items()}
+        routes = self.routes
+        if routes is not None:
+            longer["routes"] = torch.nn.functional.pad(routes, (0, 0, 0, more), value=MISSING)
         return replace(self, **longer, select=self.select + self.select // length * more)
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -140,6 +145,7 @@ class _MicroBatchArrays:
         self._length = shape[1]
         self._ids, self._positions, self._branches = (np.zeros(shape, np.int64) for _ in range(3))
         self._bundles = np.full(shape, -1, np.int64)
+        self._routes: NDArray[np.uint8] | None = None
         self._select: list[NDArray[np.int64]] = []
         self._index: list[NDArray[np.int64]] = []
 
@@ -152,6 +158,7 @@ class _MicroBatchArrays:
         first = int(batch.offsets[bundle.sequences[0]])
         self._ids[row, start : start + prefix] = batch.token_ids[first : first + prefix]
         self._positions[row, start : start + prefix] = np.arange(prefix)
+        self._place_routes(batch, (row, start), first, prefix)
         at = start + prefix
         for branch, sequence in enumerate(bundle.sequences, 1):
             begin, end = int(batch.offsets[sequence]), int(batch.offsets[sequence + 1])
@@ -159,11 +166,19 @@ class _MicroBatchArrays:
             self._ids[row, at : at + rest] = batch.token_ids[begin + prefix : begin + prefix + rest]
             self._positions[row, at : at + rest] = np.arange(prefix, prefix + rest)
             self._branches[row, at : at + rest] = branch
+            self._place_routes(batch, (row, at), begin + prefix, rest)
             source = np.flatnonzero(predicted[begin + 1 : end])  # predicted from this token of the sequence
             shift = np.where(source < prefix, start, at - prefix)
             self._select.append(source + shift + row * self._length)
             self._index.append(source + (begin + 1))
             at += rest
+
+    def _place_routes(self, batch: TokenBatch, place: tuple[int, int], first: int, count: int) -> None:
+        if len(batch.routes):
+            if self._routes is None:
+                self._routes = np.full((*self._ids.shape, batch.routes.shape[1]), MISSING, np.uint8)
+            row, at = place
+            self._routes[row, at : at + count] = batch.routes[first : first + count]
 
     def finish(self, batch: TokenBatch) -> MicroBatch:
         """As tensors."""
@@ -171,7 +186,8 @@ class _MicroBatchArrays:
         index = np.concatenate(self._index) if self._index else none
         select = np.concatenate(self._select) if self._select else none
         arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
-        return MicroBatch(*(torch.from_numpy(array) for array in arrays))
+        routes = None if self._routes is None else torch.from_numpy(self._routes)
+        return replace(MicroBatch(*(torch.from_numpy(array) for array in arrays)), routes=routes)
 
 
 _WORTH_SHARING = 2  # tokens; below, nothing is saved
@@ -194,7 +210,8 @@ def bundles(batch: TokenBatch, chosen: NDArray[np.int64], capacity: int) -> list
     found: list[Bundle] = []
     for members in groups.values():
         prefix = _common_prefix(batch, members) if len(members) > 1 else 0
-        found += _split(batch, members, prefix if prefix >= _WORTH_SHARING else 0, capacity)
+        for alike in _routed_alike(batch, members, prefix):
+            found += _split(batch, alike, prefix if prefix >= _WORTH_SHARING else 0, capacity)
     return found
 
 
@@ -210,6 +227,15 @@ def _split(batch: TokenBatch, members: list[int], prefix: int, capacity: int) ->
         current.append(sequence)
         length += branch
     return [*found, Bundle(tuple(current), prefix, length)]
+
+
+def _routed_alike(batch: TokenBatch, members: list[int], prefix: int) -> Iterable[list[int]]:
+    """Parts of a group whose common prefix went to the same experts: not all were sampled by one policy."""
+    parts: dict[bytes, list[int]] = {}
+    for sequence in members:
+        first = int(batch.offsets[sequence])
+        parts.setdefault(batch.routes[first : first + prefix].tobytes(), []).append(sequence)
+    return parts.values()
 
 
 def _common_prefix(batch: TokenBatch, members: list[int]) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from areal.errors import DataError
+from areal.expert_routes import experts_of
 from areal.file_views import View, stored
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
@@ -40,7 +41,6 @@ from areal_trainer.engine.model import (
     PolicyModel,
     ValueModel,
     empty_model,
-    experts_of,
     max_positions,
     sliding_window,
 )
@@ -92,6 +92,7 @@ class ModelOptions:
     compile: Compile = "none"
     fp32_head: bool = False  # logits aren't rounded to the precision
     temperature: float = 1.0
+    replay: bool = False  # tokens go to the experts that sampled them
     adapter: AdapterConfig | None = None  # trained instead of all weights
     seed: int = 0  # of the adapter's first weights
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
@@ -223,12 +224,26 @@ class ShardedModel(Generic[Model]):
         attention = "dense" if masked else self.options.attention
         seen = on_device.attention_mask() if attention == "dense" else _places(micro, attention, self.ranks.device)
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
+        routes = self._routes(micro)
         if context is None:
             states = segments_of(micro) if self._model.recurrent else None
-            return ModelRows(ids, positions, seen, select, None, states), on_device.targets, lambda told: told
+            return ModelRows(ids, positions, seen, select, None, states, routes), on_device.targets, lambda told: told
         mine, places = (sent(part, ids.device) for part in context.chosen(micro.select, ids.shape[1]))
-        rows = ModelRows(context.run(ids), context.run(positions), seen, places, context)
+        rows = ModelRows(context.run(ids), context.run(positions), seen, places, context, routes=routes)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
+
+    @property
+    def replays(self) -> bool:
+        """Whether tokens go to the experts that sampled them."""
+        return self.options.replay and self._model.routing is not None
+
+    def _routes(self, micro: MicroBatch) -> Tensor | None:
+        """The experts of this rank's run of the micro-batch's tokens, [tokens, layers, chosen]."""
+        shape, context = self._model.routing, self.ranks.context
+        if micro.routes is None or shape is None or not self.options.replay:
+            return None
+        mine = micro.routes if context is None else context.run(micro.routes)
+        return sent(shape.ids(mine.flatten(0, 1)), self.ranks.device)
 
     @contextmanager
     def base_alone(self) -> Iterator[None]:

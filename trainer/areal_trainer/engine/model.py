@@ -27,6 +27,7 @@ from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 from areal_trainer.engine.recurrence import by_segments
+from areal_trainer.engine.routing import by_routes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ModelRows:
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
     segments: Segments | None = None  # of a model with recurrent layers
+    routes: Tensor | None = None  # [tokens, layers, chosen]: the experts that each token goes to
 
 
 class PolicyModel(nn.Module):
@@ -52,6 +54,7 @@ class PolicyModel(nn.Module):
         self.lm = lm
         self.views = file_views(lm)
         self.recurrent = by_segments(lm)
+        self.routing = by_routes(lm)
         self._exact = fp32_head
         self._fused = fused_head
 
@@ -117,6 +120,7 @@ class ValueModel(nn.Module):
         super().__init__()
         self.lm = policy.lm
         self.recurrent = policy.recurrent
+        self.routing = None  # a critic's routers choose by themselves
         if not is_tied(policy):
             self.lm.set_output_embeddings(nn.Identity())  # a matrix that nothing would use
         kept = self.lm.state_dict()
@@ -151,6 +155,8 @@ def _hidden(lm: Any, rows: ModelRows) -> Tensor:
         attended["context"] = rows.context
     if rows.segments is not None:
         attended["segments"] = rows.segments
+    if rows.routes is not None:
+        attended["routes"] = rows.routes
     states: Tensor = lm.get_decoder()(
         input_ids=rows.input_ids, position_ids=rows.position_ids, use_cache=False, **attended
     ).last_hidden_state
@@ -182,12 +188,6 @@ def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be loaded: {error!r}", fix="check its files") from error
     return PolicyModel(lm, fp32_head, fused_head)
-
-
-def experts_of(block: nn.Module) -> list[nn.Module]:
-    """The module of a block that holds its experts' stacked matrices, if it has one."""
-    named = [module for name, module in block.named_modules() if name.rpartition(".")[2] == "experts"]
-    return [module for module in named if next(module.parameters(recurse=False), None) is not None]
 
 
 def score_architecture(config: Mapping[str, Any]) -> str:

@@ -58,6 +58,8 @@ class Accumulator:
         self._ids = bytearray()
         self._logprobs = bytearray()
         self._spans: list[TokenSpan] = []
+        self._routes = bytearray()
+        self._routed = True  # each token so far came with the experts of those before it
         self.finish_reason = ""
         self.matched = ""
 
@@ -80,8 +82,14 @@ class Accumulator:
         ids, logprobs = bytes(self._ids[4 * start :]), bytes(self._logprobs[4 * start :])
         return np.frombuffer(ids, dtype="<i4"), np.frombuffer(logprobs, dtype="<f4")
 
-    def add(self, token_ids: bytes, logprobs: bytes, spans: Iterable[common.Span]) -> int:
-        """Append a delta; returns how many tokens it held. Raises BadDelta and takes nothing of a wrong one."""
+    def add(
+        self, token_ids: bytes, logprobs: bytes, spans: Iterable[common.Span], routes: bytes = b"", route_bytes: int = 0
+    ) -> int:
+        """Append a delta; returns how many tokens it held. Raises BadDelta and takes nothing of a wrong one.
+
+        Of `routes` the last rows are taken, those that no delta had: what a new attempt computes again of tokens that
+        are there may be another policy's.
+        """
         if not token_ids and not logprobs:
             return 0
         count, odd = divmod(len(token_ids), 4)
@@ -104,6 +112,11 @@ class Accumulator:
             at = span.end
         if at != count:
             raise BadDelta(f"a delta's spans cover {at} of {count} tokens")
+        lacking = (self.prompt_tokens + before + count - 1) * route_bytes - len(self._routes)
+        if self._routed and routes and not 0 <= lacking <= len(routes):
+            raise BadDelta(f"a delta has {len(routes)} bytes of routes where {lacking} were left")
+        self._routed &= bool(routes)
+        self._routes += routes[len(routes) - lacking :] if self._routed else b""
         self._ids += token_ids
         self._logprobs += logprobs
         for fresh in added:
@@ -151,4 +164,5 @@ class Accumulator:
             tuple(self._spans),
             finish_reason or self.finish_reason,
             self.matched,
+            routes=bytes(self._routes) if self._routed else b"",
         )

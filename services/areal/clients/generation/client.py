@@ -108,13 +108,16 @@ class GenerationClient:
         waits: WaitRegistry,
         decode: Callable[[list[int]], str] | None = None,
         on_tokens: Callable[[int], object] = lambda _tokens: None,
+        routes: bool = False,
     ) -> None:
+        """`routes`: of answers that may be trained, the experts of each token are wanted, too."""
         self._token = token
         self._owner = owner
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._decode = decode
         self._on_tokens = on_tokens
+        self._routes = routes
         self._fleet = Fleet()
         self._links: dict[str, AgentLink] = {}
         self._numbers = count()
@@ -276,6 +279,7 @@ class GenerationClient:
             ),
             floor=generation.ask.floor,
             key=ask.key,
+            routes=self._routes and ask.key is not None,
         )
 
     def _servers(self) -> list[routing.RoutedServer]:
@@ -287,7 +291,9 @@ class GenerationClient:
 
     def _received(self, generation: ActiveGeneration, delta: wire.GenerateDelta) -> None:
         try:
-            tokens = generation.accumulator.add(delta.token_ids, delta.logprobs, delta.spans)
+            tokens = generation.accumulator.add(
+                delta.token_ids, delta.logprobs, delta.spans, delta.routes, delta.route_bytes
+            )
         except BadDelta as error:
             log.error("%s streamed what can't be true: %s", generation.server_id, error.message)
             self._fleet.penalise(generation.server_id, time.monotonic())

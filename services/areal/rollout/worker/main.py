@@ -89,6 +89,7 @@ async def run(ctx: RoleContext) -> int:
         waits=waits,
         decode=tokenizer.decode,
         on_tokens=progress.advance,
+        routes=job.spec.replays_routes,
     )
     reward = _reward(job, ctx.token, waits)
     login = login_of(job, "worker")

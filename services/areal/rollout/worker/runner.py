@@ -251,7 +251,7 @@ class EpisodeRunner:
         if ending.episode is not None:
             try:
                 check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size)
-                check_streamed(ending.episode, slot.run.answers)
+                ending = replace(ending, episode=check_streamed(ending.episode, slot.run.answers))
             except DataError as error:
                 ending = _failure(error)
         verdict = slot.run.verdict if ending.episode is not None else None

@@ -1,0 +1,115 @@
+"""Routing replay: the experts that a token's routers chose, recorded where it is sampled, forced where it is trained.
+
+Every router ends in one `topk` over its experts' scores. Within a `RouterMode` that call's choice is noted, or answered
+with the engine's; its values are gathered from the scores there are, so a router keeps its gradient. No code for any
+family. The routes of a token are one row of bytes: of each decoder layer the ids that its router chose,
+each of one byte, or of two beyond 255 experts; bytes 0xFF stand for what isn't known, and for layers without experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from areal.errors import DataError
+from areal.spec.model_families import CHOSEN_COUNTS, EXPERT_COUNTS
+
+MISSING = 0xFF
+
+_OFF = "generate with the model that is trained, or set algorithm.advanced.routingReplay: false"
+_ROUTERS = (torch.topk, torch.Tensor.topk)
+
+
+@dataclass(frozen=True)
+class RouteShape:
+    """Of a model with experts: its decoder layers, those with a router, and what a router chooses from."""
+
+    layers: int
+    routed: tuple[int, ...]
+    experts: int
+    chosen: int
+
+    @property
+    def wide(self) -> bool:
+        """Whether an id takes two bytes."""
+        return self.experts > MISSING
+
+    def rows(self, chosen: Sequence[Tensor]) -> NDArray[np.uint8]:
+        """What the routers chose, int64 [tokens, chosen] a layer with one, as rows of bytes [tokens, row].
+
+        Raises DataError where another number of routers chose.
+        """
+        if len(chosen) != len(self.routed):
+            raise DataError(f"{len(chosen)} routers chose in a model that has {len(self.routed)}", fix=_OFF)
+        ids = np.full((len(chosen[0]), self.layers, self.chosen), -1, "<i2")
+        for layer, picked in zip(self.routed, chosen, strict=True):
+            ids[:, layer] = picked.cpu().numpy()
+        told = ids if self.wide else ids.astype("u1")  # −1 has all its bits, too
+        return told.reshape(len(ids), -1).view("u1")
+
+    def ids(self, rows: Tensor) -> Tensor:
+        """Rows of bytes on the host, uint8 [tokens, row], as int16 [tokens, layers, chosen]; −1 where unknown.
+
+        Raises DataError for rows of another model.
+        """
+        if rows.shape[-1] != self.layers * self.chosen * (1 + self.wide):
+            raise DataError(f"a token's routes have {rows.shape[-1]} bytes, not those of this model", fix=_OFF)
+        ids = rows.contiguous().view(torch.int16) if self.wide else rows.to(torch.int16)
+        ids = ids if self.wide else ids.masked_fill(ids == MISSING, -1)
+        if len(ids) and int(ids.max()) >= self.experts:
+            raise DataError(f"a token went to expert {int(ids.max())} of {self.experts}", fix=_OFF)
+        return ids.view(-1, self.layers, self.chosen)
+
+
+def route_shape(lm: Any) -> RouteShape | None:
+    """Of a Hugging Face model; None where no layer has experts."""
+    config, blocks = lm.config.get_text_config(), lm.get_decoder().layers
+    routed = tuple(number for number, block in enumerate(blocks) if experts_of(block))
+    experts, chosen = (
+        next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)
+        for names in (EXPERT_COUNTS, CHOSEN_COUNTS)
+    )
+    return RouteShape(len(blocks), routed, experts, chosen) if routed and experts and chosen else None
+
+
+def experts_of(block: nn.Module) -> list[nn.Module]:
+    """The module of a block that holds its experts' stacked matrices, if it has one."""
+    named = [module for name, module in block.named_modules() if name.rpartition(".")[2] == "experts"]
+    return [module for module in named if next(module.parameters(recurse=False), None) is not None]
+
+
+class RouterMode(TorchFunctionMode):
+    """Notes in `chosen` what each router chooses; with `forced`, int64 [tokens, chosen], lets it choose that.
+
+    A token whose forced row is −1 chooses by itself.
+    """
+
+    def __init__(self, shape: RouteShape, forced: Tensor | None = None) -> None:
+        super().__init__()
+        self.chosen: list[Tensor] = []
+        self._shape = shape
+        self._forced = forced
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _ROUTERS:
+            return func(*args, **kwargs)
+        scores, k = args[0], kwargs.get("k", args[1] if len(args) > 1 else None)
+        # groups are chosen by topk, too: of three dimensions, or over fewer than all experts
+        if scores.dim() != 2 or scores.shape[-1] != self._shape.experts or k != self._shape.chosen:
+            return func(*args, **kwargs)
+        if self._forced is None:
+            values, ids = func(*args, **kwargs)
+        else:
+            own = func(scores.detach(), *args[1:], **kwargs)[1]
+            ids = torch.where(self._forced[:, :1] < 0, own, self._forced)
+            values = scores.gather(-1, ids)
+        self.chosen.append(ids.detach())
+        return torch.return_types.topk((values, ids))

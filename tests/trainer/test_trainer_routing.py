@@ -1,0 +1,130 @@
+"""Routing replay: the trainer's routers choose the experts that sampled a token, and its gradient is what it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from areal.expert_routes import MISSING, RouterMode, route_shape
+from areal.spec.model_families import EXPERTS, HYBRIDS
+from areal.v1 import common_pb2 as common
+from areal.values.generation import ROUTES
+from areal_trainer.data.batch import TokenBatch, columns
+from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.optimizer import local
+from support.tiny_families import MORE, SIZES
+from support.trainer_parts import VOCABULARY, sample
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+pytestmark = pytest.mark.component
+
+ALL = [*EXPERTS, *(name for name in HYBRIDS if "moe" in name or name in ("kimi_linear", "nemotron_h", "qwen3_next"))]
+
+FIRST = (
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "gpt_oss",
+    "lfm2_moe",
+    "mixtral",
+    "nemotron_h",
+    "qwen3_5_moe_text",
+    "qwen3_moe",
+)
+
+
+def made(path: Path, family: str, **more: int) -> torch.nn.Module:
+    torch.manual_seed(4)
+    lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **MORE[family], **more})).eval()
+    with torch.no_grad():
+        for tensor in lm.parameters():
+            unit = torch.randn_like(tensor) / tensor.shape[-1] ** 0.5 if tensor.dim() > 1 else tensor
+            tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else unit if more else tensor * 3)
+    lm.save_pretrained(path)
+    return lm
+
+
+def with_routes(lm: torch.nn.Module, samples: list[common.Sample]) -> TokenBatch:
+    """The samples' columns, with the experts that each sequence's own whole pass chooses."""
+    shape = route_shape(lm)
+    assert shape is not None
+    for made in samples:
+        for sequence in made.sequences:
+            ids = torch.from_numpy(np.frombuffer(sequence.token_ids, "<i4").astype(np.int64))
+            with torch.no_grad(), RouterMode(shape) as mode:
+                lm(input_ids=ids[None, :-1], use_cache=False)
+            rows = shape.rows(mode.chosen)
+            unknown = np.full((1, rows.shape[1]), MISSING, np.uint8)
+            sequence.attachments.add(kind=ROUTES, data=np.concatenate([rows, unknown]).tobytes())
+    return columns(samples, VOCABULARY)
+
+
+def micros_of(tokens: TokenBatch) -> list[MicroBatch]:
+    return rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=128,
+        pack_length=64,
+    )  # fmt: skip
+
+
+def passed(engine: PolicyEngine, tokens: TokenBatch) -> dict[str, Tensor]:
+    """Log-probabilities, and the gradient by parameter."""
+    micros = micros_of(tokens)
+    told = engine.logprobs(micros, tokens.tokens)
+    engine.accumulate(micros, lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
+    return {"": told} | {name: each.grad.full_tensor() for name, each in engine.trained().items()}
+
+
+@pytest.mark.parametrize(
+    "family", [name if name in FIRST else pytest.param(name, marks=pytest.mark.nightly) for name in ALL]
+)
+def test_own_routes_change_no_bit_and_others_are_obeyed(tmp_path, ranks, family):
+    lm = made(tmp_path, family)
+    samples = [sample(group, index, shared=True) for group in range(3) for index in range(3)]
+    tokens = with_routes(lm, samples)
+    own = passed(PolicyEngine(tmp_path, ModelOptions(recompute="full"), ranks), tokens)
+    replayed = passed(PolicyEngine(tmp_path, ModelOptions(recompute="full", replay=True), ranks), tokens)
+    assert own.keys() == replayed.keys()
+    assert all(torch.equal(own[name], replayed[name]) for name in own)
+    shape = route_shape(lm)
+    ids = shape.ids(torch.from_numpy(tokens.routes.copy()))
+    others = torch.where(ids < 0, ids, (ids + 1) % shape.experts)
+    elsewhere = replace(tokens, routes=shape.rows([others[:, layer].long() for layer in shape.routed]))
+    engine = PolicyEngine(tmp_path, ModelOptions(replay=True), ranks)
+    assert float((engine.logprobs(micros_of(elsewhere), tokens.tokens) - own[""]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "qwen3_moe",
+        "qwen3_5_moe_text",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("glm4_moe_lite", "gpt_oss", "mixtral")),
+    ],
+)
+def test_routes_hold_where_the_trainer_s_routers_differ_a_little(tmp_path, ranks, family):
+    lm = made(tmp_path, family, **WIDE, num_hidden_layers=4 if family in HYBRIDS else 8)
+    samples = [sample(group, index, shared=True) for group in range(64) for index in range(4)]
+    tokens = with_routes(lm, samples)
+    unknown = replace(tokens, routes=np.zeros((0, 0), np.uint8))
+    engine = PolicyEngine(tmp_path, ModelOptions(replay=True), ranks)
+    before = engine.logprobs(micros_of(unknown), tokens.tokens)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in engine._parameters.items():
+            if name.endswith(("mlp.gate.weight", "router.weight")):
+                local(parameter.detach()).mul_(1 + 1e-3 * torch.randn(parameter.shape))
+    with_them = (engine.logprobs(micros_of(tokens), tokens.tokens) - before).abs().max()
+    without = (engine.logprobs(micros_of(unknown), tokens.tokens) - before).abs().max()
+    assert float(with_them) <= (0.1 if family in HYBRIDS else 0.02)
+    assert float(without) >= 0.3
+
+
+WIDE = {
+    "hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64, "num_experts": 32,
+    "num_local_experts": 32, "n_routed_experts": 32, "num_experts_per_tok": 2, "norm_topk_prob": True,
+    "layer_types": None, "mlp_layer_types": None,
+}  # fmt: skip
