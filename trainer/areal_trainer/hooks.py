@@ -4,8 +4,6 @@ Owns what their results must look like. A hook that would fail at the first step
 fence is taken or a sample is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +36,7 @@ class HookFacts:
     usual: Graph | None = None  # the graph that the job has without them
 
     @classmethod
-    def of(cls, spec: JobSpec, own: Graph | None) -> HookFacts:
+    def of(cls, spec: JobSpec, own: Graph | None) -> "HookFacts":
         """What a job's hooks are given, `own` being the graph that its recipe makes."""
         has_kl = objective_options(spec).policy.kl is not None
         return cls(critic_options(spec) is not None, has_kl, own, graph_of(spec))

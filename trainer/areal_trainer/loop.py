@@ -1,7 +1,5 @@
 """The training loop, top to bottom, and its arguments. A recipe's `train(ctx)` may replace it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from areal.spec.job import JobSpec
@@ -10,7 +8,7 @@ from areal_trainer.actor import Actor
 from areal_trainer.rollout import Rollout
 
 
-def train(ctx: TrainContext) -> None:
+def train(ctx: "TrainContext") -> None:
     """Take, train, publish, save, until the run is over.
 
     Every rank runs this. Both calls of the actor run stages of the step's graph: through the advantages, and the rest.

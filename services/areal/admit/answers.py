@@ -6,8 +6,6 @@ not refused. Tests of programs are read from the first rows only, for most mista
 a later one is a fault of its group.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import itertools
@@ -160,7 +158,7 @@ class BadRows:
         self.listed: list[dict[str, str]] = []  # row, gold, kind
 
     @classmethod
-    def of(cls, job: RLJob, verifier: str | None, snapshot: Snapshot, say: Callable[[str], None]) -> BadRows | None:
+    def of(cls, job: RLJob, verifier: str | None, snapshot: Snapshot, say: Callable[[str], None]) -> "BadRows | None":
         """For a dataset as it was prepared with all its rows; None where nothing is dropped, or nothing is bad."""
         if job.spec.dataset.bad_rows != "drop":
             return None

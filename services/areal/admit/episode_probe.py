@@ -4,8 +4,6 @@ Called in the recipe's probing process. Sessions of agents are served on loopbac
 commands end with their episodes. Judges no reward: an episode fails by an exception, or by breaking token truth.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -112,7 +110,7 @@ class TrialEngine:
         self.seconds[what] += time.perf_counter() - began
 
     @contextlib.asynccontextmanager
-    async def session(self) -> AsyncIterator[_Session]:
+    async def session(self) -> "AsyncIterator[_Session]":
         """See `Engine.session`."""
         if self._server is None:
             raise OutsideRunError("a trial has no gateway for agents")

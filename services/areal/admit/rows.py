@@ -4,8 +4,6 @@ A prompt is encoded only when its text could be too long: no tokenizer here make
 first rows are encoded in any case, so that a template that can't render a row is found.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -207,7 +205,7 @@ class LongPrompts:
         self._length = length
 
     @classmethod
-    def of(cls, job: RLJob, split: str, tokenizer: Path, model: Path | None) -> LongPrompts | None:
+    def of(cls, job: RLJob, split: str, tokenizer: Path, model: Path | None) -> "LongPrompts | None":
         """For one split of a job; None where nothing is dropped."""
         if split != "train" or job.spec.dataset.long_prompts != "drop":
             return None

@@ -4,8 +4,6 @@ Owns the order of the data, of one source or of several with weights. Pure integ
 every machine and in every Python, costs no memory, and any group's row is known without the groups before it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,7 +142,7 @@ class FixedOrder:
     positions: int  # of the whole run
 
     @classmethod
-    def of(cls, block: FixedRowsBlock, order: RowOrder) -> FixedOrder:
+    def of(cls, block: FixedRowsBlock, order: RowOrder) -> "FixedOrder":
         """The order that a job asks for."""
         return cls(order, block.batch_size, block.positions(order.rows))
 

@@ -4,8 +4,6 @@ A source names data and reads nothing. `adapters.read_rows` turns one into rows;
 possible without reading rows, whether they are the same as last time.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,7 +63,7 @@ class RecipeSource:
 class MixedSource:
     """Several sources with their weights."""
 
-    parts: tuple[Source, ...]
+    parts: "tuple[Source, ...]"
     weights: tuple[float, ...]
 
 

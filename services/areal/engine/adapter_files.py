@@ -1,7 +1,5 @@
 """Reads an adapter in peft's layout into the embedded engine's fused form, beside the weights that it belongs to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,7 @@ def with_adapter(base: Weights, path: Path, config: ModelConfig) -> Weights:
     return replace(base, layers=layers, file_dtypes={**base.file_dtypes, **dtypes})
 
 
-def _of_layer(read: _AdapterReader, layer: Layer, config: ModelConfig, number: int) -> LayerAdapter:
+def _of_layer(read: "_AdapterReader", layer: Layer, config: ModelConfig, number: int) -> LayerAdapter:
     prefix, dim = f"model.layers.{number}.", config.head_dim
     attention = [
         ("q", config.heads * dim, True),

@@ -6,8 +6,6 @@ continues as if nothing had happened. Weights are float32, their long sums float
 more than the probability of a rare token in a large vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -36,7 +34,7 @@ class Choice:
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
 
-    def of(self, rows: slice) -> Choice:
+    def of(self, rows: slice) -> "Choice":
         """How these rows choose."""
         seeds, positions, temperatures = self.seeds[rows], self.positions[rows], self.temperatures[rows]
         return Choice(seeds, positions, temperatures, self.top_k[rows], self.top_p[rows], self.min_p[rows])

@@ -3,8 +3,6 @@
 An id outside the vocabulary kills stock SGLang.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ class ModelLimits:
     context: int
 
     @classmethod
-    def from_dir(cls, path: Path) -> ModelLimits:
+    def from_dir(cls, path: Path) -> "ModelLimits":
         """From a model's config.json."""
         try:
             config = json.loads((path / "config.json").read_text())

@@ -5,8 +5,6 @@ answers, or raises `FencedError` (stop), `InfraError` (the store is away or full
 never buffers a write.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,7 +45,7 @@ class AsyncLedger:
         self._calls = Calls(job)
         self._redis: Any = Redis(**settings(address, username, password, no_retry(Retry)))
 
-    async def __aenter__(self) -> AsyncLedger:
+    async def __aenter__(self) -> "AsyncLedger":
         return self
 
     async def __aexit__(

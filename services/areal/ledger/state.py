@@ -6,8 +6,6 @@ lost its tail heals. It never blocks, never reads a clock and never forgets a gr
 reopened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from areal.errors import FencedError
@@ -59,7 +57,7 @@ class LedgerModel:
         self.samples: dict[int, dict[int, tuple[bytes, SampleMeta]]] = {}
         self.batches: dict[int, tuple[int, ...]] = {}
 
-    def fork(self) -> LedgerModel:
+    def fork(self) -> "LedgerModel":
         """A copy, for example to go back to after a lost tail."""
         other = type(self)()
         other.trainer_fence, other.controller_fence = self.trainer_fence, self.controller_fence

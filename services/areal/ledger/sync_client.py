@@ -6,8 +6,6 @@ it may have forgotten a `recover`, so the last one is repeated before anything i
 (wrong login).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -66,7 +64,7 @@ class SyncLedger:
         self._standing: _Standing | None = None
         self._lock = threading.RLock()
 
-    def __enter__(self) -> SyncLedger:
+    def __enter__(self) -> "SyncLedger":
         return self
 
     def __exit__(

@@ -4,8 +4,6 @@ Owns the vocabulary of the ledger's operations, shared by the pure model and bot
 can be compared with `==`. Nothing here does anything but encode itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +84,7 @@ class SampleMeta:
         )
 
     @classmethod
-    def unpack(cls, data: bytes) -> SampleMeta:
+    def unpack(cls, data: bytes) -> "SampleMeta":
         """The inverse of `pack`."""
         return cls(*orjson.loads(data))
 

@@ -4,8 +4,6 @@ Owns the presets, what a study will cost, when a variant is given up, and the st
 themselves, their directories and what a second start does are the sweep's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +44,7 @@ class StudyPlan:
     def runs(self) -> int:
         return len(self.variants) * self.seeds
 
-    def of_length(self, steps: int) -> StudyPlan:
+    def of_length(self, steps: int) -> "StudyPlan":
         """With the steps of a run in the place of their name."""
         known = str(min(steps, _LARGEST))
         told = (tuple(text.replace(_STEPS, known) for text in one.overrides) for one in self.variants)

@@ -5,8 +5,6 @@ nothing else: it can neither close a group nor publish it nor free it, by comman
 script calls, too). A login is an address and the password file of the job's own Redis, or the URL file of another.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,7 +87,7 @@ class RedisLogin:
     password: str | None = field(default=None, repr=False)
 
 
-def login_of(resolved: ResolvedJob, user: User) -> RedisLogin:
+def login_of(resolved: ResolvedJob, user: "User") -> RedisLogin:
     """The login of `user`. Raises ConfigError when its file can't be read."""
     if user in resolved.redis_urls:
         return RedisLogin(_read(resolved.redis_urls[user]))

@@ -8,8 +8,6 @@ become children of the nearest subreaper, which a supervisor is (`adopt`), and w
 apart from the supervisor's own helpers by their session: keepers and all below them live in other sessions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -56,7 +54,7 @@ class Family:
             living.add(keeper.pid)
 
     @classmethod
-    def start(cls, command: Command, output: int, living: set[int] | None = None) -> Family:
+    def start(cls, command: Command, output: int, living: set[int] | None = None) -> "Family":
         """Start `command` with standard output and error to the descriptor `output`.
 
         `living` is the set of keeper pids of a supervisor that adopts orphans; the family keeps its own entry in it.

@@ -4,8 +4,6 @@ Owns the reading of `metrics.jsonl` and `evaluations.jsonl` as values. A line wi
 is left for the next reading; of a step trained again after a restart the newest line counts.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from array import array
@@ -162,7 +160,7 @@ class Records:
         self._curve = array("d")  # by step: the reward or loss of those that are not kept whole, not a number elsewhere
         self._held_out: dict[int, HeldOut] = {}
 
-    def refresh(self) -> Records:
+    def refresh(self) -> "Records":
         """Read what is new."""
         for entry in self._metrics.new():
             with suppress(TypeError, ValueError, AttributeError):  # a damaged line

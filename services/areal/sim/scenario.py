@@ -1,7 +1,5 @@
 """A schedule as data: the job, the fleet, the pace of everything, the faults. Drawn from a seed, replayable."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -158,7 +156,7 @@ _HEALING = (
 )
 
 
-def draw(seed: int, aim: Aim | None = None) -> Scenario:
+def draw(seed: int, aim: "Aim | None" = None) -> Scenario:
     """The scenario of a seed: tens of groups, up to seven faults, each of which heals. `aim` chooses what they hit."""
     chance = random.Random(seed)
     staleness = chance.choice((0, 0, 1, 1, 2, 3, 4))

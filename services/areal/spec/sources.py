@@ -3,8 +3,6 @@
 Files are named by a path on the machine that runs the job, or by `pvc://claim/path` on a cluster's volume.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -197,7 +195,7 @@ class Dataset(SpecBlock):
         held_out = {} if self.evaluation is None else {"spec.dataset.evaluation": self.evaluation}
         return {**(several or {"spec.dataset.train": self.train}), **held_out}
 
-    def replaced(self, sources: Mapping[str, DatasetSource]) -> Dataset:
+    def replaced(self, sources: Mapping[str, DatasetSource]) -> "Dataset":
         """The same with other sources, by their dotted fields as `named` has them."""
         several = [sources[field] for field in sources if ".sources." in field]
         train = self.train.model_copy(update={"sources": several}) if several else sources["spec.dataset.train"]

@@ -4,8 +4,6 @@ An adapter's version holds the two small matrices of each adapted linear layer a
 the checksums of the base's tensors, which every server has from the start model. Never computes.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class AdapterConfig:
         return json.dumps(fields, indent=1, sort_keys=True).encode()
 
     @classmethod
-    def from_dir(cls, path: Path) -> AdapterConfig:
+    def from_dir(cls, path: Path) -> "AdapterConfig":
         """Read a directory's configuration; raises DataError for one that this project doesn't compute."""
         try:
             fields = json.loads((path / ADAPTER_CONFIG).read_bytes())

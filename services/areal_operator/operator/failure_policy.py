@@ -8,8 +8,6 @@ A restart counts only when its incident is the job's own; a new checkpoint refun
 does the end of the restart window. Epochs that end without a step are separated by an exponential pause. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -74,7 +72,7 @@ class Incident:
         signalled = self.exit_code > SIGNALLED
         return classify(SIGNALLED - self.exit_code if signalled else self.exit_code).cause
 
-    def failure(self, ruling: Ruling, state: JobState) -> JobFailure:
+    def failure(self, ruling: "Ruling", state: JobState) -> JobFailure:
         """The incident as the status keeps it."""
         return JobFailure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,

@@ -6,8 +6,6 @@ said last, and one task an order: a role that can't be reached delays no reconci
 when something changed that a decision may hang on; figures that always change are picked up by the next look.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -47,7 +45,7 @@ class Targets:
 class Asker:
     """Keeps one connection to each port that it was sent to; `forget` closes a job's."""
 
-    def __init__(self, dialer: Dialer, clock: Callable[[], float]) -> None:
+    def __init__(self, dialer: "Dialer", clock: Callable[[], float]) -> None:
         self._dialer = dialer
         self._clock = clock
         self._channels: dict[Key, dict[tuple[str, int, str], grpc.aio.Channel]] = {}

@@ -4,8 +4,6 @@ Owns what a process may remember beside the status, none of which is missed when
 it wrote last, and the last states of deleted pods, which can't say any more why they went. Decides nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -127,7 +125,7 @@ class OperatorWorld:
         settings: OperatorSettings | None = None,
         *,
         build: Builders | ModuleType = children,
-        deleted_pods: DeletedPods | None = None,
+        deleted_pods: "DeletedPods | None" = None,
     ) -> None:
         self.api = api
         self.caches = caches

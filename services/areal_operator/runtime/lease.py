@@ -5,8 +5,6 @@ process has watched it unchanged for its whole duration by its own monotonic clo
 `renew_s` no longer leads, and that is earlier than anyone can take over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -43,7 +41,7 @@ class LeaseView:
         """Who holds it; "" is nobody."""
         return str(_spec(self.record).get("holderIdentity") or "")
 
-    def follow(self, record: Json | None, now: float) -> LeaseView:
+    def follow(self, record: Json | None, now: float) -> "LeaseView":
         """After one more look: only a change of the record is a sign of life of its holder."""
         unchanged = _version(record) == _version(self.record)
         return LeaseView(record, self.since if unchanged else now)

@@ -4,8 +4,6 @@ A thread of its own answers while the event loop is stuck, which is one of the t
 say must be safe to read from any thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -63,7 +61,7 @@ class HttpPages:
         """Port on which it listens."""
         return int(self._server.server_address[1])
 
-    def __enter__(self) -> HttpPages:
+    def __enter__(self) -> "HttpPages":
         self._thread.start()
         return self
 

@@ -5,8 +5,6 @@ rights, which mounts the run read-only and serves the page on its loopback with 
 A TCP proxy carries each connection of this machine to a stream into the pod.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading
@@ -98,7 +96,7 @@ class Forward:
         self._say = say
         self._accepting = threading.Thread(target=self._accept, name="forward", daemon=True)
 
-    def __enter__(self) -> Forward:
+    def __enter__(self) -> "Forward":
         self._accepting.start()
         return self
 

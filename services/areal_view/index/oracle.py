@@ -5,8 +5,6 @@ version and temperature, and used once. What was sampled and not trained has a r
 nothing that makes, carries or trains a token.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -102,7 +100,7 @@ class TokenReport:
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{where}: {what}")
 
-    def add(self, other: TokenReport) -> None:
+    def add(self, other: "TokenReport") -> None:
         """Count another part in."""
         self.trained += other.trained
         self.equal += other.equal

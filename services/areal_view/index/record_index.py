@@ -5,8 +5,6 @@ retention deleted, and is built anew when it is missing, damaged or of another v
 taken in by a thread beside it: first the headers, then, for lists and the full-text search, text and figures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import threading
@@ -145,7 +143,7 @@ class RecordIndex:
         self._closing = False
         self._behind = self._size = 0
 
-    def refresh(self, patience_s: float = _PATIENCE_S) -> RecordIndex:
+    def refresh(self, patience_s: float = _PATIENCE_S) -> "RecordIndex":
         """Take in what was written since the last call; what takes longer than `patience_s` goes on beside."""
         with self._lock:
             if self._thread is None and (not self._slice(patience_s) or self._texts_left()):

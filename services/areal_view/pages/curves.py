@@ -4,8 +4,6 @@ A chart is a preset by its name, or any figure by the name that TensorBoard has 
 `figures/format`, `evaluation/mean`. Pure: records in, values out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,7 +233,7 @@ class Grid:
     each: int
 
     @classmethod
-    def over(cls, axes: Sequence[NDArray[np.int64]]) -> Grid:
+    def over(cls, axes: Sequence[NDArray[np.int64]]) -> "Grid":
         """Of all lines together."""
         steps = np.unique(np.concatenate([*axes, np.empty(0, np.int64)]))
         if len(steps) <= MOST_POINTS:

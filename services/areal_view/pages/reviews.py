@@ -4,8 +4,6 @@ Owns the requests and what their answers mean. Every question is asked with the 
 needs no right and has no credential.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -41,7 +39,7 @@ class ApiServer:
     trust: ssl.SSLContext
 
     @classmethod
-    def of_pod(cls, ca: Path) -> ApiServer:
+    def of_pod(cls, ca: Path) -> "ApiServer":
         """As every pod is told. Raises ConfigError outside of a pod."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
         try:

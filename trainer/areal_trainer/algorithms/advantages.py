@@ -5,8 +5,6 @@ one owns the order, which is the one above, and which sequences train. docs/rl-t
 can become.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -60,7 +58,7 @@ class Advantages:
     counted: NDArray[np.bool_]  # [S]
     zero_variance_groups: int
     returns: NDArray[np.float64] | None = None  # [T], the critic's targets; None without a critic
-    columns: TokenColumns = field(default_factory=lambda: TokenColumns())
+    columns: "TokenColumns" = field(default_factory=lambda: TokenColumns())
     figures: Mapping[str, float] = field(default_factory=dict)  # that a recipe's `compute_advantages` named
 
 

@@ -4,8 +4,6 @@ Owns the meaning of each column. A log-probability belongs to the token it is li
 the tokens before), and so do its mask and version: nothing is shifted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -136,7 +134,7 @@ class AdvantageBatch:
         counted: NDArray[np.bool_],
         values: NDArray[np.float64] | None = None,
         own: Mapping[str, NDArray[np.generic]] | None = None,
-    ) -> AdvantageBatch:
+    ) -> "AdvantageBatch":
         """A view of `tokens` that can't change it."""
         names = {field.name for field in fields(cls)} - {"counted", "values", "columns", "verdicts", "figures"}
         arrays: dict[str, Any] = {name: getattr(tokens, name).view() for name in names}

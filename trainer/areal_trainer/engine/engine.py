@@ -4,8 +4,6 @@ Promises that a log-probability means the same everywhere: training, proximal re
 one forward pass. Never decides what to train; it is given micro-batches and a loss.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -341,7 +339,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         logprobs, entropy = self._model(rows, targets, at)
         return whole(logprobs), whole(entropy)
 
-    def divergence(self, micro: MicroBatch, teacher: PolicyEngine, measure: Divergence) -> Tensor:
+    def divergence(self, micro: MicroBatch, teacher: "PolicyEngine", measure: Divergence) -> Tensor:
         """Divergence of the micro-batch's predicted tokens from a teacher's distributions, [predicted].
 
         The gradient is this model's alone.

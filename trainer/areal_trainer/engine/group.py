@@ -3,8 +3,6 @@
 Owns set-up and tear-down of torch.distributed, and how rank 0 tells all others a message, in two broadcasts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -134,7 +132,7 @@ class RankGroup:
 class _Nobody:
     """Null object: whatever is called on it, or on what it has, does nothing and returns None."""
 
-    def __getattr__(self, name: str) -> _Nobody:
+    def __getattr__(self, name: str) -> "_Nobody":
         return self
 
     def __call__(self, *given: object, **named: object) -> None:

@@ -4,8 +4,6 @@ Pinned where there is an accelerator, so that copying off the device runs at the
 CUDA as it lies: torch's own allocator rounds every pinned tensor up to a power of two, twice what a 7B model needs.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import mmap
@@ -82,7 +80,7 @@ class HostSlab:
         """Bytes."""
         return self._memory.numel()
 
-    def touch(self) -> HostSlab:
+    def touch(self) -> "HostSlab":
         """Write every page: the first use would take several times as long."""
         self._memory.zero_()
         return self

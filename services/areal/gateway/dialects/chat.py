@@ -1,7 +1,5 @@
 """OpenAI's chat dialect: `POST /v1/chat/completions`. Pure mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -102,7 +100,7 @@ def error(refused: CallRefusal) -> dict[str, Any]:
     return refused.body
 
 
-def events(reply: DialectReply) -> ChatEvents:
+def events(reply: DialectReply) -> "ChatEvents":
     """See `Dialect.events`."""
     return ChatEvents(reply)
 

@@ -1,7 +1,5 @@
 """OpenAI's completions dialect: `POST /v1/completions`, of a text or of ids. Pure mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -88,7 +86,7 @@ def whole(reply: DialectReply) -> dict[str, Any]:
     return body
 
 
-def events(reply: DialectReply) -> CompletionEvents:
+def events(reply: DialectReply) -> "CompletionEvents":
     """See `Dialect.events`."""
     return CompletionEvents(reply)
 

@@ -1,7 +1,5 @@
 """Anthropic's dialect: `POST /v1/messages` and its `count_tokens`. Pure mapping."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -86,7 +84,7 @@ def whole(reply: DialectReply) -> dict[str, Any]:
     return _head(reply) | {"content": content, **_ending(reply.calls[0]), "usage": _usage(reply), **_cleared(reply)}
 
 
-def events(reply: DialectReply) -> MessageEvents:
+def events(reply: DialectReply) -> "MessageEvents":
     """See `Dialect.events`."""
     return MessageEvents(reply)
 

@@ -6,8 +6,6 @@ failed case never shows them. A machine that could not judge is a fault, never a
 knows the judge's package.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -78,7 +76,7 @@ class CodeSettings:
     deadline_s: float  # of an item that names none
 
     @classmethod
-    def of(cls, tenant: str, reward: Reward) -> CodeSettings:
+    def of(cls, tenant: str, reward: Reward) -> "CodeSettings":
         return cls(tenant, reward.programs, reward.longest_score_s)
 
     def options(self) -> Options:

@@ -1,7 +1,5 @@
 """The values that workers and the rollout controller exchange. No protobuf here; `wire` converts, both ways."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,7 +35,7 @@ class SampleDone:
     masked: bool = False
 
     @classmethod
-    def of(cls, group: int, index: int, meta: SampleMeta) -> SampleDone:
+    def of(cls, group: int, index: int, meta: SampleMeta) -> "SampleDone":
         """The figures of a stored sample."""
         return cls(
             group=group,

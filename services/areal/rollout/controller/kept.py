@@ -7,8 +7,6 @@ file against which they were set: once that changed, what it says holds. `evalua
 evaluation, also of earlier starts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re
@@ -47,7 +45,7 @@ class RestoredState:
     job_digest: str = ""  # of the job file against which the hot fields were set
     ahead: int | None = None
 
-    def under(self, job_digest: str) -> RestoredState:
+    def under(self, job_digest: str) -> "RestoredState":
         """The state that holds under this job file."""
         return self if job_digest == self.job_digest else RestoredState(self.served, job_digest=job_digest)
 

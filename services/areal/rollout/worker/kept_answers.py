@@ -5,8 +5,6 @@ no seeds, tries would be repeated until a short one got through, and long answer
 An answer is taken up where the same seed asks for it with the same input and sampling, and it is young enough.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ class EarlierTry:
         """Ids that it keeps in memory."""
         return sum(len(one.input_ids) + len(one.result.output_ids) for one in self._drawn.values())
 
-    def with_answers(self, drawn: Iterable[DrawnAnswer]) -> EarlierTry:
+    def with_answers(self, drawn: Iterable[DrawnAnswer]) -> "EarlierTry":
         """The rest of this try, and these answers."""
         return EarlierTry(self.attempt, [*self._drawn.values(), *drawn])
 

@@ -3,8 +3,6 @@
 Pure. A rule that is only a warning stays with `areal check`: an API server has no way to say one and go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +46,7 @@ class _SchemaPlace:
     absent: tuple[str, ...] = ()
     field: FieldInfo | None = None
 
-    def below(self, name: str, field: FieldInfo, *, may_be_absent: bool) -> _SchemaPlace:
+    def below(self, name: str, field: FieldInfo, *, may_be_absent: bool) -> "_SchemaPlace":
         path = f"{self.path}.{name}" if self.path else name
         return _SchemaPlace(path, (*self.absent, path) if may_be_absent else self.absent, field)
 

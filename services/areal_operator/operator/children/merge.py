@@ -11,8 +11,6 @@ only the operator sets (an environment variable, a label, an annotation) is refu
 replaced: a variable that does nothing costs an afternoon.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +32,7 @@ class MergeShape:
     `fields` below it, that it is a map. Of the fields in `one_of`, only the last one given stays.
     """
 
-    fields: Mapping[str, MergeShape] = field(default_factory=dict)
+    fields: "Mapping[str, MergeShape]" = field(default_factory=dict)
     key: Callable[[Json], tuple[Any, ...] | None] | None = None
     added: bool = False
     is_map: bool = False
