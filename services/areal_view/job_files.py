@@ -3,8 +3,6 @@
 Owns the form of a dict that is a job, and the directory of these files, from which the same job runs in a shell.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +45,7 @@ class JobFiles:
     overrides: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: Job, overrides: Overrides) -> JobFiles:
+    def of(cls, job: Job, overrides: Overrides) -> "JobFiles":
         """Nothing is written yet. Raises ConfigError for a file that can't be read."""
         return cls(_whole(job) if isinstance(job, Mapping) else read_document(Path(job)), _texts(overrides))
 
@@ -59,7 +57,7 @@ class JobFiles:
         metadata = values.get("metadata")
         return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
-    def written(self, parts: JobParts, place: Path) -> JobFiles:
+    def written(self, parts: JobParts, place: Path) -> "JobFiles":
         """The job with its parts, as files in `place`, which is made where it is needed, for its owner alone.
 
         Raises ConfigError and DataError that name what can't be written.

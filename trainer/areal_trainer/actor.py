@@ -4,8 +4,6 @@ One of the two objects a training loop works with (the other is `Rollout`). Ever
 it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -202,7 +200,7 @@ class Actor:
 
     # ---- the built-in stages
 
-    def _begun(self, tokens: TokenBatch) -> _ActorStep:
+    def _begun(self, tokens: TokenBatch) -> "_ActorStep":
         """A step of which the sampled columns are there."""
         if self.engine.replays and (share := tokens.unrouted()) > _UNROUTED:
             raise DataError(
@@ -211,7 +209,7 @@ class Actor:
             )
         return _ActorStep(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
 
-    def _with(self, tokens: TokenBatch, advantages: Advantages) -> _ActorStep:
+    def _with(self, tokens: TokenBatch, advantages: Advantages) -> "_ActorStep":
         """The step of these tokens, with the advantages that the caller hands on."""
         if self._step is None or self._step.tokens is not tokens:
             self._step = self._begun(tokens)

@@ -4,8 +4,6 @@ A stage's `start(models)` is given a `StageModels`. What it makes there is shard
 collective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,7 +41,7 @@ class StageModels:
             if stage.start is not None:
                 stage.start(self)
 
-    def value_model(self, name: str, path: Path | None = None) -> StageValueModel:
+    def value_model(self, name: str, path: Path | None = None) -> "StageValueModel":
         """A model with one number for each place, a head of zeros at the start, and an optimizer of its own.
 
         Starts as the job's start model, or as the one at `path`, which knows the same token ids.
@@ -53,7 +51,7 @@ class StageModels:
         self._keep(name, engine)
         return StageValueModel(Learner(engine, engine.forward, *self._cut))
 
-    def copy_of_policy(self, name: str) -> WeightCopy:
+    def copy_of_policy(self, name: str) -> "WeightCopy":
         """A second set of the policy's weights, as they are now: an adapter's alone where that is what is trained."""
         policy = self._policy
         copy = WeightCopy(policy, Learner(policy, lambda micro: policy.forward(micro)[0], *self._cut))

@@ -5,8 +5,6 @@ commands are numbered, so none runs twice. What a program did to its box is a Bo
 an InfraError, never anybody's score.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -79,7 +77,7 @@ class BoxClient:
         limits: BoxLimits | None = None,
         name: str = "",
         patience_s: float = PATIENCE_S,
-    ) -> AsyncIterator[Box]:
+    ) -> "AsyncIterator[Box]":
         """A box for work of at most `work_s`, kept for `scoring_s` beyond that; closed at the end of the context.
 
         `name` adopts the box that was made with it before; `patience_s` bounds the wait for room.
@@ -182,7 +180,7 @@ class Box:
         files: Mapping[str, bytes] | None = None,
         limits: BoxLimits | None = None,
         patience_s: float = PATIENCE_S,
-    ) -> contextlib.AbstractAsyncContextManager[Box]:
+    ) -> "contextlib.AbstractAsyncContextManager[Box]":
         """A new box at the same service, which shares nothing with this one: to judge what this one made."""
         return self._client.box(work_s=work_s, files=files, limits=limits, patience_s=patience_s)
 

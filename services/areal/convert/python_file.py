@@ -1,7 +1,5 @@
 """Arguments of TRL's configuration classes in a Python script, read from its syntax tree: never executed."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +60,7 @@ def _imported(nodes: list[ast.AST]) -> list[str]:
     ]
 
 
-def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: _Names, found: Calls) -> None:
+def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names", found: Calls) -> None:
     given = {key: value for key, value in given.items() if value is not _PARSED}
     if name in _CONFIGS:
         found.task = found.task or name
@@ -93,7 +91,7 @@ def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: _Names, 
         found.values.setdefault("model_name_or_path", names.value(node.args[0]))
 
 
-def _arguments(node: ast.Call, names: _Names) -> dict[str, Any]:
+def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
     given: dict[str, Any] = {}
     for keyword in node.keywords:
         value = names.value(keyword.value)

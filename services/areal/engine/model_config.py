@@ -4,8 +4,6 @@ Owns which architectures and which of their options the forward pass implements.
 refused here, so that the engine never samples from a model it computes wrongly.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -50,7 +48,7 @@ class ModelConfig:
     module: Mapping[str, Any] | None = None  # what makes the Hugging Face module that serves it; None: not served by it
 
     @classmethod
-    def from_dir(cls, path: Path) -> ModelConfig:
+    def from_dir(cls, path: Path) -> "ModelConfig":
         """Read `config.json` and `generation_config.json`. Raises DataError naming what is unsupported."""
         raw = _read_json(path / "config.json")
         if raw is None:
@@ -58,7 +56,7 @@ class ModelConfig:
         return cls.of(raw, path)
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any], path: Path) -> ModelConfig:
+    def of(cls, raw: Mapping[str, Any], path: Path) -> "ModelConfig":
         """Of a config.json that was read already, in the directory `path`."""
         architecture = (raw.get("architectures") or ["unknown"])[0]
         refuse_unserved(raw, str(path))

@@ -4,8 +4,6 @@ Pure. What a client sends back about an answer is only compared with what was se
 fields, reorder keys and turn null into "" or a line end.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class ToolCall:
         except ValueError:
             return self.name, self.arguments.strip()
 
-    def same(self, other: ToolCall) -> bool:
+    def same(self, other: "ToolCall") -> bool:
         """By id, else by what is called."""
         return (bool(self.id) and self.id == other.id) or self.canonical == other.canonical
 
@@ -48,7 +46,7 @@ class Message:
     reasoning: str | None = None
     name: str = ""
 
-    def same(self, other: Message) -> bool:
+    def same(self, other: "Message") -> bool:
         """Whether two messages say the same: white space around texts, and reasoning that one lacks, don't count."""
         if self.role != other.role or self.text.strip() != other.text.strip():
             return False

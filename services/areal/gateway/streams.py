@@ -4,8 +4,6 @@ A client that leaves cancels nothing: the answer goes on and waits for the retry
 delivered. A stream that stands still, while weights are swapped, is kept open by comments.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -72,7 +70,7 @@ class StreamedAnswering(Response):
                 (self._session.delivered if arrived else self._session.gone)(call)
 
     @contextlib.contextmanager
-    def _watch(self, receive: Receive) -> Iterator[_Watch]:
+    def _watch(self, receive: Receive) -> "Iterator[_Watch]":
         changed = asyncio.Event()
         gone = asyncio.ensure_future(disconnected(receive))
         gone.add_done_callback(lambda _task: changed.set())
@@ -85,7 +83,7 @@ class StreamedAnswering(Response):
             for call in self._reply.calls:
                 call.made.leave(changed.set)
 
-    async def _whole(self, watch: _Watch, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _whole(self, watch: "_Watch", scope: Scope, receive: Receive, send: Send) -> bool:
         while any(call.state is CallState.RUNNING for call in self._reply.calls) and not self._session.over:
             if watch.gone:
                 return False
@@ -97,7 +95,7 @@ class StreamedAnswering(Response):
         await Response(body, headers=self._extra, media_type="application/json")(scope, receive, send)
         return not watch.gone
 
-    async def _streamed(self, watch: _Watch, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def _streamed(self, watch: "_Watch", scope: Scope, receive: Receive, send: Send) -> bool:
         patient = True
         while patient and not self._session.over:  # an early fault has its status
             if any(call.made or call.state is not CallState.RUNNING for call in self._reply.calls):

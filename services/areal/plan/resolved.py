@@ -5,8 +5,6 @@ major version, and ignores the fields that a newer minor version has added. Hold
 URLs are files that it names.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -105,7 +103,7 @@ class ResolvedJob(_ResolvedValue):
         return self.ports.get(f"{role}-{index}") or self.ports[role]
 
     @classmethod
-    def load(cls, path: Path) -> ResolvedJob:
+    def load(cls, path: Path) -> "ResolvedJob":
         """Read `resolved.json`, given itself or its run directory. Raises ConfigError when there is none."""
         file = RunLayout(path).resolved if path.is_dir() else path
         try:
@@ -117,7 +115,7 @@ class ResolvedJob(_ResolvedValue):
         return cls.parse(text, str(file))
 
     @classmethod
-    def parse(cls, text: str | bytes, where: str) -> ResolvedJob:
+    def parse(cls, text: str | bytes, where: str) -> "ResolvedJob":
         """The job in a file's text; `where` names the file. Raises ConfigError for what this version can't read."""
         fix = "Start the run again in a new directory."
         try:

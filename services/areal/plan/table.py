@@ -5,8 +5,6 @@ does, with the same command and in the same way. GPUs of one machine are dealt h
 first, then of the trainer), none twice; in pods a device plugin decides.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +38,7 @@ class RoleHost:
     gpus: tuple[str, ...] = ()  # of this machine; in pods a device plugin deals them
 
     @classmethod
-    def here(cls, *, needs_redis: bool = True) -> RoleHost:
+    def here(cls, *, needs_redis: bool = True) -> "RoleHost":
         """This machine, with this interpreter. Raises ConfigError without a Redis server where one is needed."""
         redis = shutil.which("redis-server") or ("" if not needs_redis else None)
         if redis is None:
@@ -51,7 +49,7 @@ class RoleHost:
         return cls(sys.executable, _AREAL_ROLE, redis, gpus=Machine().devices())
 
     @classmethod
-    def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> RoleHost:
+    def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> "RoleHost":
         """A container that holds one role."""
         return cls(sys.executable, _AREAL_ROLE, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
 

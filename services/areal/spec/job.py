@@ -1,7 +1,5 @@
 """The job file as a whole."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -238,13 +236,13 @@ class RLJob(SpecBlock):
             field = field.rpartition(".")[0]
         return self._places.get(field, "")
 
-    def placed(self, places: Mapping[str, str]) -> RLJob:
+    def placed(self, places: Mapping[str, str]) -> "RLJob":
         """The same job, which knows where its fields were given."""
         job = self.model_copy()
         job._places = places
         return job
 
-    def written(self, values: Mapping[str, Any]) -> RLJob:
+    def written(self, values: Mapping[str, Any]) -> "RLJob":
         """The same job, which knows how its author wrote it."""
         job = self.model_copy()
         job._given = values

@@ -4,8 +4,6 @@ Owns the words of the status. Conditions are the truth; `summary` is made from t
 reason carries its sentence: docs/conditions.md is made from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -36,7 +34,7 @@ def _said(cls: type[Word], value: str, says: str) -> Word:
 class ConditionType(StrEnum):
     """What a job's conditions are about, in the order of a job's life."""
 
-    def __new__(cls, value: str, says: str) -> ConditionType:
+    def __new__(cls, value: str, says: str) -> "ConditionType":
         return _said(cls, value, says)
 
     _value_: str
@@ -59,7 +57,7 @@ class ConditionReason(StrEnum):
     _value_: str
     when: str
 
-    def __new__(cls, value: str, when: str, says: str) -> ConditionReason:
+    def __new__(cls, value: str, when: str, says: str) -> "ConditionReason":
         member = _said(cls, value, says)
         member.when = when
         return member
@@ -224,7 +222,7 @@ REASONS: Mapping[ConditionType, type[ConditionReason]] = {
 class Summary(StrEnum):
     """One word for people, made from the conditions."""
 
-    def __new__(cls, value: str, says: str) -> Summary:
+    def __new__(cls, value: str, says: str) -> "Summary":
         return _said(cls, value, says)
 
     _value_: str

@@ -4,8 +4,6 @@ Owns the JSON form and its digest, by which readers recognise a version, and how
 from the trainer's. Never touches the tensors themselves.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -118,7 +116,7 @@ class Manifest(_ManifestValue):
         content = {name: [str(part) for part in parts] for name, parts in self._content().items()}
         return digest_of(json.dumps(content, sort_keys=True).encode())
 
-    def changes(self, other: Manifest) -> list[str]:
+    def changes(self, other: "Manifest") -> list[str]:
         """Names of tensors, files and facts that differ; empty for the same weights of the same policy.
 
         The time, the canary and the placement in shards are no part of the content.
@@ -132,7 +130,7 @@ class Manifest(_ManifestValue):
         return {**tensors, **{name: (digest,) for name, digest in self.files.items()}}
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Manifest:
+    def from_bytes(cls, raw: bytes) -> "Manifest":
         """Read a manifest file's bytes; raises DataError when they are none."""
         try:
             return cls.model_validate_json(raw)

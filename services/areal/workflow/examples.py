@@ -5,8 +5,6 @@ tool's, or what a template puts between turns. A text is encoded in the pieces i
 that an answer has the tokens that a model would have sampled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +33,11 @@ class Example:
     ids: NDArray[np.int64]  # [tokens]
     mask: NDArray[np.bool_]  # [tokens]
 
-    def cut(self, longest: int) -> Example:
+    def cut(self, longest: int) -> "Example":
         """Its first `longest` tokens."""
         return Example(self.ids[:longest], self.mask[:longest])
 
-    def scored(self) -> Example:
+    def scored(self) -> "Example":
         """The whole sequence as a reward model sees it: with one place more, whose value is the sequence's score.
 
         A model's value at a place is of the tokens before it, so the token there is none that counts.

@@ -4,8 +4,6 @@ Owns the connection: where the server is, who we are, TLS, deadlines, and how a 
 does configuration, authentication, TLS and the pool; its models are never imported and nothing is parsed here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -63,7 +61,7 @@ class Transport(Protocol):
     async def request(self, request: Request, *, deadline_s: float) -> Response:
         """The whole answer, of any status. Raises UnreachableError when there is none within the deadline."""
 
-    def stream(self, request: Request, *, deadline_s: float) -> contextlib.AbstractAsyncContextManager[WatchStream]:
+    def stream(self, request: Request, *, deadline_s: float) -> "contextlib.AbstractAsyncContextManager[WatchStream]":
         """The answer as it comes; all of it within the deadline. Breaks are UnreachableErrors."""
 
     async def close(self) -> None:
@@ -127,7 +125,7 @@ class HttpTransport:
             raise _unreachable(request, error) from error
 
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request, *, deadline_s: float) -> AsyncIterator[HttpStream]:
+    async def stream(self, request: Request, *, deadline_s: float) -> "AsyncIterator[HttpStream]":
         """See `Transport`."""
         try:
             async with asyncio.timeout(deadline_s):

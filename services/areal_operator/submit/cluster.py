@@ -4,8 +4,6 @@ Owns the connection, and the channel to a program over the API server's exec web
 the server refuses is explained by `explanation`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -118,11 +116,11 @@ class Cluster:
                 if (found := probe(seen)) is not None:
                     return found
 
-    def receiver(self, namespace: str, pod: str, container: str) -> PodChannel:
+    def receiver(self, namespace: str, pod: str, container: str) -> "PodChannel":
         """Start `receive` in a pod."""
         return self.program(namespace, pod, container, RECEIVE)
 
-    def program(self, namespace: str, pod: str, container: str, command: list[str]) -> PodChannel:
+    def program(self, namespace: str, pod: str, container: str, command: list[str]) -> "PodChannel":
         """Start a program in a pod."""
         from kubernetes.stream import stream
 
@@ -358,7 +356,7 @@ class PodChannel:
     def __init__(self, socket: Any) -> None:
         self._socket = socket
 
-    def __enter__(self) -> PodChannel:
+    def __enter__(self) -> "PodChannel":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -3,8 +3,6 @@
 Owns which families the closed forms hold for. Others have no shape, and so no plan: nothing is guessed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,14 +43,14 @@ class ModelShape:
     def keys(self) -> int:
         return self.kv_heads * self.head_width
 
-    def part(self, parts: int) -> ModelShape:
+    def part(self, parts: int) -> "ModelShape":
         """What one of `parts` ranks computes of each layer that they split: some heads, a part of the inner width."""
         return replace(
             self, heads=self.heads // parts, kv_heads=self.kv_heads // parts, intermediate=self.intermediate // parts
         )
 
     @property
-    def value_model(self) -> ModelShape:
+    def value_model(self) -> "ModelShape":
         """The model with a head of one number instead of its output layer: a critic, a reward model."""
         return replace(self, scores=True)
 

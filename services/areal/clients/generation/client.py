@@ -5,8 +5,6 @@ server dies, drains, swaps or falls behind. When no server is eligible a request
 and under a name. Policies and log-probabilities come from servers only, never from what the client believes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -54,11 +52,11 @@ class ActiveGeneration:
 
     def __init__(
         self,
-        client: GenerationClient,
+        client: "GenerationClient",
         ask: Ask,
         accumulator: Accumulator,
-        on_done: Callable[[ActiveGeneration], None],
-        on_more: Callable[[ActiveGeneration], None] | None = None,
+        on_done: "Callable[[ActiveGeneration], None]",
+        on_more: "Callable[[ActiveGeneration], None] | None" = None,
     ) -> None:
         self.ask = ask
         self.accumulator = accumulator

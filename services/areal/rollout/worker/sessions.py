@@ -5,8 +5,6 @@ an agent's answers are compared with what was streamed as any workflow's are. Ca
 gateways, which this dials. Lives on the worker's loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
@@ -39,12 +37,12 @@ class Generates(Protocol):
         turn: int,
         ids: Ids,
         sampling: Sampling,
-        reply: Pending,
+        reply: "Pending",
         draw: int | None = None,
         on_tokens: OnTokens | None = None,
     ) -> None: ...
 
-    def withdraw(self, reply: Pending) -> None: ...
+    def withdraw(self, reply: "Pending") -> None: ...
 
 
 class Pending:
