@@ -53,6 +53,7 @@ class Running:
     position: int
     left: int
     floor: int = 0
+    routed: int = 0  # rows that were told
 
 
 @dataclass(eq=False)
@@ -170,6 +171,9 @@ class ScriptedAgent(wire_grpc.GenerationServicer):
             logprobs=np.asarray([logprob_at(seed, first + k) for k in range(len(ids))], dtype="<f4").tobytes(),
             spans=[common.Span(start=0, end=len(ids), policy_id=self.policy_id, server_id=self.server_id)],
         )
+        if request.start.routes:
+            rows = [bytes([self.version, at]) for at in range(request.routed, request.position - 1)]
+            delta.routes, delta.route_bytes, request.routed = b"".join(rows), 2, request.position - 1
         request.out.put_nowait(wire.GenerateEvent(request_id=request.start.request_id, delta=delta))
         if ids and ids[-1] == EOS:
             self._end(request.start.request_id, request, wire.END_REASON_STOP)

@@ -57,6 +57,7 @@ class Bench:
     gateways: Gateways | None = None
     boxes: EpisodeBoxes | None = None
     stall_s: float = 30.0
+    routes: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
     task: asyncio.Task[bool] | None = None
@@ -73,6 +74,7 @@ class Bench:
             eos_ids=self.tokenizer.eos_ids,
             waits=self.waits,
             decode=self.tokenizer.decode,
+            routes=self.routes,
         )
         self.scores = RewardClient([self.reward.address], TOKEN, waits=self.waits)
         self.ledger = AsyncLedger(self.redis.address, "job")

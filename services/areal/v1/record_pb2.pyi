@@ -57,7 +57,7 @@ class SampleRecord(_message.Message):
     """the expected answer of its dataset row, cut; empty where the row has none"""
     @_builtins.property
     def sample(self) -> _common_pb2.Sample:
-        """as the ledger holds it; of a failure only the key and the worker"""
+        """as the ledger holds it, without attachments; of a failure only the key and the worker"""
 
     @_builtins.property
     def fault(self) -> _common_pb2.Fault: ...

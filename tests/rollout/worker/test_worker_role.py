@@ -80,6 +80,31 @@ async def test_every_sample_is_recorded_as_it_is_stored(bench):
         assert one.expected == "123"
 
 
+async def test_routes_go_with_a_sample_into_the_ledger_and_not_into_its_record(bench):
+    agent = ScriptedAgent(by_itself=False)
+    work = await bench(routes=True).start(agent)
+    work.controller.send(leases=[lease(0, [0], ROW)])
+    await agent.until_running(1)
+    agent.step(2)
+    agent.policy_id = "1.f1"
+    agent.end_all(generation.END_REASON_ABORTED)  # as a swap does: what was sampled is computed anew
+    await agent.until_running(1)
+    while not work.controller.done:
+        agent.step(1)
+        await asyncio.sleep(0.01)
+    (sample,) = (await work.stored()).values()
+    await work.end()
+    (sequence,) = sample.sequences
+    (attachment,) = sequence.attachments
+    rows = np.frombuffer(attachment.data, "u1").reshape(-1, 2).tolist()
+    tokens = len(sequence.token_ids) // 4
+    swapped = PROMPT - 1 + 2
+    assert rows == [[0, at] for at in range(swapped)] + [[1, at] for at in range(swapped, tokens - 1)] + [[255, 255]]
+    (one,) = work.recorded()
+    assert one.sample.sequences[0].token_ids == sequence.token_ids
+    assert not one.sample.sequences[0].attachments
+
+
 async def test_a_failure_is_recorded_with_its_reason(bench):
     class Broken(RolloutWorkflow):
         async def arun_episode(self, engine, row):

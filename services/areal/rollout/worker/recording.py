@@ -68,7 +68,10 @@ class EpisodeRecording:
         reward, now = episode.reward, time.time()
 
         def make() -> tuple[Header, bytes]:
-            return self._record(key, ending, payload.decode_raw(stored), payload.digest(stored), reward, now, row)
+            raw = payload.decode_raw(stored)
+            if any(sequence.routes for sequence in episode.sequences):
+                raw = _without_attachments(raw)
+            return self._record(key, ending, raw, payload.digest(stored), reward, now, row)
 
         self._writer.offer(size, make)
 
@@ -143,6 +146,14 @@ class EpisodeRecording:
             outcome=OUTCOMES.index(outcome),
         )
         return header, made.SerializeToString() + _SAMPLE_FIELD + _varint(len(sample)) + sample
+
+
+def _without_attachments(raw: bytes) -> bytes:
+    """A serialised Sample without the experts of its tokens: they would be most of a recording, which nobody reads."""
+    sample = common.Sample.FromString(raw)
+    for sequence in sample.sequences:
+        del sequence.attachments[:]
+    return sample.SerializeToString()
 
 
 def expected_of(row: bytes, field: str) -> str:
