@@ -51,9 +51,10 @@ class Case:
 
 CASES = (
     Case("servers 1 → 2", {"generation.replicas": 2}, {"servers": 2}),
-    Case("maxStaleness 2 → 0", {"algorithm.maxStaleness": 0}, {"staleness": 0}),
+    Case("maxStaleness 2 → 0", {"algorithm.maxStaleness": 0}, {"ahead": 0, "staleness": 0}),
     Case("maxStaleness 2 → 4", {"algorithm.maxStaleness": 4, "rollout.maxConcurrentRollouts": 32},
-         {"staleness": 4, "max_concurrent": 32}),
+         {"ahead": 2, "staleness": 4, "max_concurrent": 32}),
+    Case("ahead 1 → 2", {"rollout.ahead": 2}, {"ahead": 2}),
     Case("maxConcurrentRollouts 16 → 32", {"rollout.maxConcurrentRollouts": 32}, {"max_concurrent": 32}),
 )  # fmt: skip
 

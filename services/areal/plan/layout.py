@@ -76,7 +76,7 @@ class RunLayout:
 
     @property
     def journal(self) -> Path:
-        """The controller's tombstones and cursor."""
+        """The controller's tombstones and batches."""
         return self.root / "journal" / "controller.jsonl"
 
     @property

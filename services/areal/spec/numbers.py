@@ -22,12 +22,16 @@ def bytes_a_step(job: RLJob) -> int:
 
 def ahead(job: RLJob) -> int:
     """Batches that generation may be ahead of the newest weights, as asked or by default."""
-    rollout, bound = job.spec.rollout, job.spec.algorithm.max_staleness
-    if rollout.order == "admission":
+    spec = job.spec
+    interval = spec.weight_sync.interval_steps
+    return lead(spec.rollout.order, spec.rollout.ahead, spec.algorithm.max_staleness, interval)
+
+
+def lead(order: str, asked: int | None, bound: int, interval: int) -> int:
+    """`ahead` by the fields of a job: its order, what it asks for, maxStaleness and weightSync.intervalSteps."""
+    if order == "admission":
         return bound
-    if rollout.ahead is not None:
-        return rollout.ahead
-    return min(bound, max(-(-bound // 2), job.spec.weight_sync.interval_steps - 1))
+    return min(bound, max(-(-bound // 2), interval - 1)) if asked is None else asked
 
 
 def bytes_in_flight(job: RLJob) -> int:

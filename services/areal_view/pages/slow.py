@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import ConfigError
+from areal.ledger.journal import read_journal
+from areal.spec.numbers import lead
 from areal.values.policy import version_of
 from rich.console import Console
 from rich.table import Table
@@ -85,7 +87,9 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
     if len(rows) < 2 or "batchSize" not in algorithm or "maxStaleness" not in algorithm:
         return None
     batch, staleness = int(algorithm["batchSize"]), int(algorithm["maxStaleness"])
-    gate = Gate(batch, staleness, int(algorithm["maxSteps"]))
+    order, interval = rollout.get("order", "admission"), int((spec.get("weightSync") or {}).get("intervalSteps", 1))
+    ahead = lead(order, rollout.get("ahead"), staleness, interval)
+    gate = Gate(batch, ahead, int(algorithm["maxSteps"]), staleness, order == "admission")
     first = batch * max(0, rows[0].step - staleness - 1)
     last = batch * (rows[-1].step + staleness + 2)
     chosen = range(first, last, max(1, (last - first) * int(algorithm.get("groupSize", 1)) // _SAMPLES))
@@ -96,8 +100,9 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
     replicas = int((spec.get("generation") or {}).get("replicas", 1))
     servers = max(replicas, len({one.server for one in episodes}), 1)
     constants = constants_of(
-        rows, episodes, gate, servers=servers, max_concurrent=int(rollout.get("maxConcurrentRollouts", batch))
-    )
+        rows, episodes, gate, read_journal(run.layout.journal).batches,
+        servers=servers, max_concurrent=int(rollout.get("maxConcurrentRollouts", batch)),
+    )  # fmt: skip
     ledger = account(rows, episodes, gate, [f"generation-{number}" for number in range(replicas)])
     seconds = ledger.ended - ledger.began
     read = len({one.group for one in episodes if one.group is not None and one.group < batch * (rows[-1].step + 1)})

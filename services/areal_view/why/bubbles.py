@@ -54,8 +54,10 @@ class Gate:
     """What bounds admission. All counts are groups or versions."""
 
     batch: int
-    staleness: int
+    ahead: int  # batches beyond the newest version
     max_steps: int
+    staleness: int  # the bound, which closes no gate by itself
+    admission_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def closed_spans(rows: Sequence[StepTimes], training: Sequence[EpisodeTimes], ga
         place = bisect_right(times, at)
         count = highest[place - 1][1] if place else 0
         version = max((v for v, when in changes if when <= at), default=first)
-        allowed = gate.batch * min(version + gate.staleness + 1, gate.max_steps)
+        allowed = gate.batch * min(version + gate.ahead + 1, gate.max_steps)
         if count + stride > allowed and until > at:
             found.append(BusySpan(at, until))
     return union(found)

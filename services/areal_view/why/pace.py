@@ -1,19 +1,24 @@
 """Queueing model of a run's pace: what a step takes as it is, and what it would take after one change. Pure.
 
 One queue feeds another: generation works groups off at the rate at which it did, in admission order, none faster than
-its longest answer is sampled by a server that is not crowded; the trainer trains a batch when its last group is there
-and it is free. The gate couples them back: a group of step s begins when version s − η is on the servers. All constants
-are the run's own (`Constants`). Every process is taken to have hardware of its own, as on a cluster: on one busy
-machine more servers bring less.
+its longest answer is sampled by a server that is not crowded; the trainer trains a batch when it is chosen and it is
+free. Between them stand the ledger's own gate, grants and choice, in the order that the run has. All constants are the
+run's own (`Constants`). Every process is taken to have hardware of its own, as on a cluster: on one busy machine more
+servers bring less.
 """
 
+import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from areal.ledger.gate import GatePolicy, WaitingGroup, Window, choose, in_time, room
+
 from areal_view.why.bubbles import EpisodeTimes, Gate, StepTimes, covered, published, union
 
 _STEPS = 60  # that are played, after as many to warm up
+_ENDLESS = 10**9  # steps: the end of a run is not played
 _FASTER = 0.75
 
 
@@ -22,7 +27,9 @@ class Constants:
     """What a run's pace is made of."""
 
     batch: int  # groups a step
-    staleness: int
+    ahead: int  # batches
+    staleness: int  # versions, the bound
+    admission_order: bool  # else by deadline
     max_concurrent: int  # groups
     servers: int
     generation_s: float  # of one busy server, a group
@@ -51,9 +58,10 @@ class Forecast:
 
 
 def constants_of(
-    rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes], gate: Gate, *, max_concurrent: int, servers: int
-) -> Constants:
-    """The constants of the steps in `rows`."""
+    rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes], gate: Gate, batches: Sequence[Sequence[int]],
+    *, max_concurrent: int, servers: int,
+) -> Constants:  # fmt: skip
+    """The constants of the steps in `rows`. `batches`: the groups of each step of the run."""
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     groups: dict[int, list[EpisodeTimes]] = {}
     for one in episodes:
@@ -66,17 +74,19 @@ def constants_of(
         others = union(s for one in episodes if one.group is None and one.server == name for s in one.generated)
         busy += covered(own, began, ended)
         evaluating += covered(union([*own, *others]), began, ended) - covered(own, began, ended)
-    lasted = {group: _lasted(own) for group, own in groups.items()}
+    ended_at = {group: _lasted(own)[1] for group, own in groups.items()}
     return Constants(
         batch=gate.batch,
+        ahead=gate.ahead,
         staleness=gate.staleness,
+        admission_order=gate.admission_order,
         max_concurrent=max_concurrent,
         servers=servers,
         generation_s=busy / (len(rows) * gate.batch),
         latencies_s=_latencies_s(groups),
         work_s=[max(0.0, row.wall_s - row.seconds.get("wait", 0.0)) for row in rows],
         swap_s=_swap_s(rows, episodes),
-        hand_over_s=_hand_over_s(rows, lasted, gate),
+        hand_over_s=_hand_over_s(rows, ended_at, batches),
         evaluation_s=evaluating / len(rows),
     )
 
@@ -114,11 +124,11 @@ def _swap_s(rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes]) -> floa
     return late[len(late) // 4] if late else 0.0
 
 
-def _hand_over_s(rows: Sequence[StepTimes], lasted: dict[int, tuple[float, float]], gate: Gate) -> float:
-    """By the steps that waited. Steps take groups in the order of admission."""
+def _hand_over_s(rows: Sequence[StepTimes], ended: Mapping[int, float], batches: Sequence[Sequence[int]]) -> float:
+    """By the steps that waited."""
     found = []
     for row in rows:
-        last = [lasted[g][1] for g in range(row.step * gate.batch, (row.step + 1) * gate.batch) if g in lasted]
+        last = [ended[group] for batch in batches[row.step : row.step + 1] for group in batch if group in ended]
         trained = sum(row.seconds.get(phase, 0.0) for phase in ("take", "prox", "train"))
         if last and row.seconds.get("wait", 0.0) > 0:
             found.append(max(0.0, row.ended - trained - max(last)))
@@ -126,50 +136,67 @@ def _hand_over_s(rows: Sequence[StepTimes], lasted: dict[int, tuple[float, float
 
 
 def step_s(c: Constants) -> float:
-    """Seconds a step of the model, once it runs evenly."""
-    steps = 2 * _STEPS
-    served = [0.0] * (steps + 1)  # when each version is on the servers
-    done: list[float] = []  # of groups, by admission
-    ends = [0.0] * steps
-    free = trainer = 0.0  # when generation and trainer are free
-    ready_in_order = 0.0
-    for step in range(steps):
-        free = max(free, served[max(0, step - c.staleness)])
-        free += c.evaluation_s / c.servers
-        for group in range(step * c.batch, (step + 1) * c.batch):
-            begun = served[max(0, step - c.staleness)]
-            if group >= c.max_concurrent:
-                begun = max(begun, done[group - c.max_concurrent])
-            free = max(free, begun) + c.generation_s / c.servers
-            done.append(max(free, begun + c.latencies_s[group % len(c.latencies_s)]))
-            ready_in_order = max(ready_in_order, done[-1])
-        trainer = max(trainer, ready_in_order + c.hand_over_s) + c.work_s[step % len(c.work_s)]
-        ends[step] = trainer
-        served[step + 1] = trainer + c.swap_s
-    return (ends[-1] - ends[steps - _STEPS - 1]) / _STEPS
+    """Seconds a step of the model, once it runs evenly. In admission order each group is due at its turn."""
+    policy = GatePolicy(c.batch, c.ahead, _ENDLESS, c.max_concurrent)
+    events: list[tuple[float, int, WaitingGroup | None]] = [(0.0, -1, None)]  # a group is complete, or time goes on
+    waiting: dict[int, WaitingGroup] = {}  # in no batch
+    due, late = Counter[int](), Counter[int]()  # of these, and of those that aren't complete
+    ends, served = [0.0], [0.0]  # when each version was trained, and on the servers
+    generation = begins = 0.0  # when it is free, and when the newest batch is taken
+    admitted = newest = 0
+    while len(ends) <= 2 * _STEPS:
+        now, _, group = heapq.heappop(events)
+        if group is not None:
+            late -= Counter([group.due])
+            waiting[group.index] = replace(group, complete=True)
+        while newest + 1 < len(served) and served[newest + 1] <= now:
+            newest += 1
+            generation = max(generation, now) + c.evaluation_s / c.servers
+        step = len(ends) - 1  # asking costs the more the more groups wait: not while the answer can only be no
+        ready = len(waiting) - late.total() >= c.batch and in_time(late, step + 1, c.batch)
+        if now >= begins and ready and (batch := choose(waiting.values(), step, c.batch)) is not None:
+            due -= Counter(waiting.pop(index).due for index in batch)
+            begins = max(ends[-1], now + c.hand_over_s)
+            ends.append(begins + c.work_s[step % len(c.work_s)])
+            served.append(ends[-1] + c.swap_s)
+            heapq.heappush(events, (begins, -1, None))
+            heapq.heappush(events, (served[-1], -1, None))
+        while room(Window(len(ends) - 1, len(waiting), late.total(), newest), policy):
+            last = admitted // c.batch if c.admission_order else newest + c.staleness
+            if not in_time(due + Counter([last]), len(ends) - 1, c.batch):
+                break
+            generation = max(generation, now) + c.generation_s / c.servers
+            alone = now + c.latencies_s[admitted % len(c.latencies_s)]
+            waiting[admitted] = WaitingGroup(admitted, last, complete=False)
+            heapq.heappush(events, (max(generation, alone), admitted, waiting[admitted]))
+            due[last] += 1
+            late[last] += 1
+            admitted += 1
+    return (ends[-1] - ends[-_STEPS - 1]) / _STEPS
 
 
 def forecast(c: Constants, measured_s: float) -> Forecast:
     """Forecast of what each change brings, the best first."""
     now = step_s(c)
-    more = replace(c, staleness=max(1, 2 * c.staleness), max_concurrent=max(c.max_concurrent, _flight(c, 2)))
     tried = [
         (f"servers {c.servers} → {c.servers + 1}", replace(c, servers=c.servers + 1)),
-        (f"maxStaleness {c.staleness} → {more.staleness}", more),
         (f"maxConcurrentRollouts {c.max_concurrent} → {2 * c.max_concurrent}",
          replace(c, max_concurrent=2 * c.max_concurrent)),
         ("a trainer that is a third faster", replace(c, work_s=[_FASTER * one for one in c.work_s])),
     ]  # fmt: skip
     if c.servers > 1:
         tried.append((f"servers {c.servers} → {2 * c.servers}", replace(c, servers=2 * c.servers)))
+    bound, lead = f"maxStaleness {c.staleness} → ", max(1, 2 * c.ahead)
+    further = replace(c, ahead=lead, staleness=max(lead, c.staleness))
+    further = replace(further, max_concurrent=max(c.max_concurrent, c.batch * (lead + 1)))
+    named = [] if c.admission_order or not c.staleness else [f"ahead {c.ahead} → {lead}"]
+    raised = [f"{bound}{further.staleness}"] if further.staleness > c.staleness else []
+    tried.append((", ".join([*named, *raised]), further))
+    if named:
+        tried.append((f"{bound}{2 * c.staleness}, ahead {c.ahead}", replace(c, staleness=2 * c.staleness)))
     if c.staleness:
-        tried.append((f"maxStaleness {c.staleness} → 0", replace(c, staleness=0)))
+        tried.append((f"{bound}0", replace(c, staleness=0, ahead=0)))
     if c.evaluation_s:
         tried.append(("no evaluations", replace(c, evaluation_s=0.0)))
     changes = [PaceGain(what, now / step_s(changed) - 1.0) for what, changed in tried]
     return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain))
-
-
-def _flight(c: Constants, times: int) -> int:
-    """Groups that η times as large lets be in flight."""
-    return c.batch * (max(1, times * c.staleness) + 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from areal.ledger.journal import Journal
 from areal.record.episode_ends import write_ends
 from areal_view.pages.app import make_app
 from areal_view.pages.runs import Runs
@@ -38,6 +39,7 @@ def recorded(tmp_path: Path) -> RecordedRun:
     spec = {
         "algorithm": {"maxSteps": STEPS, "maxStaleness": 2, "batchSize": 3},
         "model": {"path": "models/<b>digits</b>"},
+        "rollout": {"order": "deadline"},
     }
     (run.root / "resolved.json").write_text(json.dumps({"job": {"spec": spec}}))
     (run.root / "metrics.jsonl").write_text("".join(json.dumps(metrics(step)) + "\n" for step in range(STEPS)))
@@ -46,6 +48,11 @@ def recorded(tmp_path: Path) -> RecordedRun:
         "sets": {"<hard>": {"rows": 1, "mean": 0.125, "avg@4": 0.0, "pass@4": 0.0}},
     }  # fmt: skip
     (run.root / "evaluations.jsonl").write_text(json.dumps(evaluation) + "\n")
+    journal = Journal(run.root / "journal" / "controller.jsonl")
+    journal.start(1)
+    for step in range(STEPS):
+        journal.append_batch(step, range(step * run.batch, (step + 1) * run.batch))
+    journal.close()
     write_ends(run.root / "journal", 1, {"complete": 970, "infra": 30})
     (run.root / "summary.json").write_text(json.dumps({"status": "Complete", "steps": STEPS}))
     return run

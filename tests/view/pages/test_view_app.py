@@ -283,7 +283,7 @@ def test_two_runs_are_compared_by_field_and_curve(page: TestClient, other: Path)
         ["model.path", ['"models/<b>digits</b>"', "–"]],
         ["model.uri", ["–", '"<script>alert(1)</script>"']],
     ]
-    assert (told["same"], [group["label"] for group in told["groups"]]) == (2, ["digits", other.name])
+    assert (told["same"], [group["label"] for group in told["groups"]]) == (3, ["digits", other.name])
     assert ["step", ["4", "1"]] in told["figures"]
     text = page.get(path).text
     assert "maxStaleness" in text

@@ -19,7 +19,7 @@ from areal_view.why.bubbles import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GATE = Gate(batch=2, staleness=1, max_steps=10)
+GATE = Gate(batch=2, ahead=1, max_steps=10, staleness=4)
 
 
 def row(step: int, ended: float, wall: float, **seconds: float) -> StepTimes:

@@ -30,7 +30,9 @@ def _throughput(published: Mapping[int, float]) -> dict[int, float]:
     tail = [shortest + (alone - step - shortest) * (rank / (BATCH - 1)) ** 4 for rank in range(BATCH)]
     run = Constants(
         batch=BATCH,
+        ahead=0,
         staleness=0,
+        admission_order=True,
         max_concurrent=10**6,
         servers=1,
         generation_s=0.99 * step / BATCH,
@@ -40,7 +42,10 @@ def _throughput(published: Mapping[int, float]) -> dict[int, float]:
         hand_over_s=0.0,
         evaluation_s=0.0,
     )
-    return {eta: 1.0 / step_s(Constants(**{**vars(run), "staleness": min(eta, 60)})) for eta in published}
+    return {
+        eta: 1.0 / step_s(Constants(**{**vars(run), "ahead": min(eta, 60), "staleness": min(eta, 60)}))
+        for eta in published
+    }
 
 
 @pytest.mark.parametrize("published", [FIGURE_5C, TABLE_7], ids=["figure 5c", "table 7"])
