@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from areal.spec import RULES, check, explain, load_job
 from areal.spec.block import blocks_in, fields_of
 from areal.spec.job import RLJob
@@ -66,3 +67,10 @@ def test_the_page_has_every_field_and_every_rule():
 def test_the_page_s_example_is_a_good_job():
     text = PAGE.read_text().partition("```yaml\n")[2].partition("```")[0]
     assert check(job_from(parse_document(text, Path("example.yaml")))) == []
+
+
+@pytest.mark.parametrize(("bound", "share"), [(1, "1/2"), (5, "1/6")])
+def test_the_longest_answer_bounds_a_step_whatever_the_lead(bound: int, share: str) -> None:
+    job = load_job(QUICKSTART, [f"algorithm.maxStaleness={bound}", "rollout.maxSampleTokens=96"])
+    said = dict(explain(job))["staleness"]
+    assert f"at least {share} of what the longest answer (maxSampleTokens 96) takes alone" in said

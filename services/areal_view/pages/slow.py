@@ -228,6 +228,7 @@ def show_slow(run_dir: Path, *, as_json: bool) -> None:
     console.print(_words(page), highlight=False, soft_wrap=True)
     console.print(_spent(page))
     console.print(_changes(page))
+    console.print(page.forecast.bound, highlight=False, soft_wrap=True)
 
 
 def _words(page: TimePage) -> str:

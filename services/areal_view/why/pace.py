@@ -55,6 +55,8 @@ class Forecast:
     measured_s: float  # a step
     modelled_s: float
     changes: Sequence[PaceGain]
+    bound_s: float  # see `bound_s`
+    bound: str  # in words, with the numbers that it comes from
 
 
 def constants_of(
@@ -199,4 +201,23 @@ def forecast(c: Constants, measured_s: float) -> Forecast:
     if c.evaluation_s:
         tried.append(("no evaluations", replace(c, evaluation_s=0.0)))
     changes = [PaceGain(what, now / step_s(changed) - 1.0) for what, changed in tried]
-    return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain))
+    return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain), bound_s(c), _bound(c))
+
+
+def bound_s(c: Constants) -> float:
+    """Seconds of a step that no order gets below while each `staleness` + 1 batches hold an answer like the longest.
+
+    It begins no earlier than its version is served, and `staleness` + 1 steps after that version is the one it makes.
+    """
+    return (max(c.latencies_s) + c.hand_over_s + min(c.work_s) + c.swap_s) / (c.staleness + 1)
+
+
+def _bound(c: Constants) -> str:
+    batches = "batch holds" if not c.staleness else f"{c.staleness + 1} batches hold"
+    after = c.hand_over_s + min(c.work_s) + c.swap_s
+    return (
+        f"at maxStaleness {c.staleness} no order takes less than {bound_s(c):.2f} s a step while each {batches} an "
+        f"answer as long as the longest: {max(c.latencies_s):.2f} s alone and {after:.2f} s until its weights are "
+        f"served, over {c.staleness + 1}; a larger maxStaleness, shorter answers or a faster server move that, ahead "
+        "does not"
+    )
