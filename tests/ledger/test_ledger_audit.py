@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from areal.cli.main import app
 from areal.ledger import evidence as evidence_room
 from areal.ledger.audit import AuditReport, audit
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.journal import Journal, Tombstone
+from typer.testing import CliRunner
 
 
 def groups(*numbers: int, size: int = 2) -> list[TrainedGroup]:
@@ -55,6 +58,49 @@ def test_a_sound_run_passes(run: Path) -> None:
     assert (report.trained, report.skipped, report.steps, report.trainers) == (6, 2, 3, 2)
     assert (report.tombstoned, report.lost, report.duplicated, report.finished) == ({"filtered": 2}, [], [], True)
     assert json.loads(json.dumps(report.to_json()))["ok"] is True
+
+
+def aged(*groups: tuple[int, tuple[int, ...]]) -> list[TrainedGroup]:
+    """Groups with their tokens, the sum of their versions, the oldest, the last step for them, the bound."""
+    return [TrainedGroup(number, ((0, 1), (1, 2)), ages) for number, ages in groups]
+
+
+def test_how_old_the_tokens_of_each_step_were_is_told_beside_the_bound(tmp_path: Path) -> None:
+    controller(tmp_path, (0, 1), (2, 3), (4, 5))
+    log = trainer(tmp_path, 1, 0)
+    log.trained(0, aged((0, (10, 0, 0, 2, 2)), (1, (10, 0, 0, 2, 2))))
+    log.trained(1, aged((2, (30, 30, 1, 3, 2)), (3, (10, 5, 0, 2, 2))))
+    log.trained(2, aged((4, (10, 10, 0, 2, 2)), (5, ())))
+    report = audit(tmp_path, finished=False)
+    assert report.ages == {0: (0.0, 0, 2), 1: (1 - 35 / 40, 1, 2), 2: (1.0, 2, 2)}
+    assert report.ok, report.problems
+    assert json.loads(json.dumps(report.to_json()))["ages"]["1"] == [0.125, 1, 2]
+
+
+def test_a_token_older_than_its_bound_is_named(tmp_path: Path) -> None:
+    """Also where the next sample has a larger bound; what a trainer left behind trained does not count."""
+    controller(tmp_path, (0, 1), (2, 3))
+    first = trainer(tmp_path, 1, 0)
+    first.trained(0, aged((0, (10, 0, 0, 1, 1)), (1, (10, 0, 0, 1, 1))))
+    first.trained(1, aged((2, (10, 0, 0, 0, 1)), (3, (10, 0, 0, 4, 4))))
+    report = audit(tmp_path, finished=False)
+    assert report.problems == ["group 2 is trained in step 1, too old after step 0"]
+    assert not report.ok
+    second = trainer(tmp_path, 2, 1)
+    second.trained(1, aged((2, (10, 10, 1, 2, 1)), (3, (10, 0, 0, 4, 4))))
+    assert audit(tmp_path, finished=False).ok
+
+
+def test_the_ages_are_printed_beside_the_bound(tmp_path: Path) -> None:
+    controller(tmp_path, (0, 1))
+    (tmp_path / "resolved.json").write_text("{}")
+    trainer(tmp_path, 1, 0).trained(0, aged((0, (30, -30, -1, 1, 2)), (1, (10, 0, 0, 2, 2))))
+    told = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert re.search(r"^ages +mean 0\.75, oldest 1; maxStaleness 2 *$", told.output, re.M), told.output
+
+
+def test_evidence_without_ages_is_read_as_it_was(run: Path) -> None:
+    assert audit(run).ages == {}
 
 
 def append(run: Path, write: Callable[[EvidenceLog], None], fence: int = 2, batch: tuple[int, ...] = ()) -> AuditReport:

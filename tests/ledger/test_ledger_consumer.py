@@ -105,6 +105,24 @@ def test_a_token_older_than_the_ledger_says_stops_the_step(oldest: int, fine: bo
             check_spans(group, samples)
 
 
+def test_the_ages_of_a_group_are_counted_by_token_with_the_last_step_for_each() -> None:
+    def sample(*spans: tuple[int, int, str]) -> common.Sample:
+        made = [common.Span(start=start, end=end, policy_id=policy) for start, end, policy in spans]
+        return common.Sample(sequences=[common.TokenSequence(spans=made)])
+
+    metas = (meta(oldest=3, staleness=1), meta(oldest=2, staleness=4))
+    group = TakenGroup(7, COMPLETE, (b"", b""), (0, 1), metas)
+    young, old = sample((0, 10, "5.f1"), (10, 30, "3.f1")), sample((0, 5, "2.f1"), (5, 5, "1.f1"))
+    assert check_spans(group, [young, old]) == (35, 10 * 5 + 20 * 3 + 5 * 2, 2, 4, 4)
+    assert check_spans(group, [sample(), sample()]) == ()
+
+
+def test_a_sample_that_the_ledger_says_nothing_of_stops_the_step() -> None:
+    group = taken(7)
+    with pytest.raises(ValueError, match="longer"):
+        check_spans(group, [common.Sample()] * (len(group.metas) + 1))
+
+
 def test_a_run_publishes_every_interval_and_the_final_version() -> None:
     consumer = Consumer(1, TrainerState(), replace(POLICY, max_steps=3))
     published = []

@@ -43,6 +43,9 @@ def test_a_run_trains_every_group_once_in_order_and_ends(make_world):
     world.fill(range(14), tombstones=(2, 7), staleness=9)
     assert world.train() == ExitCode.DONE
     assert trained(world) == {0: [0, 1, 3], 1: [4, 5, 6], 2: [8, 9, 10], 3: [11, 12, 13]}
+    ages = [group.ages for entry in evidence.read(world.root / "evidence").entries for group in entry.groups]
+    assert {one[1:] for one in ages} == {(0, 0, 9, 9)}, "all of version 0"
+    assert min(one[0] for one in ages) > 0
     controller = world.controller
     assert controller.attached == [(1, 0)]
     assert controller.advances == [(1, step, 3) for step in range(4)]

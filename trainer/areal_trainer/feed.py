@@ -73,6 +73,7 @@ class Feed:
         self._refused = 0
         self._refused_since = 0.0
         self.digests: dict[int, tuple[tuple[int, int], ...]] = {}  # of the batch: group → (index, xxh3)
+        self._ages: dict[int, tuple[int, ...]] = {}  # of the batch, as `check_spans` has them
 
     # ---- take
 
@@ -131,11 +132,11 @@ class Feed:
     def _decode(self, batch: Batch) -> tuple[common.Sample, ...] | None:
         """All samples in order; None when one is damaged and its group was given up."""
         samples: list[common.Sample] = []
-        self.digests = {}
+        self.digests, self._ages = {}, {}
         for group in batch.groups:
             try:
                 decoded = [payload.decode(raw) for raw in group.payloads]
-                check_spans(group, decoded)
+                self._ages[group.group] = check_spans(group, decoded)
             except DataError as error:
                 if not self.link.propose_tombstone(group.group, TombstoneReason.POISON.value, error.message):
                     raise
@@ -179,7 +180,7 @@ class Feed:
 
     def trained(self, batch: Batch, *, applied: bool) -> None:
         """The batch's gradient is in the weights, or was left out: evidence first, then the position moves."""
-        groups = [TrainedGroup(group.group, self.digests[group.group]) for group in batch.groups]
+        groups = [TrainedGroup(one.group, self.digests[one.group], self._ages[one.group]) for one in batch.groups]
         if applied:
             self._evidence.trained(batch.step, groups)
         else:

@@ -46,6 +46,12 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
     for entry in survivors:
         for group in entry.groups:
             steps_of[group.group].append(entry.step)
+        ages = [(group.group, *group.ages) for group in entry.groups if group.ages]
+        if ages:
+            _, tokens, versions, oldest, _, bounds = zip(*ages, strict=True)
+            report.ages[entry.step] = (entry.step - sum(versions) / sum(tokens), entry.step - min(oldest), max(bounds))
+        late = [(group, due) for group, _, _, _, due, _ in ages if entry.step > due]
+        report.problems += [f"group {g} is trained in step {entry.step}, too old after step {due}" for g, due in late]
     trained, tombstoned = set(steps_of), set(journal.tombstones)
     partial, repeated = _samples(survivors, evidence.starts, journal)
     report.trained = len(trained)
@@ -196,6 +202,7 @@ class AuditReport:
     odd_batches: dict[int, int] = field(default_factory=dict)  # step → groups, where that is not B
     trainers: int = 0
     finished: bool = False
+    ages: dict[int, tuple[float, int, int]] = field(default_factory=dict)  # of a step's tokens: mean, oldest, the bound
     used: tuple[int, int] | None = None  # of a supervised training: the fewest and the most uses of a row
     problems: list[str] = field(default_factory=list)
 

@@ -74,15 +74,25 @@ def ages_from_meta(group: TakenGroup) -> list[SampleAge]:
     return [SampleAge(meta.oldest_version, meta.max_staleness) for meta in group.metas]
 
 
-def check_spans(group: TakenGroup, samples: Iterable[common.Sample]) -> None:
-    """Refuse a group with a token older than the ledger states: a worker wrote both. Raises BugError."""
+def check_spans(group: TakenGroup, samples: Iterable[common.Sample]) -> tuple[int, ...]:
+    """Refuse a group with a token older than the ledger states: a worker wrote both. Raises BugError.
+
+    Returns its sampled tokens, the sum of their versions, the oldest, the last step for them and the highest bound.
+    """
+    found: list[tuple[int, int, int]] = []  # a version, how many tokens are of it, and their bound
     for index, meta, sample in zip(group.indices, group.metas, samples, strict=True):
-        versions = [version_of(span.policy_id) for row in sample.sequences for span in row.spans]
-        if versions and min(versions) < meta.oldest_version:
+        spans = [span for row in sample.sequences for span in row.spans if span.end > span.start]
+        versions = [(version_of(span.policy_id), span.end - span.start, meta.max_staleness) for span in spans]
+        if versions and min(versions)[0] < meta.oldest_version:
             raise BugError(
-                f"sample {index} of group {group.group} holds a token of version {min(versions)}, the ledger says that "
-                f"its oldest is of version {meta.oldest_version}"
+                f"sample {index} of group {group.group} holds a token of version {min(versions)[0]}, the ledger says "
+                f"that its oldest is of version {meta.oldest_version}"
             )
+        found += versions
+    if not found:
+        return ()
+    due, bound = min(version + bound for version, _, bound in found), max(bound for _, _, bound in found)
+    return sum(n for _, n, _ in found), sum(version * n for version, n, _ in found), min(found)[0], due, bound
 
 
 class Consumer:

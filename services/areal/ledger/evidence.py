@@ -20,6 +20,7 @@ class TrainedGroup:
 
     group: int
     samples: tuple[tuple[int, int], ...]
+    ages: tuple[int, ...] = ()  # of its tokens, as `check_spans` has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +150,19 @@ def read(directory: Path) -> Evidence:
 
 
 def _pack(groups: Sequence[TrainedGroup]) -> list[list[Any]]:
-    return [[group.group, [[index, f"{xxh3:016x}"] for index, xxh3 in group.samples]] for group in groups]
+    return [[one.group, [[index, f"{xxh3:016x}"] for index, xxh3 in one.samples], *one.ages] for one in groups]
 
 
 def _unpack(groups: Sequence[Any]) -> tuple[TrainedGroup, ...]:
-    return tuple(TrainedGroup(group, tuple((i, int(xxh3, 16)) for i, xxh3 in samples)) for group, samples in groups)
-
-
-def _fixed(rows: int, positions: int, sources: Sequence[int] = ()) -> FixedRows:
-    return FixedRows(rows, positions, tuple(sources))
+    split = ((group, tuple((i, int(xxh3, 16)) for i, xxh3 in samples), tuple(ages)) for group, samples, *ages in groups)
+    return tuple(TrainedGroup(*one) for one in split)
 
 
 def _apply(evidence: Evidence, record: Record) -> None:
     fence = int(record["fence"])
     match record["kind"]:
         case "start":
-            fixed = _fixed(*record["fixed"]) if "fixed" in record else None
+            fixed = FixedRows(*plan[:2], *map(tuple, plan[2:])) if (plan := record.get("fixed")) else None
             sizes = record["batch_groups"], record["group_size"]
             evidence.starts.append(Start(fence, record["from_step"], *sizes, fixed))
         case "attempt":

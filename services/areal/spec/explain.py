@@ -111,9 +111,8 @@ def _staleness(job: RLJob) -> str:
     return (
         (
             f"maxStaleness {bound}: no token is trained more than {_every(bound, 'version')} old; ahead {lead}{given}: "
-            f"generation runs up to {_every(lead + 1, 'step')} ahead, the mean age; batches are of {order}; "
-            f"a step takes at least 1/{bound + 1} of what the longest answer (maxSampleTokens "
-            f"{job.spec.rollout.max_sample_tokens}) takes alone: maxStaleness moves that, ahead does not"
+            f"generation runs up to {_every(lead + 1, 'step')} ahead, the mean age; batches are of {order}; a "
+            f"step takes 1/{bound + 1} of the longest answer's time alone at least, which ahead doesn't move"
         )
         .replace("each step", "1 step")
         .replace("each version", "1 version")

@@ -23,8 +23,7 @@ def bytes_a_step(job: RLJob) -> int:
 def ahead(job: RLJob) -> int:
     """Batches that generation may be ahead of the newest weights, as asked or by default."""
     spec = job.spec
-    interval = spec.weight_sync.interval_steps
-    return lead(spec.rollout.order, spec.rollout.ahead, spec.algorithm.max_staleness, interval)
+    return lead(spec.rollout.order, spec.rollout.ahead, spec.algorithm.max_staleness, spec.weight_sync.interval_steps)
 
 
 def lead(order: str, asked: int | None, bound: int, interval: int) -> int:

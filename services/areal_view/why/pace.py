@@ -55,7 +55,7 @@ class Forecast:
     measured_s: float  # a step
     modelled_s: float
     changes: Sequence[PaceGain]
-    bound_s: float  # see `bound_s`
+    bound_s: float  # a step that no order gets below at the run's maxStaleness
     bound: str  # in words, with the numbers that it comes from
 
 
@@ -144,8 +144,7 @@ def step_s(c: Constants) -> float:
     waiting: dict[int, WaitingGroup] = {}  # in no batch
     due, late = Counter[int](), Counter[int]()  # of these, and of those that aren't complete
     ends, served = [0.0], [0.0]  # when each version was trained, and on the servers
-    generation = begins = 0.0  # when it is free, and when the newest batch is taken
-    admitted = newest = 0
+    generation, begins, admitted, newest = 0.0, 0.0, 0, 0  # when it is free, when the newest batch is taken, counts
     while len(ends) <= 2 * _STEPS:
         now, _, group = heapq.heappop(events)
         if group is not None:
@@ -201,23 +200,13 @@ def forecast(c: Constants, measured_s: float) -> Forecast:
     if c.evaluation_s:
         tried.append(("no evaluations", replace(c, evaluation_s=0.0)))
     changes = [PaceGain(what, now / step_s(changed) - 1.0) for what, changed in tried]
-    return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain), bound_s(c), _bound(c))
-
-
-def bound_s(c: Constants) -> float:
-    """Seconds of a step that no order gets below while each `staleness` + 1 batches hold an answer like the longest.
-
-    It begins no earlier than its version is served, and `staleness` + 1 steps after that version is the one it makes.
-    """
-    return (max(c.latencies_s) + c.hand_over_s + min(c.work_s) + c.swap_s) / (c.staleness + 1)
-
-
-def _bound(c: Constants) -> str:
-    batches = "batch holds" if not c.staleness else f"{c.staleness + 1} batches hold"
-    after = c.hand_over_s + min(c.work_s) + c.swap_s
-    return (
-        f"at maxStaleness {c.staleness} no order takes less than {bound_s(c):.2f} s a step while each {batches} an "
-        f"answer as long as the longest: {max(c.latencies_s):.2f} s alone and {after:.2f} s until its weights are "
-        f"served, over {c.staleness + 1}; a larger maxStaleness, shorter answers or a faster server move that, ahead "
-        "does not"
+    # An answer begins no earlier than its version is served, and the version that it makes is served H + 1 steps later.
+    alone, after = max(c.latencies_s), c.hand_over_s + min(c.work_s) + c.swap_s
+    bound_s = (alone + after) / (c.staleness + 1)
+    told = (
+        f"at maxStaleness {c.staleness} no order takes less than {bound_s:.2f} s a step while an answer as long as the "
+        f"longest is in each {f'{c.staleness + 1} batches' if c.staleness else 'batch'}: {alone:.2f} s alone and "
+        f"{after:.2f} s until its weights are served, over {c.staleness + 1}; a larger maxStaleness, shorter answers "
+        "or a faster server move that, ahead does not"
     )
+    return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain), bound_s, told)
