@@ -28,6 +28,7 @@ def test_room_is_used_up_exactly(window: Window, policy: GatePolicy) -> None:
     assert admitted >= 0
     groups = window.next_step * policy.batch_groups + window.waiting + admitted
     full = window.leased + admitted >= policy.max_concurrent
+    assert not admitted or window.leased + admitted <= policy.max_concurrent
     last = min(window.newest_version + policy.ahead + 1, policy.max_steps)
     assert not admitted or groups <= last * policy.batch_groups
     assert full or groups >= last * policy.batch_groups

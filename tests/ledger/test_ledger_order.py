@@ -73,6 +73,10 @@ def test_admission_order_takes_the_first_or_waits(groups: list[WaitingGroup], ba
     assert chosen == (tuple(range(batch)) if ready else None)
 
 
+def test_admission_order_gives_way_where_what_it_leaves_would_be_too_old() -> None:
+    assert choose([WaitingGroup(0, 5, True), WaitingGroup(1, 0, True)], 0, 1, by_index=True) == (1,)
+
+
 def test_without_staleness_a_batch_is_what_its_version_admitted() -> None:
     assert grant({3: 2}, 3, 2, 0, range(3, 4)) is None
     assert grant({3: 1}, 3, 2, 0, range(3, 4)) == 3

@@ -123,6 +123,23 @@ def test_batches_that_the_ledger_lacks_or_freed_too_early_are_told_again() -> No
     assert not shelf.order.waiting
 
 
+def test_a_batch_told_again_frees_no_less_than_before() -> None:
+    """Assigning it moves the ledger's watermark back to its first group."""
+    shelf = Shelf(tombstones={1: "filtered"}, batches=[(0, 3)])
+    shelf.admitted(4)
+    shelf.book.commit(1)
+    assert shelf.order.low == 2
+    compared(shelf, View(low=2, closed={1: "filtered"}))
+    assert shelf.said[:2] == [AssignBatch(0, (0, 3)), AdvanceLedger(2)]
+
+
+def test_a_group_of_two_bounds_is_due_by_its_oldest_sample_under_the_tighter_one() -> None:
+    shelf = Shelf(replace(SETTINGS, group_size=3))
+    compared(shelf, View(samples={0: {0: figures(oldest=3, eta=1), 1: figures(oldest=0, eta=5)}}))
+    group = shelf.book.groups[0]
+    assert (group.due, group.floor, group.staleness_bound) == (4, 3, 1)
+
+
 def test_a_tombstone_that_the_ledger_confirms_is_forgotten() -> None:
     shelf = Shelf()
     (group,) = shelf.admitted(1)
@@ -138,6 +155,15 @@ def test_a_group_that_the_ledger_holds_complete_without_samples_is_opened_again(
     compared(shelf, View(closed={0: COMPLETE}))
     assert shelf.said[0] == ReopenGroup(0)
     assert (group.phase, group.done, group.not_before) == (GroupPhase.OPEN, {}, NOW + SETTINGS.resend_grace_s)
+
+
+def test_what_the_trainer_took_is_not_made_again_though_the_ledger_lost_it() -> None:
+    shelf = Shelf()
+    groups = [shelf.closed(group) for group in shelf.admitted(2)]
+    shelf.took(*groups)
+    compared(shelf, View(batches={0: (0, 1)}), lost=True)
+    assert (shelf.said, shelf.book.open) == ([], set())
+    assert [group.phase for group in groups] == [GroupPhase.CLOSED] * 2
 
 
 def test_a_tombstone_of_the_ledger_alone_is_journalled() -> None:

@@ -47,6 +47,24 @@ def test_what_does_not_fit_after_a_fall_back_is_made_again_later() -> None:
     assert [len(group.done) for group in groups[:4]] == [2] * 4
 
 
+def test_a_group_that_is_too_old_for_every_step_is_taken_from_its_worker_and_made_anew() -> None:
+    shelf = Shelf()
+    first, second, old = shelf.admitted(3)
+    shelf.took(shelf.closed(first), shelf.closed(second))
+    shelf.order.grant(shelf.held(old), -1, 0)
+    shelf.book.choose(NOW)
+    assert shelf.said == [Revoke("w", 2), ReopenGroup(2)]
+    assert (old.worker, old.due, old.phase) == ("", None, GroupPhase.OPEN)
+
+
+def test_what_fits_with_room_to_spare_is_not_made_again() -> None:
+    shelf = Shelf(replace(SETTINGS, bytes_per_group=10, budget_bytes=100, max_staleness=9))
+    groups = [shelf.closed(group) for group in shelf.admitted(3)]
+    shelf.book.drop_what_does_not_fit(NOW)
+    assert shelf.said == []
+    assert [group.phase for group in groups] == [GroupPhase.CLOSED] * 3
+
+
 def test_what_is_chosen_and_an_open_group_stay_when_bytes_are_short() -> None:
     shelf = Shelf(replace(SETTINGS, bytes_per_group=10, budget_bytes=10))
     first, second, third = shelf.admitted(3)

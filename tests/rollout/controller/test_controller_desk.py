@@ -219,6 +219,49 @@ def test_two_that_propose_one_group_are_both_answered_and_it_ends_once() -> None
     assert [answer.ticket for answer in bench.all(CallAnswer) if answer.ticket >= first] == [first, first + 1]
 
 
+def test_a_scan_answers_no_proposal_whose_tombstone_is_not_in_the_journal() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.journalling = False
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) is None
+    asked = bench.tickets
+    bench.core.desk.scanned(bench.core.book.scan(), [])
+    bench.run()
+    assert asked not in [answer.ticket for answer in bench.all(CallAnswer)]
+    bench.write()
+    bench.run()
+    assert asked in [answer.ticket for answer in bench.all(CallAnswer)]
+
+
+def test_an_attach_is_answered_with_the_last_tombstone_that_the_ledger_lacked() -> None:
+    bench = Deaf()
+    assert bench.ask(AttachTrainer(3, 0)) is None
+    bench.core.desk.scanned(bench.all(ScanLedger)[-1].ticket, [0, 1])
+    bench.core.desk.closed(0)
+    assert bench.core.desk.attaching
+    bench.core.desk.closed(1)
+    assert not bench.core.desk.attaching
+    bench.run()
+    assert bench.all(CallAnswer)[-1] == CallAnswer(bench.tickets)
+
+
+def test_a_proposal_waits_for_a_tombstone_that_is_being_written_into_the_ledger_again() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.journalling = False
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) is None
+    bench.core.book.order.tombstones.add(0, "poison")
+    bench.core.desk.scanned(1, [0])
+    assert not [one for one in bench.core.decide(bench.now) if isinstance(one, CallAnswer)]
+    bench.core.desk.scanned(2, [])
+    assert [one.ticket for one in bench.core.decide(bench.now) if isinstance(one, CallAnswer)] == [bench.tickets]
+
+
+def test_before_a_trainer_is_heard_nobody_wants_the_cards_or_gave_them_back() -> None:
+    desk = started().core.desk
+    assert (desk.given_back, desk.wants_cards, desk.finished, desk.attaching) == (0, False, False, False)
+
+
 def test_a_group_on_its_way_into_the_ledger_takes_no_proposal() -> None:
     bench = Deaf()
     bench.ask(PublishWeights(1, weights(0)))
