@@ -16,7 +16,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,10 @@ chart:  ## Regenerate the chart's schema, pages of values, dashboards, table of 
 
 crd:  ## Regenerate the custom resource definitions from the job file's models
 	$(PY) -m areal.spec.crd
+
+families: setup  ## Measure what each family of models can do anew, for `areal check` and docs/models.md (20 minutes)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(PY) -m support.family_cells --table > runs/families.json
+	mv runs/families.json services/areal/spec/families.json
 
 docs: setup  ## Regenerate the generated pages and pictures of docs/, and the site from all of them into site/
 	$(PY) -m tools.pages

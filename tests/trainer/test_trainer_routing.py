@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from areal.expert_routes import MISSING, RouterMode, route_shape
-from areal.spec.model_families import EXPERTS, HYBRIDS
+from areal.spec.model_families import HYBRIDS
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
 from areal_trainer.data.batch import TokenBatch, columns
@@ -21,9 +21,11 @@ from support.trainer_parts import VOCABULARY, sample
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tools.pages.families import ROUTED
+
 pytestmark = pytest.mark.component
 
-ALL = [*EXPERTS, *(name for name in HYBRIDS if "moe" in name or name in ("kimi_linear", "nemotron_h", "qwen3_next"))]
+ALL = sorted(ROUTED)
 
 FIRST = (
     "deepseek_v3",

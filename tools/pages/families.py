@@ -8,7 +8,8 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from areal.spec.model_families import COMPARED, EMBEDDED, EXPERTS, HYBRIDS, WITHOUT_SCORES
+from areal.admit.memory.shape import FAMILIES as PLANNED
+from areal.spec.model_families import COMPARED, EMBEDDED, EXPERTS, HYBRIDS, WITHOUT_SCORES, family_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -42,7 +43,47 @@ def block() -> str:
             "yes" if family in COMPARED and family not in WITHOUT_SCORES else "refused",
         )
         lines.append(f"| `{family}` | `{CLASSES[family]}` | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + abilities()
+
+
+def abilities() -> str:
+    """A table of what each family was seen to do, and its refusals in words."""
+    cells, reasons = family_cells(), list[str]()
+    columns = [name for name in next(iter(cells.values())) if name != "alone"]
+    lines = [f"| family | {' | '.join(columns)} | routing replay | memory plan |", "| --- " * (len(columns) + 3) + "|"]
+    for family, told in sorted(cells.items()):
+        row = []
+        for column in columns:
+            if told[column] == "yes":
+                row.append("yes")
+                continue
+            why = (
+                told[column]
+                .removeprefix("refused: ")
+                .replace(f"{family}'s ", "")
+                .replace(f"type {family}", "this type")
+            )
+            why = re.sub(r"is a \w+Experts", "is a stack", re.sub(r"layers\.\d+\.", "", why)).replace(family, "it")
+            why = why.replace("the family it", "the family")
+            if why not in reasons:
+                reasons.append(why)
+            row.append(f"refused ({reasons.index(why) + 1})")
+        routes = "yes" if family in ROUTED else "no experts"
+        row += [routes, "yes" if family in PLANNED else "none"]
+        lines.append(f"| `{family}` | {' | '.join(row)} |")
+    words = [f"{number}. {why}" for number, why in enumerate(reasons, 1)]
+    return "\n".join([*lines, "", *words]) + "\n"
+
+
+ROUTED = frozenset(EXPERTS) | {
+    "granitemoehybrid",
+    "kimi_linear",
+    "lfm2_moe",
+    "nemotron_h",
+    "qwen3_5_moe_text",
+    "qwen3_next",
+}
+"""Families whose routes are replayed, by tests/trainer/test_trainer_routing.py."""
 
 
 @cache

@@ -37,6 +37,7 @@ from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
 from areal.spec.model_families import (
     EMBEDDED,
     is_mixture,
+    refuse_columns,
     refuse_unclassifying,
     refuse_unscorable,
     refuse_untrainable,
@@ -222,7 +223,8 @@ class _FactReader:
             self.facts = replace(
                 self.facts,
                 model_vocabulary=self.model.number("vocab_size"),
-                model_context_tokens=self.model.number("max_position_embeddings"),
+                model_context_tokens=self.model.number("max_position_embeddings")
+                or self.model.number("model_max_length"),
                 model_attention_heads=heads,
                 model_key_value_heads=heads if kv_heads is None else kv_heads,
                 model_parameters=self.model.weights.parameters,
@@ -349,6 +351,10 @@ class _FactReader:
             return
         with self._at("spec.model.path"):
             refuse_untrainable(model.config, str(model.path))  # first: another engine doesn't mend it
+            trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
+            asked = {"LoRA": trainer.lora, "tensor ranks": mesh.tensor > 1, "context ranks": mesh.context > 1}
+            asked["segments"] = trainer.attention_backend != "dense"
+            refuse_columns(model.config, (name for name, wanted in asked.items() if wanted), str(model.path))
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
                 try:
                     self._served(ModelConfig.of(model.config, model.path))

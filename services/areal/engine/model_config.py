@@ -81,7 +81,7 @@ class ModelConfig:
             kv_heads=int(text.get("num_key_value_heads") or heads),
             head_dim=max(widths) or hidden // heads,
             vocab=int(text["vocab_size"]),
-            context=_size(text, "max_position_embeddings", "n_positions"),
+            context=_size(text, "max_position_embeddings", "n_positions", "model_max_length"),
             rms_eps=float(raw["rms_norm_eps"]) if by_hand else 0.0,
             rope_theta=theta,
             llama3_rope=llama3,

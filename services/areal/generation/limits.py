@@ -27,7 +27,8 @@ class ModelLimits:
         try:
             config = json.loads((path / "config.json").read_text())
             text = config.get("text_config", config)
-            return cls(int(text["vocab_size"]), int(text["max_position_embeddings"]))
+            longest = text.get("max_position_embeddings") or text["model_max_length"]
+            return cls(int(text["vocab_size"]), int(longest))
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{path} has no usable config.json: {error}", fix="give the directory of a Hugging Face model"

@@ -4,7 +4,10 @@ The one table that `areal check`, the trainer and docs/models.md share. Pure: re
 A family that is in no list is tried: the trainer's check at start compares packed rows with separate ones first.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from areal.errors import DataError
@@ -34,6 +37,9 @@ WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
+
+MASK_ONLY = ("nemotron", "stablelm")
+"""Of the compared families, those whose attention the library tells of nothing but a mask."""
 
 WITHOUT_SCORES = ("apertus", "cwm", "ernie4_5", "granite")
 """Of the compared families, those that Hugging Face's library has no sequence-classification model of."""
@@ -169,6 +175,21 @@ def route_bytes(config: Mapping[str, Any]) -> int:
     text = text_part(config)
     experts, chosen = (max(_count(text.get(name)) for name in names) for names in (EXPERT_COUNTS, CHOSEN_COUNTS))
     return _count(text.get("num_hidden_layers")) * chosen * (1 + (experts > 255)) if experts > 1 else 0
+
+
+@cache
+def family_cells() -> Mapping[str, Mapping[str, str]]:
+    """What was seen on a tiny model, by family and column: `yes`, or `refused: why`. `make families` measures anew."""
+    cells: dict[str, dict[str, str]] = json.loads(resources.files("areal.spec").joinpath("families.json").read_bytes())
+    return cells
+
+
+def refuse_columns(config: Mapping[str, Any], columns: Iterable[str], where: str) -> None:
+    """Raise DataError for the first of the table's columns that a family's row refuses, as its trainer would."""
+    cells = family_cells().get(str(text_part(config).get("model_type")), {})
+    for column in columns:
+        if (told := cells.get(column, "yes")) != "yes":
+            raise DataError(f"{where}: {column} {told}", fix="leave it out, or use a model of another family")
 
 
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from areal.errors import DataError
 from areal.expert_routes import experts_of
 from areal.file_views import View, stored
+from areal.spec.model_families import MASK_ONLY
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
@@ -144,6 +145,10 @@ class ShardedModel(Generic[Model]):
             split(self._model.lm, tensor_mesh)
         if self._model.recurrent:
             self._refuse_with_states()
+        kind = self._model.config.model_type
+        if kind in MASK_ONLY and (self.options.attention != "dense" or self.ranks.context is not None):
+            fix = "set trainer.attention: dense and no trainer.mesh.context"
+            raise DataError(f"attention of the family {kind} is told of nothing but a mask", fix=fix)
         compiled = self.options.compile == "blocks"
         if compiled and (self._model.recurrent or any(map(experts_of, self._model.blocks))):
             _log.warning("layers of %s aren't compiled: they have experts or a state", self._model.config.model_type)
