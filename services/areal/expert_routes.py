@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from areal.errors import DataError
-from areal.spec.model_families import CHOSEN_COUNTS, EXPERT_COUNTS
+from areal.spec.model_families import CHOSEN_COUNTS, EXPERT_COUNTS, MASKED_GROUPS
 
 MISSING = 0xFF
 
@@ -69,8 +69,10 @@ class RouteShape:
 
 
 def route_shape(lm: Any) -> RouteShape | None:
-    """Of a Hugging Face model; None where no layer has experts."""
+    """Of a Hugging Face model; None where no layer has experts, or their choice can't be forced."""
     config, blocks = lm.config.get_text_config(), lm.get_decoder().layers
+    if getattr(config, "topk_method", None) == MASKED_GROUPS:
+        return None  # experts beyond the groups that a router chooses have no score to be gathered
     routed = tuple(number for number, block in enumerate(blocks) if experts_of(block))
     experts, chosen = (
         next((value for name in names if isinstance(value := getattr(config, name, None), int)), 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.weights import read_tensors
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape
+from areal.spec.model_families import route_bytes
 from areal.weights.adapter import ADAPTER_CONFIG, base_checksums
 from support.engine_models import hf_logprobs
 from support.engine_server import EngineServer, logprobs
@@ -118,9 +121,9 @@ def assert_routed(output: Output, *parts: tuple[Path, int]) -> None:
     ids, begin = [*output.request.input_ids.tolist(), *output.output_ids], 0
     wholes = [(whole_routes(path, ids[:-1]), len(output.request.input_ids) - 1 + end) for path, end in parts]
     if wholes[0][0] is None:
-        assert output.routes == ()
+        assert not output.routes
         return
-    told = np.concatenate(output.routes)
+    told = np.frombuffer(bytes(output.routes), np.uint8).reshape(-1, output.route_bytes)
     assert len(told) >= len(ids) - 1
     for whole, end in wholes:
         np.testing.assert_array_equal(told[begin:end], whole[begin:end])
@@ -144,6 +147,34 @@ def test_rows_that_join_and_leave_and_share_prompts_equal_whole_passes(served, m
     beside = next(each for each in outputs if each.request.rid == "sibling-2")
     assert output.output_ids == beside.output_ids
     np.testing.assert_allclose(output.logprobs, beside.logprobs, rtol=0, atol=1e-4)
+
+
+def test_routes_are_told_to_who_wants_them_alone(served):
+    wanted, other = asked("wanted", prompt_of(9), 6), replace(asked("other", prompt_of(9), 6), return_routes=False)
+    served.add(wanted, other)
+    told, untold = served.ended("wanted", "other")
+    assert bool(told.routes) == (served.model._routing is not None)
+    assert not untold.routes
+    served.add(replace(asked("by-itself", prompt_of(5), 3), return_routes=False))
+    (alone,) = served.ended("by-itself")
+    assert not alone.routes
+    assert served.model.routes is None
+
+
+@pytest.mark.parametrize("field", ["output_router_logits", "topk_method"])
+def test_a_choice_that_is_made_twice_or_masked_is_not_replayed_wrongly(tmp_path, field):
+    """A loss asks routers once more; a router that zeroes scores outside of its groups has none for a forced expert."""
+    path = make_module_model(tmp_path, "qwen3_moe", 0)
+    config = json.loads((path / "config.json").read_text())
+    changed = {"output_router_logits": True, "topk_method": "group_limited_greedy"}[field]
+    (path / "config.json").write_text(json.dumps({**config, field: changed}))
+    one = Served(path)
+    one.add(asked("r", prompt_of(7), 5))
+    (output,) = one.ended("r")
+    one.scheduler.post(StopThread())
+    assert apart(output, path) < 1e-4
+    assert (len(output.routes) > 0) == (field == "output_router_logits")
+    assert (route_bytes({**config, field: changed}) > 0) == (field == "output_router_logits")
 
 
 def test_prompts_are_scored(served, models):

@@ -147,6 +147,25 @@ async def test_routes_are_told_with_the_tokens_that_they_led_to_and_their_number
         table.requests.receive(routed(8, 8, 9))
 
 
+async def test_who_wants_no_routes_gets_none_and_messages_end_where_routes_are_many():
+    table = Table()
+    await table.hold("0.f1")
+    for wants in (False, True):
+        live = table.start()
+        live.wants_routes = wants
+        told = answer(2, [("0.f1", 0, 2)], LENGTH)
+        told["meta_info"]["routed_experts"] = b64encode(bytes(2 * (3 << 20))).decode()
+        told["meta_info"]["routed_experts_rows"] = 2
+        table.requests.receive(told)
+        assert bool(live.routes) == wants
+    again = table.start()
+    again.wants_routes = True
+    table.requests.receive(told)
+    events = [(await table.client.next()).events for _ in range(2)]
+    assert [len(part) for part in events] == [3, 2]
+    assert [len(event.delta.routes) >> 20 for part in events for event in part] == [0, 0, 6, 0, 6]
+
+
 async def test_ids_that_the_end_repeats_are_not_taken_again_and_a_gap_is_no_answer():
     table = Table()
     await table.hold("0.f1")

@@ -61,6 +61,9 @@ def test_a_sequence_s_routes_are_of_the_turn_that_made_the_next_token(made):
     assert np.frombuffer(routed.routes, "u1").reshape(-1, ROUTE).tolist() == [[at] * ROUTE for at in expected]
     bare = [replace(answers[0], result=replace(answers[0].result, routes=b"")), *answers[1:]]
     assert check_streamed(Episode([sequence]), bare).sequences[0].routes == b""
+    episode = Episode([sequence])
+    none = [replace(each, result=replace(each.result, routes=b"")) for each in answers]
+    assert check_streamed(episode, none) is episode, "whatever class its user made"
 
 
 @given(episodes(), st.data())

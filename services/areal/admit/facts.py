@@ -225,6 +225,7 @@ class _FactReader:
                 model_vocabulary=self.model.number("vocab_size"),
                 model_context_tokens=self.model.number("max_position_embeddings")
                 or self.model.number("model_max_length"),
+                model_route_bytes=route_bytes(self.model.config) if job.spec.replays_routes else 0,
                 model_attention_heads=heads,
                 model_key_value_heads=heads if kv_heads is None else kv_heads,
                 model_parameters=self.model.weights.parameters,
@@ -364,9 +365,9 @@ class _FactReader:
                         fix="save the model again",
                     ) from None
             if is_mixture(model.config):
-                words = f"tokens are trained with the experts that sampled them: {route_bytes(model.config)} bytes each"
-                if not job.spec.replays_routes:
-                    words = "the trainer chooses experts anew, which rounding can change: watch the mismatch"
+                words = "the trainer chooses experts anew, which rounding can change: watch the mismatch"
+                if job.spec.replays_routes and (each := route_bytes(model.config)):
+                    words = f"tokens are trained with the experts that sampled them: {each} bytes each"
                 self.read_as.append(("model", f"a mixture of experts: {words}"))
             if job.spec.reward_model is not None:
                 refuse_unscorable(model.config, str(model.path))

@@ -25,7 +25,7 @@ class DecoderModel:
     """Sizes and rotary table; all tensors of a policy come with each call."""
 
     rewinds = True  # a row may be used up to any position, so that padding on its right is harmless
-    routes = None  # no model here has experts
+    wants_routes, routes = False, None  # no model here has experts
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int, *, fp32_head: bool = False) -> None:
         self.config = config

@@ -132,7 +132,8 @@ class ModuleModel:
         self._empty = _empty_module(path, dtype)
         self._views = file_views(self._empty)
         self._routing = route_shape(self._empty)
-        self.routes: NDArray[np.uint8] | None = None  # of the tokens of the last pass, where the model has experts
+        self.wants_routes = False  # of the next pass, where the model has experts
+        self.routes: NDArray[np.uint8] | None = None  # of the tokens of the last one
         elements = sum(tensor.numel() for tensor in stored(self._empty).values())
         if elements != sum(math.prod(view.size) for view in self._views.values()):
             raise DataError(f"the files of {path} don't hold a whole {config.architecture}", fix="use another family")
@@ -189,12 +190,14 @@ class ModuleModel:
         return weights.lm(input_ids=tokens, use_cache=False).logits if hidden else None
 
     def _passed(self, weights: ModuleWeights, **given: Any) -> Any:
-        """A pass with a cache. Which experts it chose, `routes` says."""
-        if self._routing is None:
+        """A pass with a cache. Which experts it chose, `routes` says where it is wanted and can be told."""
+        self.routes, shape = None, self._routing
+        if shape is None or not self.wants_routes:
             return weights.lm(**given, use_cache=True)
-        with RouterMode(self._routing) as mode:
+        with RouterMode(shape) as mode:
             told = weights.lm(**given, use_cache=True)
-        self.routes = self._routing.rows(mode.chosen)
+        if len(mode.chosen) == len(shape.routed):
+            self.routes = shape.rows(mode.chosen)
         return told
 
     def logits(self, weights: ModuleWeights, hidden: Tensor) -> Tensor:
@@ -235,6 +238,7 @@ def _empty_module(path: Path, dtype: torch.dtype) -> Any:
             else:  # by its files, or nothing would know how they name the part that is served
                 lm = auto.from_pretrained(path, dtype=dtype, trust_remote_code=False, local_files_only=True)
             lm = lm.eval().requires_grad_(False)
+            lm.config.get_text_config().output_router_logits = False  # what a loss would ask of routers once more
         lm.tie_weights()  # which it leaves out together with drawing them
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:  # of any family's code
         raise DataError(f"the model in {path} can't be made: {error!r}", fix="check its config.json") from error

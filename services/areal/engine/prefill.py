@@ -51,6 +51,7 @@ def fill(
     """Fill the rows of `items` with all of their tokens but the last, computing each distinct prefix once."""
     if not model.rewinds:
         prefixes = Prefixes()  # a row that went on no longer holds its beginning: only rows filled here are copied
+    model.wants_routes = any(item.request.return_routes for item in items)
     by_row, routes = {item.row: item for item in items}, dict[int, NDArray[np.uint8]]()
     fresh: list[tuple[int, NDArray[np.int64]]] = []
     copies: list[tuple[int, int, int]] = []  # (source row, target row, length)

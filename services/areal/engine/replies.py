@@ -4,8 +4,6 @@ import time
 from base64 import b64encode
 from typing import Any
 
-import numpy as np
-
 from areal.engine.request import Output
 
 
@@ -34,8 +32,9 @@ def generate_reply(output: Output, received_s: float, told: int = 0) -> dict[str
         meta["output_token_logprobs_length"] = len(output.output_ids)
     if output.routes:
         first = prompt - 1 + told if told else 0
-        rows = np.concatenate(output.routes)[first : prompt - 1 + len(output.output_ids)]
-        meta["routed_experts"], meta["routed_experts_rows"] = b64encode(rows.tobytes()).decode(), len(rows)
+        end, size = prompt - 1 + len(output.output_ids), output.route_bytes
+        meta["routed_experts"] = b64encode(output.routes[first * size : end * size]).decode()
+        meta["routed_experts_rows"] = end - first
     return {"text": output.text, "output_ids": ids, "meta_info": meta}
 
 

@@ -106,7 +106,8 @@ class Output:
     retractions: int = 0
     input_logprobs: list[float] | None = None  # of prompt tokens 1…; token 0 has none
     input_tops: list[tuple[int, float]] | None = None  # the likeliest token in each of these places, with its own
-    routes: tuple[NDArray[np.uint8], ...] = ()  # rows of all tokens but the last, as `RouteShape.rows`
+    routes: bytearray = field(default_factory=bytearray)  # rows of all tokens but the last, as `RouteShape.rows`; more
+    route_bytes: int = 0  # may follow. Of one row
     text: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 

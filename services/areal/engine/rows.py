@@ -20,7 +20,7 @@ class Running:
 
     __slots__ = (
         "input_logprobs", "input_tops", "made_ids", "made_logprobs", "marks", "prefix", "request", "retractions",
-        "routes", "row",
+        "route_bytes", "routed", "routes", "row",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest) -> None:
@@ -33,7 +33,8 @@ class Running:
         self.input_logprobs: list[float] | None = None
         self.input_tops: list[tuple[int, float]] | None = None
         self.prefix = b""
-        self.routes: list[NDArray[np.uint8]] = []  # of the tokens so far but the last
+        self.routes = bytearray()  # of the tokens so far but the last; it only grows
+        self.routed = self.route_bytes = 0  # rows, and bytes of each
 
     def mark(self, version: str, made: int) -> None:
         """Tokens from `made` on are of `version`."""
@@ -45,7 +46,9 @@ class Running:
     def add_routes(self, rows: NDArray[np.uint8], first: int) -> None:
         """Rows of the tokens from `first` on. What is there already stays: a token's are those it was followed by."""
         if self.request.return_routes:
-            self.routes.append(rows[sum(map(len, self.routes)) - first :])
+            fresh = rows[self.routed - first :]
+            self.routes += fresh.tobytes()
+            self.routed, self.route_bytes = self.routed + len(fresh), rows.shape[1]
 
     def spans(self, made: int) -> list[tuple[str, int, int]]:
         """Half-open spans of the first `made` tokens."""
@@ -162,7 +165,8 @@ class RunningRows:
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
             input_tops=item.input_tops,
-            routes=tuple(item.routes),
+            routes=item.routes,
+            route_bytes=item.route_bytes,
         )
 
     def save(self, row: int) -> Running:

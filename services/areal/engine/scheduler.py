@@ -395,6 +395,7 @@ class DecodeScheduler:
         """One token for every row; then ends and due chunks."""
         rows = self._rows
         n = rows.count
+        self._model.wants_routes = any(item is not None and item.request.return_routes for item in rows.running)
         logits = self._model.decode(
             self.weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
         )
@@ -463,7 +464,8 @@ class DecodeScheduler:
             retractions=item.retractions,
             input_logprobs=item.input_logprobs,
             input_tops=item.input_tops,
-            routes=tuple(item.routes),
+            routes=item.routes,
+            route_bytes=item.route_bytes,
         )
         self._outputs.append(self._with_text(output))
 

@@ -35,7 +35,7 @@ class SampleJournal:
         end: wire.EndReason.ValueType,
     ) -> None:
         """A request is over: what it was fed and all that was told of it, which nobody changes any more."""
-        size = _PER_TOKEN * (len(fed) + sum(len(delta.token_ids) // 4 for delta in told))
+        size = _PER_TOKEN * len(fed) + sum(_PER_TOKEN * len(delta.token_ids) // 4 + len(delta.routes) for delta in told)
 
         def make() -> tuple[Header, bytes]:
             made = record.GenerationRecord(

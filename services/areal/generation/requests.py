@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S = 0.001  # events of one engine step travel together
 MAX_EVENTS = 512  # of one message: what comes next must not wait long for its turn
+MAX_ROUTE_BYTES = 4 << 20  # after which it ends; a channel takes four times that
 PROVEN_KEPT = 1_024  # versions: no answer is under way for longer
 
 
@@ -59,7 +60,10 @@ class ClientStream:
             await self._wake.wait()
         if len(self._events) < MAX_EVENTS:
             await asyncio.sleep(GATHER_S)
-        events = [self._events.popleft() for _ in range(min(len(self._events), MAX_EVENTS))]
+        events, size = list[wire.GenerateEvent](), 0
+        while self._events and len(events) < MAX_EVENTS and size < MAX_ROUTE_BYTES:
+            events.append(self._events.popleft())
+            size += len(events[-1].delta.routes)
         return wire.GenerateReply(events=events)
 
 
@@ -106,7 +110,7 @@ class LiveRequest:
         new = triples[len(triples) - (made - first) :]
         self.made[first:made] = [triple[1] for triple in new]
         self.logprobs[first:made] = [triple[0] for triple in new]
-        if rows := int(meta.get("routed_experts_rows", 0)):
+        if self.wants_routes and (rows := int(meta.get("routed_experts_rows", 0))):
             told = b64decode(meta["routed_experts"])
             self.routes += told
             self.route_bytes = len(told) // rows

@@ -181,6 +181,7 @@ class ExpertFields(SpecBlock):
         True,
         what="Of a mixture of experts that the embedded engine serves: each token is trained with the experts that "
         "sampled it.",
+        change=Mutability.RESUME,
     )
 
 

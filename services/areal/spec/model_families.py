@@ -24,7 +24,7 @@ EXPERTS = (
     "glm4_moe_lite", "gpt_oss", "laguna", "mellum", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
     "solar_open",
 )  # fmt: skip
-"""Mixtures of experts that were compared likewise. Each token's experts are chosen again in the trainer."""
+"""Mixtures of experts that were compared likewise."""
 
 HYBRIDS = (
     "bamba", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text",
@@ -110,6 +110,7 @@ _UNTRAINED = {
 }
 _LOGIT_SCALES = ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+MASKED_GROUPS = "group_limited_greedy"  # DeepSeek-V2's way to choose experts, which can't be replayed
 CHOSEN_COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 _ATTENTION = ("full_attention", "sliding_attention")
 _RECURRENT = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
@@ -174,7 +175,8 @@ def route_bytes(config: Mapping[str, Any]) -> int:
     """Bytes of a sampled token's routes, which a sample brings for routing replay; 0 for a model without experts."""
     text = text_part(config)
     experts, chosen = (max(_count(text.get(name)) for name in names) for names in (EXPERT_COUNTS, CHOSEN_COUNTS))
-    return _count(text.get("num_hidden_layers")) * chosen * (1 + (experts > 255)) if experts > 1 else 0
+    layers = _count(text.get("num_hidden_layers")) or len(text.get("layers_block_type") or ())
+    return layers * chosen * (1 + (experts > 255)) if experts > 1 and text.get("topk_method") != MASKED_GROUPS else 0
 
 
 @cache

@@ -34,6 +34,7 @@ class Facts:
     tokenizer_vocabulary: int | None = None  # largest token id + 1
     model_vocabulary: int | None = None
     model_context_tokens: int | None = None
+    model_route_bytes: int = 0  # a token, that samples bring for routing replay
     model_attention_heads: int | None = None
     model_key_value_heads: int | None = None
     model_parameters: int | None = None

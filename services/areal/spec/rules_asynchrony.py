@@ -3,6 +3,7 @@
 from areal.spec.job import RLJob
 from areal.spec.numbers import (
     BUDGET_SHARE,
+    BYTES_A_TOKEN,
     ahead,
     bytes_a_step,
     bytes_in_flight,
@@ -163,12 +164,13 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
 )
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
-    needed, allowed = bytes_in_flight(job), int(budget * BUDGET_SHARE)
+    needed, allowed = bytes_in_flight(job, facts.model_route_bytes), int(budget * BUDGET_SHARE)
+    each = BYTES_A_TOKEN + facts.model_route_bytes
     if needed <= allowed:
         return None
     return (
-        f"samples in flight can take (ahead+2)·batchSize·groupSize·maxSampleTokens·8 B = "
-        f"{ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·8 = "
+        f"samples in flight can take (ahead+2)·batchSize·groupSize·maxSampleTokens·{each} B = "
+        f"{ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·{each} = "
         f"{show_bytes(needed)}, more than 80 % of {show_bytes(budget)} = {show_bytes(allowed)}"
     )
 
@@ -185,12 +187,13 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     severity=Severity.WARNING,
 )
 def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
-    every, wanted = forced_checkpoint_every(job), job.spec.checkpoint.interval_steps
+    routes, wanted = facts.model_route_bytes, job.spec.checkpoint.interval_steps
+    every = forced_checkpoint_every(job, routes)
     if every >= wanted or bytes_over_budget.broken(job, facts):
         return None
     return (
         f"a checkpoint every {wanted} steps was asked, but samples of the longest kind take "
-        f"{show_bytes(bytes_a_step(job))} a step and fill "
+        f"{show_bytes(bytes_a_step(job, routes))} a step and fill "
         f"80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
     )
 

@@ -46,7 +46,7 @@ def check_streamed(episode: Episode, answers: Iterable[StreamedAnswer]) -> Episo
         if len(answer.result.output_ids):
             by_place.setdefault(len(answer.input_ids), []).append(answer)
     found = [_check(each, f"sequence {number}", by_place) for number, each in enumerate(episode.sequences)]
-    return replace(episode, sequences=tuple(found))
+    return replace(episode, sequences=tuple(found)) if any(each.routes for each in found) else episode
 
 
 def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswer]]) -> Sequence:
@@ -72,7 +72,9 @@ def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswe
         routes += answer.result.routes[len(routes) :]
         each = len(routes) // (end - 1)
         spans = spans[len(answer.result.spans) :]
-    return replace(sequence, routes=bytes(routes).ljust(each * len(sequence.input_ids), b"\xff") if known else b"")
+    if not known or not each:
+        return sequence
+    return replace(sequence, routes=bytes(routes).ljust(each * len(sequence.input_ids), b"\xff"))
 
 
 def _difference(sequence: Sequence, spans: list[TokenSpan], answer: StreamedAnswer) -> str:

@@ -17,7 +17,7 @@ from areal.ledger.gate import GatePolicy, WaitingGroup, Window, choose, in_time,
 
 from areal_view.why.bubbles import EpisodeTimes, Gate, StepTimes, covered, published, union
 
-_STEPS = 60  # that are played, after as many to warm up
+_STEPS, _GROUPS = 60, 2_000  # that are played at most, after as many to warm up
 _ENDLESS = 10**9  # steps: the end of a run is not played
 _FASTER = 0.75
 
@@ -139,13 +139,14 @@ def _hand_over_s(rows: Sequence[StepTimes], ended: Mapping[int, float], batches:
 
 def step_s(c: Constants) -> float:
     """Seconds a step of the model, once it runs evenly. In admission order each group is due at its turn."""
+    steps = max(12, min(_STEPS, _GROUPS // c.batch))
     policy = GatePolicy(c.batch, c.ahead, _ENDLESS, c.max_concurrent)
     events: list[tuple[float, int, WaitingGroup | None]] = [(0.0, -1, None)]  # a group is complete, or time goes on
     waiting: dict[int, WaitingGroup] = {}  # in no batch
     due, late = Counter[int](), Counter[int]()  # of these, and of those that aren't complete
     ends, served = [0.0], [0.0]  # when each version was trained, and on the servers
     generation, begins, admitted, newest = 0.0, 0.0, 0, 0  # when it is free, when the newest batch is taken, counts
-    while len(ends) <= 2 * _STEPS:
+    while len(ends) <= 2 * steps:
         now, _, group = heapq.heappop(events)
         if group is not None:
             late -= Counter([group.due])
@@ -173,7 +174,7 @@ def step_s(c: Constants) -> float:
             due[last] += 1
             late[last] += 1
             admitted += 1
-    return (ends[-1] - ends[-_STEPS - 1]) / _STEPS
+    return (ends[-1] - ends[-steps - 1]) / steps
 
 
 def forecast(c: Constants, measured_s: float) -> Forecast:

@@ -41,8 +41,11 @@ class EarlierTry:
 
     @property
     def tokens(self) -> int:
-        """Ids that it keeps in memory."""
-        return sum(len(one.input_ids) + len(one.result.output_ids) for one in self._drawn.values())
+        """Ids that it keeps in memory; of routes as many as take their place."""
+        return sum(
+            len(one.input_ids) + len(one.result.output_ids) + len(one.result.routes) // 8
+            for one in self._drawn.values()
+        )
 
     def with_answers(self, drawn: Iterable[DrawnAnswer]) -> "EarlierTry":
         """The rest of this try, and these answers."""

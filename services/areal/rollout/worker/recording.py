@@ -73,7 +73,7 @@ class EpisodeRecording:
                 raw = _without_attachments(raw)
             return self._record(key, ending, raw, payload.digest(stored), reward, now, row)
 
-        self._writer.offer(size, make)
+        self._writer.offer(max(size, len(stored)), make)
 
     def evaluated(self, key: Key, ending: EpisodeResult, row: bytes = b"") -> None:
         """A row of an evaluation; `key.group` is the row."""
