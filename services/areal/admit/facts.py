@@ -36,6 +36,7 @@ from areal.spec.locality import hub_models
 from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
 from areal.spec.model_families import (
     EMBEDDED,
+    WITH_SINKS,
     is_mixture,
     refuse_columns,
     refuse_unclassifying,
@@ -356,6 +357,9 @@ class _FactReader:
             asked = {"LoRA": trainer.lora, "tensor ranks": mesh.tensor > 1, "context ranks": mesh.context > 1}
             asked["segments"] = trainer.attention_backend != "dense"
             refuse_columns(model.config, (name for name, wanted in asked.items() if wanted), str(model.path))
+            if trainer.gpus and asked["segments"] and model.config.get("model_type") in WITH_SINKS:
+                words = f"{model.path}: attention sinks are computed on GPUs by a mask alone"
+                raise DataError(words, fix="set trainer.attention: dense")
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
                 try:
                     self._served(ModelConfig.of(model.config, model.path))

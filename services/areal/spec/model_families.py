@@ -38,6 +38,9 @@ WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
+WITH_SINKS = ("gpt_oss",)
+"""Of the compared families, those whose attention has sinks."""
+
 MASK_ONLY = ("nemotron", "stablelm")
 """Of the compared families, those whose attention the library tells of nothing but a mask."""
 
