@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.expert_routes import MISSING, RouterMode, route_shape
+from areal.errors import DataError
+from areal.expert_routes import MISSING, RouterMode, RouteShape, route_shape
 from areal.spec.model_families import HYBRIDS
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
@@ -130,3 +131,35 @@ WIDE = {
     "num_local_experts": 32, "n_routed_experts": 32, "num_experts_per_tok": 2, "norm_topk_prob": True,
     "layer_types": None, "mlp_layer_types": None,
 }  # fmt: skip
+
+
+def test_what_is_not_known_is_missing_and_counted():
+    samples = [sample(0, index) for index in range(3)]
+    lengths = [len(one.sequences[0].token_ids) // 4 for one in samples]
+    samples[1].sequences[0].attachments.add(kind=ROUTES, data=bytes(3 * lengths[1]))
+    tokens = columns(samples, VOCABULARY)
+    known = np.repeat([False, True, False], lengths)
+    assert ((tokens.routes == 0).all(axis=1) == known).all()
+    assert (tokens.routes[~known] == MISSING).all()
+    assert tokens.unrouted() == pytest.approx(1 - (tokens.trainable() & known).sum() / tokens.trainable().sum())
+    assert columns(samples[:1], VOCABULARY).unrouted() == 1
+    samples[2].sequences[0].attachments.add(kind=ROUTES, data=bytes(2 * lengths[2]))
+    with pytest.raises(DataError, match=r"\[2, 3\] bytes a token"):
+        columns(samples, VOCABULARY)
+    samples[2].sequences[0].attachments[0].data = bytes(2 * lengths[2] + 1)
+    with pytest.raises(DataError, match="bytes of routes"):
+        columns(samples, VOCABULARY)
+
+
+def test_routes_of_another_model_are_refused():
+    shape = RouteShape(layers=2, routed=(1,), experts=300, chosen=2)
+    ids = torch.tensor([[299, 7], [0, 255]])
+    rows = torch.from_numpy(shape.rows([ids]))
+    assert shape.ids(rows)[:, 1].tolist() == ids.tolist()
+    assert shape.ids(rows)[:, 0].tolist() == [[-1, -1]] * 2
+    with pytest.raises(DataError, match="not those of this model"):
+        shape.ids(rows[:, :-2])
+    with pytest.raises(DataError, match="went to expert 299 of 256"):
+        replace(shape, experts=256).ids(rows)
+    with pytest.raises(DataError, match="2 routers chose in a model that has 1"):
+        shape.rows([ids, ids])

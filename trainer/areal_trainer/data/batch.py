@@ -224,5 +224,5 @@ def _joined(routes: Sequence[NDArray[np.uint8] | None], lengths: Sequence[int]) 
         raise DataError(f"routes of one batch have {sorted(widths)} bytes a token: they are of different models")
     if not widths:
         return np.zeros((0, 0), np.uint8)
-    unknown = (np.full((length, *widths), MISSING, np.uint8) for length in lengths)
-    return np.concatenate([none if each is None else each for each, none in zip(routes, unknown, strict=True)])
+    pairs = zip(routes, lengths, strict=True)
+    return np.concatenate([np.full((n, *widths), MISSING, np.uint8) if each is None else each for each, n in pairs])
