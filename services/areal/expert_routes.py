@@ -23,7 +23,7 @@ from areal.spec.model_families import CHOSEN_COUNTS, EXPERT_COUNTS, MASKED_GROUP
 
 MISSING = 0xFF
 
-_OFF = "generate with the model that is trained, or set algorithm.advanced.routingReplay: false"
+_OFF = "generate with the model that is trained, or set trainer.routingReplay: false"
 _ROUTERS = (torch.topk, torch.Tensor.topk)
 
 

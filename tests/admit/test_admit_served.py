@@ -38,8 +38,7 @@ def test_what_a_family_was_seen_not_to_do_is_refused_before_the_run(tmp_path: Pa
     errors, read_as = judged(tmp_path / "whole", "qwen3_moe")
     assert "refused" not in errors
     assert "tokens are trained with the experts that sampled them: 4 bytes each" in read_as
-    off = {"name": "GRPO", "batchSize": 2, "maxSteps": 2, "advanced": {"routingReplay": False}}
-    assert "chooses experts anew" in judged(tmp_path / "off", "qwen3_moe", algorithm=off)[1]
+    assert "chooses experts anew" in judged(tmp_path / "off", "qwen3_moe", trainer={"routingReplay": False})[1]
 
 
 def test_sinks_on_gpus_need_the_mask(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from areal_trainer.options import advantage_options, critic_options, objective_o
 from areal_trainer.settings import TrainerPaths, TrainerSettings
 from support.trainer_parts import batch
 
-# They decide the batch's size, and which; and what a model's layers compute.
-NO_LOSS = {"groupSize", "batchSize", "maxSteps", "maxStaleness", "routingReplay"}
+NO_LOSS = {"groupSize", "batchSize", "maxSteps", "maxStaleness"}  # they decide the batch's size, and which
 
 SEVERAL = {"miniBatches": 2}
 KL = {"coefficient": 0.5, "as": "loss"}

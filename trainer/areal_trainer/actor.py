@@ -205,7 +205,7 @@ class Actor:
         if self.engine.replays and (share := tokens.unrouted()) > _UNROUTED:
             raise DataError(
                 f"the experts that sampled {share:.1%} of the batch's trained tokens aren't known",
-                fix="train what servers of this version sampled, or set algorithm.advanced.routingReplay: false",
+                fix="train what servers of this version sampled, or set trainer.routingReplay: false",
             )
         return _ActorStep(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
 

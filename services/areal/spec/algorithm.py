@@ -177,12 +177,6 @@ class ExpertFields(SpecBlock):
     truncate: TruncateBlock | None = knob(None, what="Cut that weight at a bound.")
     rejection: RejectionBlock | None = knob(RejectionBlock, what="Leave out tokens too far off; null trains all.")
     rejections: list[RejectionBlock] = knob(list, what="Further rejections; all must pass.", max_length=8)
-    routing_replay: bool = knob(
-        True,
-        what="Of a mixture of experts that the embedded engine serves: each token is trained with the experts that "
-        "sampled it.",
-        change=Mutability.RESUME,
-    )
 
 
 class PolicyGradient(SpecBlock):

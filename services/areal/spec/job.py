@@ -139,8 +139,7 @@ class JobSpec(SpecBlock):
     @property
     def replays_routes(self) -> bool:
         """Whether samples bring the experts of their tokens, where the model has some."""
-        embedded = self.is_rl and self.generation.engine.type == "embedded"
-        return embedded and self.algorithm.advanced.routing_replay
+        return self.is_rl and self.generation.engine.type == "embedded" and self.trainer.routing_replay
 
     @property
     def sft(self) -> SftTraining | None:

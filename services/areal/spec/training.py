@@ -106,6 +106,12 @@ class Trainer(SpecBlock):
         what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
         change=Mutability.RESUME,
     )
+    routing_replay: bool = knob(
+        True,
+        what="Of a mixture of experts that the embedded engine serves: each token is trained with the experts that "
+        "sampled it.",
+        change=Mutability.RESUME,
+    )
     optimizer_state: OptimizerState = knob(
         "float32",
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
