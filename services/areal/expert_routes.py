@@ -2,8 +2,8 @@
 
 Every router ends in one `topk` over its experts' scores. Within a `RouterMode` that call's choice is noted, or answered
 with the engine's; its values are gathered from the scores there are, so a router keeps its gradient. No code for any
-family. The routes of a token are one row of bytes: of each decoder layer the ids that its router chose,
-each of one byte, or of two beyond 255 experts; bytes 0xFF stand for what isn't known, and for layers without experts.
+family. The routes of a token are one row of bytes: of each decoder layer the ids that its router chose, of one byte
+each, or of two beyond 255 experts; bytes 0xFF stand for what isn't known, and for layers without experts.
 """
 
 from __future__ import annotations

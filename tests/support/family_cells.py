@@ -1,8 +1,8 @@
 """What each family of models can do, tried on a tiny one: a cell a family and column.
 
 A program: `python -m support.family_cells HOME FAMILY…` prints a JSON line a family, `… --table` the whole table as
-`areal check` and docs/models.md have it. A cell is `yes`, or `refused: why`
-with the product's own words; what is wrong without being refused is `WRONG: …`. Each is tried in a fork of its own.
+`areal check` and docs/models.md have it. A cell is `yes`, or `refused: why` with the product's own words; what is wrong
+without being refused is `WRONG: …`. Each is tried in a fork of its own.
 """
 
 import json

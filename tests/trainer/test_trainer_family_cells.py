@@ -42,5 +42,8 @@ def test_a_refusal_of_the_table_is_that_of_the_check(family, column):
     refuse_columns({"model_type": family}, ["resume", "delta"], "it")
     with pytest.raises(DataError, match=f"it: {column} refused: "):
         refuse_columns({"model_type": family}, [column], "it")
+    with pytest.raises(DataError, match=r"segments refused: .* told of nothing but a mask") as told:
+        refuse_columns({"model_type": "stablelm"}, ["segments"], "it")
+    assert "trainer.attention: dense" in told.value.fix
     with pytest.raises(DataError, match=f"it: {column} refused: "):
         refuse_columns({"text_config": {"model_type": family}, "model_type": "wrapper"}, ["resume", column], "it")

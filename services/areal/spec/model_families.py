@@ -194,7 +194,8 @@ def refuse_columns(config: Mapping[str, Any], columns: Iterable[str], where: str
     cells = family_cells().get(str(text_part(config).get("model_type")), {})
     for column in columns:
         if (told := cells.get(column, "yes")) != "yes":
-            raise DataError(f"{where}: {column} {told}", fix="leave it out, or use a model of another family")
+            fix = "set trainer.attention: dense" if column == "segments" else "leave it out"
+            raise DataError(f"{where}: {column} {told}", fix=f"{fix}, or use a model of another family")
 
 
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:

@@ -12,10 +12,10 @@ from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.model_families import route_bytes
+from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
 
 FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
-_BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding of what repeats
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
@@ -41,7 +41,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         filter_zero_variance=resolve(spec).zero_variance == "filter",
         max_filtered_per_step=rollout.max_filtered_per_step or FILTERED_BATCHES * algorithm.batch_size,
         max_bad_row_share=rollout.max_bad_row_share,
-        bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * (_BYTES_PER_TOKEN + _route_bytes(job)),
+        bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * (BYTES_A_TOKEN + _route_bytes(job)),
         budget_bytes=int(spec.replay.budget_bytes),
         publish_interval=spec.weight_sync.interval_steps,
         evaluation_interval=evaluation.interval_steps if evaluation_rows else 0,
