@@ -94,9 +94,7 @@ def main() -> None:
         for tokens in (2_048, 16_384):
             body = sample_of(tokens)
             ledger, tcp = median_rates(
-                5,
-                lambda body=body: through_the_ledger(f"127.0.0.1:{port}", body),
-                lambda body=body: through_tcp(body),
+                5, lambda body=body: through_the_ledger(f"127.0.0.1:{port}", body), lambda body=body: through_tcp(body)
             )
             figures.append(Figure(f"samples of {tokens} tokens, everysec", "B/s", ledger, tcp, "TCP stream"))
         report("ledger", figures)

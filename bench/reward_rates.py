@@ -7,16 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from areal_judge.judge.judge import Judge
-from areal_judge.judge.values import (
-    CallCase,
-    CallSuite,
-    Judgement,
-    Options,
-    StdioCase,
-    StdioSuite,
-    Submission,
-    Suite,
-)
+from areal_judge.judge.values import CallCase, CallSuite, Judgement, Options, StdioCase, StdioSuite, Submission, Suite
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import Ending, Limits, ProgramRun, PythonScript
 from reward_baselines import TRIVIAL

@@ -172,20 +172,12 @@ _MACHINE = {
     errno.EIO: (Cause.DISK_FAILS, "the disk fails", "look at the kernel's log, or name a directory on another disk"),
     errno.EMFILE: (Cause.NO_DESCRIPTORS, "this process may open no more files", "raise the limit: ulimit -n 65536"),
     errno.ENFILE: (Cause.NO_DESCRIPTORS, "this machine may open no more files", "raise fs.file-max"),
-    errno.ENOMEM: (
-        Cause.NO_MEMORY,
-        "no memory is left",
-        "end other processes, or give this machine more",
-    ),
+    errno.ENOMEM: (Cause.NO_MEMORY, "no memory is left", "end other processes, or give this machine more"),
     errno.ENETDOWN: (Cause.NO_NETWORK, "the network is down", _CONNECT),
     errno.ENETUNREACH: (Cause.NO_NETWORK, "the network can't be reached", _CONNECT),
     errno.EHOSTUNREACH: (Cause.NO_NETWORK, "the host can't be reached", "look at the address and the network between"),
     socket.EAI_AGAIN: (Cause.NO_NETWORK, "no name server answers", _CONNECT),
-    socket.EAI_NONAME: (
-        Cause.NO_NETWORK,
-        "the host's name is not known",
-        "look at the address and the network",
-    ),
+    socket.EAI_NONAME: (Cause.NO_NETWORK, "the host's name is not known", "look at the address and the network"),
     errno.EADDRINUSE: (Cause.PORT_TAKEN, "the port is taken", "end what uses it, or name another port"),
 }
 _ROOM = 1 << 30  # bytes; a place with so many is not the full one

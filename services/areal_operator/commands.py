@@ -24,7 +24,7 @@ app = commands()
 
 @app.command(
     epilog="Examples:\n\n  areal submit job.yaml\n\n  areal submit job.yaml -n team-a algorithm.maxSteps=20 --wait\n\n"
-    "  areal submit job.yaml --dry-run > manifests.yaml",
+    "  areal submit job.yaml --dry-run > manifests.yaml"
 )
 def submit(
     job: JobFile,
@@ -128,7 +128,7 @@ def no_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
 
 @app.command(
     epilog="Example, outside of a cluster:\n\n  areal operator --kubeconfig ~/.kube/config --lease-namespace default "
-    "--bind 127.0.0.1",
+    "--bind 127.0.0.1"
 )
 def operator(
     namespace: Annotated[

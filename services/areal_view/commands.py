@@ -85,7 +85,7 @@ def why_run(
 
 
 @app.command(
-    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team",
+    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team"
 )
 def view(
     runs: Annotated[
@@ -121,7 +121,7 @@ def report(run: RunDir, as_json: AsJson = False) -> None:
 @app.command(
     epilog="Examples:\n\n  areal export runs/digits --outcome complete > samples.jsonl\n\n"
     "  areal export runs/digits --as parquet --high 0 --out wrong.parquet\n\n"
-    "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow",
+    "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow"
 )
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")],
@@ -189,10 +189,7 @@ def _track(run: Path, to: Where, project: str | None, *, follow: bool, as_json: 
         typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)
 
 
-@app.command(
-    "jobs-page",
-    epilog="Example, in a pod:\n\n  areal jobs-page --bind 0.0.0.0 --namespace team-a",
-)
+@app.command("jobs-page", epilog="Example, in a pod:\n\n  areal jobs-page --bind 0.0.0.0 --namespace team-a")
 def jobs_page(
     namespace: Annotated[
         list[str] | None, typer.Option(help="List this one; may be given again. All unless given.")

@@ -201,12 +201,7 @@ class Run:
         return Table(_flat(rows[place]) for place in sorted(rows))
 
     def samples(
-        self,
-        *,
-        outcome: str | None = None,
-        low: float | None = None,
-        high: float | None = None,
-        limit: int = 1_000,
+        self, *, outcome: str | None = None, low: float | None = None, high: float | None = None, limit: int = 1_000
     ) -> Table:
         """A row a recorded sample, the newest first.
 

@@ -215,8 +215,7 @@ def test_the_examples_become_jobs_for_pods_once_their_files_are_elsewhere():
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
-    [("pvc://models/scores", "/areal/claims/models/scores"), ("/models/scores", "/models/scores")],
+    ("path", "found"), [("pvc://models/scores", "/areal/claims/models/scores"), ("/models/scores", "/models/scores")]
 )
 def test_a_reward_model_is_read_from_a_volume_or_the_image_by_a_role_of_its_own(path, found):
     job = plan(recipe=None, reward={"verifier": "model", "model": {"path": path}, "replicas": 2})

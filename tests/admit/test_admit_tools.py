@@ -140,16 +140,11 @@ def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_p
         ({"model": {"uri": "pvc://models/none"}}, "spec.model: there is no /areal/claims/models/none"),
         ({"trainer": {"hooks": "/no/hooks.py"}}, "spec.trainer.hooks: there is no /no/hooks.py"),
         (
-            {
-                **NO_ROLLOUTS,
-                "training": {"name": "Distillation", "batchSize": 4, "teacher": {"path": "/no/one"}},
-            },
+            {**NO_ROLLOUTS, "training": {"name": "Distillation", "batchSize": 4, "teacher": {"path": "/no/one"}}},
             "spec.training.teacher: there is no /no/one",
         ),
         (
-            {
-                "algorithm": {"name": "GRPO", "batchSize": 2, "maxSteps": 2, "teacher": {"path": "/no/one"}},
-            },
+            {"algorithm": {"name": "GRPO", "batchSize": 2, "maxSteps": 2, "teacher": {"path": "/no/one"}}},
             "spec.algorithm.teacher: there is no /no/one",
         ),
         ({"reward": {"verifier": "exact", "answerField": "solution"}}, 'jsonl:1: column "solution" is missing'),

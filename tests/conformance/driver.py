@@ -251,11 +251,7 @@ async def run(make: Any, cell: dict[str, Any]) -> dict[str, Any]:
 
 def told(error: Exception) -> dict[str, Any]:
     """An error as its client shows it."""
-    return {
-        "type": type(error).__name__,
-        "status": getattr(error, "status_code", None),
-        "message": str(error)[:2000],
-    }
+    return {"type": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)[:2000]}
 
 
 async def main() -> None:

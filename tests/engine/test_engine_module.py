@@ -228,11 +228,7 @@ STOCK = [pytest.mark.sglang_real, pytest.mark.nightly, pytest.mark.timeout(400)]
 @pytest.mark.component
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [
-        ("embedded", "qwen3_5_text"),
-        ("embedded", "qwen3_moe"),
-        pytest.param("sglang", "qwen3_moe", marks=STOCK),
-    ],
+    [("embedded", "qwen3_5_text"), ("embedded", "qwen3_moe"), pytest.param("sglang", "qwen3_moe", marks=STOCK)],
 )
 def test_a_server_serves_swaps_and_says_its_checksums(tmp_path, kind, family):
     paths = [make_module_model(tmp_path / str(seed), family, seed) for seed in (0, 1)]

@@ -13,11 +13,7 @@ pytestmark = pytest.mark.component
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
 CALL = 'So:\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-ASK_MESSAGES: Body = {
-    **ASK,
-    "max_tokens": 64,
-    "tools": [{"name": "add", "input_schema": SCHEMA}],
-}
+ASK_MESSAGES: Body = {**ASK, "max_tokens": 64, "tools": [{"name": "add", "input_schema": SCHEMA}]}
 
 
 async def post(scene: Scene, path: str, body: Body, *, anthropic: bool = False) -> Any:

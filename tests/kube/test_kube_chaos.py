@@ -104,12 +104,7 @@ def test_a_leader_that_slept_ends_itself_before_it_writes_again(
 
 
 def test_a_watch_that_missed_everything_starts_over(
-    admin: Client,
-    pods: ScriptedPods,
-    namespace: str,
-    ground: Ground,
-    crew: list[Operator],
-    control_plane: ControlPlane,
+    admin: Client, pods: ScriptedPods, namespace: str, ground: Ground, crew: list[Operator], control_plane: ControlPlane
 ) -> None:
     operator = Operator(ground, f"deaf-{namespace}", namespace=namespace, lease_s=60.0).wait_ready()
     crew.append(operator)
@@ -138,12 +133,7 @@ def pod_of(admin: Client, namespace: str, name: str) -> dict[str, object]:
 
 
 def test_an_api_server_that_is_away_is_waited_for(
-    admin: Client,
-    pods: ScriptedPods,
-    namespace: str,
-    ground: Ground,
-    crew: list[Operator],
-    control_plane: ControlPlane,
+    admin: Client, pods: ScriptedPods, namespace: str, ground: Ground, crew: list[Operator], control_plane: ControlPlane
 ) -> None:
     operator = Operator(ground, f"patient-{namespace}", namespace=namespace, lease_s=60.0).wait_ready()
     crew.append(operator)

@@ -332,10 +332,7 @@ def test_a_workers_login_is_refused_by_command_and_by_script(guarded: RedisServe
 
 
 def test_nobody_gets_in_without_a_password(guarded: RedisServer) -> None:
-    with (
-        redis.Redis(port=guarded.port, retry=no_retry(Retry)) as raw,
-        pytest.raises(redis_errors.AuthenticationError),
-    ):
+    with redis.Redis(port=guarded.port, retry=no_retry(Retry)) as raw, pytest.raises(redis_errors.AuthenticationError):
         raw.ping()
     with pytest.raises(ConfigError, match="login"):
         SyncLedger(guarded.address, "job", username="trainer", password="wrong").run_id()

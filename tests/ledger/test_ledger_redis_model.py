@@ -129,8 +129,7 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
         def assign(self, step: int, groups: list[int], behind: int) -> None:
             fence = max(0, self.controller - behind)
             self.both(
-                lambda: self.model.assign(fence, step, groups),
-                lambda: runner.run(self.aio.assign(fence, step, groups)),
+                lambda: self.model.assign(fence, step, groups), lambda: runner.run(self.aio.assign(fence, step, groups))
             )
 
         @rule(step=STEPS, groups=st.lists(GROUPS, min_size=2, max_size=2, unique=True))

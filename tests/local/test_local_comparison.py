@@ -51,10 +51,7 @@ def fields_of(root: Path) -> dict[str, object]:
 def test_only_fields_that_differ_are_told_with_each_runs_value(tmp_path):
     first = fields_of(make_run(tmp_path / "a", "algorithm.maxStaleness=2"))
     second = fields_of(make_run(tmp_path / "b", "algorithm.maxStaleness=4", "trainer.hooks=/h.py"))
-    assert differing_fields([first, second]) == {
-        "algorithm.maxStaleness": [2, 4],
-        "trainer.hooks": [UNSET, "/h.py"],
-    }
+    assert differing_fields([first, second]) == {"algorithm.maxStaleness": [2, 4], "trainer.hooks": [UNSET, "/h.py"]}
     assert differing_fields([first, first]) == {}
 
 

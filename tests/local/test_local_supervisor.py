@@ -119,10 +119,7 @@ async def test_a_role_that_dies_is_restarted_and_the_run_completes(table):
     table.add(
         "worker-0", "time.sleep(0.1) if os.environ['AREAL_START'] == '3' else os.kill(os.getpid(), 9)", serves=True
     )
-    table.add(
-        "trainer",
-        "while open(sys.argv[2]).read().count('worker-0 ready') < 3: time.sleep(0.01)\nsys.exit(0)",
-    )
+    table.add("trainer", "while open(sys.argv[2]).read().count('worker-0 ready') < 3: time.sleep(0.01)\nsys.exit(0)")
     supervisor = Supervisor(table.members)
     outcome = await asyncio.wait_for(supervisor.run(), 60)
     assert outcome.ended is RunResult.COMPLETE

@@ -17,16 +17,7 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 from areal_judge.judge.dispatch.suite_store import StoredSuite
 from areal_judge.judge.dispatch.values import Ticket
-from areal_judge.judge.values import (
-    CaseResult,
-    Flag,
-    Judgement,
-    Options,
-    Scoring,
-    Status,
-    Submission,
-    Suite,
-)
+from areal_judge.judge.values import CaseResult, Flag, Judgement, Options, Scoring, Status, Submission, Suite
 from areal_judge.sandbox.values import Tier
 
 ROW = {"prompt": "add 1:", "input_output": {"fn_name": "f", "inputs": [[1], [2]], "outputs": [2, 3]}}

@@ -323,12 +323,7 @@ async def test_parts_of_a_reward_are_summed_and_told_by_name(custom: Make, item)
     verifier = custom(PARTS)
     await verifier.start()
     whole, odd, empty, nan = await verifier.score(
-        [
-            item("{'correct': True, 'format': 0.25}"),
-            item("{'a b': 1.0}"),
-            item("{}"),
-            item("{'correct': float('nan')}"),
-        ]
+        [item("{'correct': True, 'format': 0.25}"), item("{'a b': 1.0}"), item("{}"), item("{'correct': float('nan')}")]
     )
     assert whole.verdict.score == 1.25
     assert dict(whole.verdict.figures) == {"correct": 1.0, "format": 0.25}

@@ -62,9 +62,7 @@ async def test_a_killed_fork_says_how_it_ended_and_leaves_nothing(starter: ForkS
     assert not child.alive
 
 
-async def test_forks_die_with_their_fork_server_and_the_next_start_makes_another(
-    starter: ForkServer,
-) -> None:
+async def test_forks_die_with_their_fork_server_and_the_next_start_makes_another(starter: ForkServer) -> None:
     child = await starter.start_child(60)
     parent = parent_of(child.pid)
     os.kill(parent, signal.SIGKILL)

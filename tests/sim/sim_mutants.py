@@ -81,10 +81,7 @@ MUTANTS = {
             "versions = range(served.version, served.version + 1) if (served := self.fleet.served) else range(0)",
         ),
         Mutant(
-            "gate: a server that is not ready counts",
-            ServerFleet.versions,
-            "if server.routable",
-            "if server.health",
+            "gate: a server that is not ready counts", ServerFleet.versions, "if server.routable", "if server.health"
         ),
         Mutant("order: does not wait", gate.choose, "not in_time(late, next_step + 1, batch_groups)", "False"),
         Mutant(

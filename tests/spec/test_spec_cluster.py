@@ -154,11 +154,7 @@ def test_amounts_may_be_numbers():
 def test_what_is_reserved_here_is_what_the_operator_refuses(field, name):
     value = [{"name": name, "value": "x"}] if field == "env" else {name: "x"}
     made = job(f"podTemplate={yaml.safe_dump({'worker': {field: value}}, default_flow_style=True)}")
-    refuse = {
-        "env": merge.refuse_env,
-        "labels": merge.refuse_labels,
-        "annotations": merge.refuse_annotations,
-    }[field]
+    refuse = {"env": merge.refuse_env, "labels": merge.refuse_labels, "annotations": merge.refuse_annotations}[field]
     try:
         refuse([name], "field")
         theirs = False

@@ -66,10 +66,7 @@ def test_a_later_override_wins():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        (
-            "algorithm.maxStep=20",
-            "spec.algorithm.maxStep: unknown field; did you mean maxSteps?\n",
-        ),
+        ("algorithm.maxStep=20", "spec.algorithm.maxStep: unknown field; did you mean maxSteps?\n"),
         ("algorithm.max_steps=20", "did you mean maxSteps?"),
         ("checkpoint.every=20", "spec.checkpoint.every: unknown field; allowed here: intervalSteps, keep."),
         ("rollout.foo=1", "unknown field, and none here is called alike: docs/rljob.md lists all"),

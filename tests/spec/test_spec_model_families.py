@@ -67,10 +67,7 @@ def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
         {
             "model_type": "qwen3_5",
             "architectures": ["Qwen3_5ForConditionalGeneration"],
-            "text_config": {
-                "model_type": "qwen3_5_text",
-                "layer_types": ["linear_attention"],
-            },
+            "text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]},
         },
     ],
 )

@@ -55,10 +55,7 @@ def control_strings(template: str) -> tuple[str, ...]:
 
 
 def write_chat_tokenizer(
-    directory: Path,
-    template: str | None = CHATML,
-    control: Sequence[str] = (*CONTROL, *ADDED),
-    end: str = "<|im_end|>",
+    directory: Path, template: str | None = CHATML, control: Sequence[str] = (*CONTROL, *ADDED), end: str = "<|im_end|>"
 ) -> Path:
     """Bytes, a few merges, then the added tokens; `end` ends an answer."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

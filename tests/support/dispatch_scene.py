@@ -7,13 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
-from areal_judge.judge.values import (
-    RETRYABLE,
-    Judgement,
-    Options,
-    Status,
-    Submission,
-)
+from areal_judge.judge.values import RETRYABLE, Judgement, Options, Status, Submission
 from support import virtual_time
 from support.scripted_judge import SUITE, ScriptedJudge, dispatcher_of
 

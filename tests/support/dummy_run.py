@@ -178,13 +178,7 @@ class Runs:
         env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "400"}
         with (folder / "forks.log").open("wb") as log:
             self._process = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=env,
+                command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

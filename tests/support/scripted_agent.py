@@ -181,11 +181,7 @@ class ScriptedAgent(wire_grpc.GenerationServicer):
             self._end(request.start.request_id, request, wire.END_REASON_LENGTH)
 
     def _end(
-        self,
-        request_id: str,
-        request: Running,
-        reason: wire.EndReason.ValueType,
-        fault: common.Fault | None = None,
+        self, request_id: str, request: Running, reason: wire.EndReason.ValueType, fault: common.Fault | None = None
     ) -> None:
         self.running.pop(request_id, None)
         end = wire.GenerateEnd(reason=reason, fault=fault)

@@ -35,11 +35,7 @@ CONFIGS = {
     "Qwen3-4B": config("qwen3", (2560, 9728, 32, 8, 151936), tied=True, head=128),
     "Qwen3-8B": config("qwen3", (4096, 12288, 32, 8, 151936), head=128),
     "Qwen3-30B-A3B": config("qwen3_moe", (2048, 6144, 32, 4, 151936), head=128)
-    | {
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 768,
-    },
+    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
     "Qwen3-32B": config("qwen3", (5120, 25600, 64, 8, 151936), head=128),
 }
 

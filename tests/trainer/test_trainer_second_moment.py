@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 
 @given(
-    distances=st.lists(st.floats(-3, 3), min_size=1, max_size=30),
-    threshold=st.sampled_from([0.0001, 0.04, 0.5, 100.0]),
+    distances=st.lists(st.floats(-3, 3), min_size=1, max_size=30), threshold=st.sampled_from([0.0001, 0.04, 0.5, 100.0])
 )
 def test_the_fewest_largest_go_until_the_mean_of_the_rest_is_below(distances, threshold):
     behaviour = np.array(distances)

@@ -183,11 +183,7 @@ class Reporter(StepLog):
         }
 
     def _count(
-        self,
-        row: dict[str, Any],
-        update: UpdateFigures,
-        seconds: dict[str, float],
-        exemplar: dict[str, str] | None,
+        self, row: dict[str, Any], update: UpdateFigures, seconds: dict[str, float], exemplar: dict[str, str] | None
     ) -> None:
         metrics = self._metrics
         metrics.counter("areal_trainer_steps_total").inc()

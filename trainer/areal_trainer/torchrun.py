@@ -87,12 +87,7 @@ def of_epoch(gang: TorchrunGang, epoch: int) -> list[str]:
 
 def rank_environment(gang: TorchrunGang, epoch: int) -> dict[str, str]:
     """Environment for torch.distributed in the only rank of a node. A gang of one meets nobody."""
-    rank = {
-        "RANK": str(gang.node),
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(gang.nodes),
-        "LOCAL_WORLD_SIZE": "1",
-    }
+    rank = {"RANK": str(gang.node), "LOCAL_RANK": "0", "WORLD_SIZE": str(gang.nodes), "LOCAL_WORLD_SIZE": "1"}
     if gang.nodes == 1:
         return rank
     return {**rank, "MASTER_ADDR": gang.address, "MASTER_PORT": str(gang.port + epoch % EPOCH_PORTS)}

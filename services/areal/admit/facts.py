@@ -91,10 +91,7 @@ def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
 
 
 def recipe_parts(
-    recipe: Path | None,
-    job: RLJob,
-    items: Sequence[Mapping[str, Any]] = (),
-    episode: Mapping[str, Any] | None = None,
+    recipe: Path | None, job: RLJob, items: Sequence[Mapping[str, Any]] = (), episode: Mapping[str, Any] | None = None
 ) -> RecipeParts:
     """What a recipe defines, found in a process of its own, with its graph for this job; asks its reward of `items`,
     and its workflow or agent to play `episode`."""

@@ -20,7 +20,7 @@ app = commands()
 
 
 @app.command(
-    epilog="Examples:\n\n  areal chat runs/digits\n\n  areal chat http://localhost:8000 --key secret --temperature 0",
+    epilog="Examples:\n\n  areal chat runs/digits\n\n  areal chat http://localhost:8000 --key secret --temperature 0"
 )
 def chat(
     model: Annotated[str, typer.Argument(metavar="MODEL|RUN|URL", help="What `areal serve` takes, or its address.")],

@@ -43,7 +43,7 @@ def run(
 @app.command(
     epilog="Examples:\n\n  areal study staleness job.yaml --seeds 3\n\n  areal study sweep job.yaml --sweep "
     "optimizer.learningRate=1e-5,3e-5,1e-4 --seeds 3 --halving\n\n  areal study sweep job.yaml --sweep "
-    "algorithm.groupSize=4,8,16 --sweep algorithm.clipLow=0.1,0.2,0.3 --random 5",
+    "algorithm.groupSize=4,8,16 --sweep algorithm.clipLow=0.1,0.2,0.3 --random 5"
 )
 def study(
     what: Annotated[
@@ -87,7 +87,7 @@ def study(
 
 @app.command(
     epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json\n\n  "
-    "areal check --rewrite old.yaml",
+    "areal check --rewrite old.yaml"
 )
 def check(
     job: JobFile,
@@ -139,9 +139,7 @@ def try_row(
     raise typer.Exit(found)
 
 
-@app.command(
-    epilog="Example:\n\n  areal prepare job.yaml --out data/prepared",
-)
+@app.command(epilog="Example:\n\n  areal prepare job.yaml --out data/prepared")
 def prepare(
     job: JobFile,
     overrides: Overrides = None,

@@ -49,11 +49,7 @@ def new_project(
     print(f"next: cd {directory}, and follow {'the first lines of a job' if kind == EXAMPLES else 'README.md'}")
 
 
-@app.command(
-    "init-model",
-    context_settings=_PASSED_ON,
-    epilog="Example:\n\n  areal init-model --out models/new-1m",
-)
+@app.command("init-model", context_settings=_PASSED_ON, epilog="Example:\n\n  areal init-model --out models/new-1m")
 def init_model(context: typer.Context) -> None:
     """Make a model of a million random weights, and a tokenizer of characters, for the quickstart and for tests."""
     _needs_torch("making a model", "trainer")
@@ -70,10 +66,7 @@ def serve(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "areal.engine.serve", *context.args])  # so that signals reach it
 
 
-@app.command(
-    context_settings=_PASSED_ON,
-    epilog="Example:\n\n  areal sim --schedules 1000",
-)
+@app.command(context_settings=_PASSED_ON, epilog="Example:\n\n  areal sim --schedules 1000")
 def sim(context: typer.Context) -> None:
     """Run the cores of the system under seeded schedules of faults, in virtual time."""
     raise typer.Exit(_run_module("areal.sim.main", context.args))

@@ -41,7 +41,7 @@ app = commands()
 
 @app.command(
     epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json\n\n"
-    "  areal status rljob/digits -n team",
+    "  areal status rljob/digits -n team"
 )
 def status(
     run: RunOrJob,
@@ -63,9 +63,7 @@ def status(
         Console().print(inspect.table(picture))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f",
-)
+@app.command(epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f")
 def logs(
     run: RunDir,
     role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
@@ -104,10 +102,7 @@ Places = Annotated[
 ]
 
 
-@app.command(
-    "runs",
-    epilog="Examples:\n\n  areal runs\n\n  areal runs runs/eta /scratch/runs --json",
-)
+@app.command("runs", epilog="Examples:\n\n  areal runs\n\n  areal runs runs/eta /scratch/runs --json")
 def list_runs(places: Places = None, as_json: AsJson = False) -> None:
     """List runs: what each came to, when, and how much of the disk it has."""
     from areal.local.kept import kept
@@ -122,7 +117,7 @@ def list_runs(places: Places = None, as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog="Examples:\n\n  areal clean\n\n  areal clean runs/digits.1 --whole --yes\n\n  areal clean --stopped",
+    epilog="Examples:\n\n  areal clean\n\n  areal clean runs/digits.1 --whole --yes\n\n  areal clean --stopped"
 )
 def clean(
     places: Places = None,
@@ -166,9 +161,7 @@ def clean(
     print(f"removed {size(freed)}")
 
 
-@app.command(
-    epilog="Example:\n\n  areal compare runs/eta2 runs/eta4",
-)
+@app.command(epilog="Example:\n\n  areal compare runs/eta2 runs/eta4")
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two run directories or more.")],
     as_json: AsJson = False,

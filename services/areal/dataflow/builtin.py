@@ -107,9 +107,7 @@ def policy_gradient(needs: StepNeeds) -> Graph:
         )  # fmt: skip
         from_passes += (TEACHER_LOGPROBS,)
     if needs.critic:
-        before.append(
-            Stage("values", "infer", (TOKEN_IDS, LOSS_MASK, TRUNCATED), (VALUES, BOOTSTRAP), "critic"),
-        )
+        before.append(Stage("values", "infer", (TOKEN_IDS, LOSS_MASK, TRUNCATED), (VALUES, BOOTSTRAP), "critic"))
         from_passes += (VALUES, BOOTSTRAP)
     if needs.proximal and proximal not in before:
         after.append(_of_trained(proximal))

@@ -49,12 +49,7 @@ class ModelServer(GatewayServer):
         self._ends = tuple(sorted(tokenizer.eos_ids))
         self._name = name
         self._key = key
-        self._grammars = Grammars(
-            tokenizer,
-            self._gateway.template,
-            engine.config.vocab,
-            self._ends,
-        )
+        self._grammars = Grammars(tokenizer, self._gateway.template, engine.config.vocab, self._ends)
         self._unique = f"{name}.{secrets.token_hex(4)}"  # ids of calls never come again, in another server neither
         self._numbers = count()
 

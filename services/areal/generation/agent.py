@@ -20,14 +20,7 @@ from areal.generation import engine_command
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
-from areal.generation.engine_client import (
-    KV_CACHE,
-    WEIGHTS,
-    Adapters,
-    EngineClient,
-    EngineMemory,
-    EngineRefusal,
-)
+from areal.generation.engine_client import KV_CACHE, WEIGHTS, Adapters, EngineClient, EngineMemory, EngineRefusal
 from areal.generation.engine_command import AdapterRoom
 from areal.generation.engine_process import EngineProcess, OwedToken
 from areal.generation.group import GroupMember, Seat

@@ -23,10 +23,7 @@ COALESCE_S = 0.002  # a call costs the engine about a millisecond, whatever it h
 SPARE_SHARE = 4  # of what the engine can run, a quarter waits there: a place that becomes free is filled at once
 MIN_SPARE = 16
 
-_ENDS = {
-    RequestEntry.DRAINING: wire.END_REASON_DRAINING,
-    RequestEntry.BELOW_FLOOR: wire.END_REASON_BELOW_FLOOR,
-}
+_ENDS = {RequestEntry.DRAINING: wire.END_REASON_DRAINING, RequestEntry.BELOW_FLOOR: wire.END_REASON_BELOW_FLOOR}
 
 
 class Dispatcher:

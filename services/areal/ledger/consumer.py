@@ -61,7 +61,7 @@ class StalenessViolation(BugError):
     def __init__(self, group: int, step: int, age: SampleAge) -> None:
         super().__init__(
             f"group {group} for step {step} holds a token of version {age.oldest_version}: "
-            f"more than {age.max_staleness} versions old",
+            f"more than {age.max_staleness} versions old"
         )
         self.group, self.step, self.age = group, step, age
 

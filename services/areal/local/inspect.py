@@ -38,8 +38,7 @@ def going_on(layout: RunLayout) -> Live:
         raise ConfigError(f"no run goes on in {layout.root}", fix="start it with `areal run`")
     if not live.alive:
         raise ConfigError(
-            f"the run in {layout.root} was cut off: its process {live.pid} is gone",
-            fix=f"go on with `{live.resume}`",
+            f"the run in {layout.root} was cut off: its process {live.pid} is gone", fix=f"go on with `{live.resume}`"
         )
     return live
 

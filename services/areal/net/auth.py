@@ -67,8 +67,6 @@ def _refusal(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[
     behaviour = refuse_stream if handler.response_streaming else refuse
     factory = factories[(handler.request_streaming, handler.response_streaming)]
     refused: grpc.RpcMethodHandler[Any, Any] = factory(
-        behaviour,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
+        behaviour, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
     )
     return refused

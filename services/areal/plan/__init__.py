@@ -9,13 +9,4 @@ from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.plan.table import RoleHost, RoleRow, role_table
 from areal.plan.write import write_run
 
-__all__ = [
-    "Endpoints",
-    "ResolvedJob",
-    "RoleContext",
-    "RoleHost",
-    "RoleRow",
-    "RunLayout",
-    "role_table",
-    "write_run",
-]
+__all__ = ["Endpoints", "ResolvedJob", "RoleContext", "RoleHost", "RoleRow", "RunLayout", "role_table", "write_run"]

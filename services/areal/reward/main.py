@@ -36,10 +36,7 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
             raise ConfigError("the custom verifier needs a recipe", fix="set recipe.file in the job")
         offered = [
             CustomVerifier(
-                ctx.resolved.recipe_path,
-                deadline_s=settings.deadline_seconds,
-                weights=settings.weights,
-                waits=waits,
+                ctx.resolved.recipe_path, deadline_s=settings.deadline_seconds, weights=settings.weights, waits=waits
             )
         ]
     elif ctx.role == "reward-model":

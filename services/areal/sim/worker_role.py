@@ -17,11 +17,7 @@ from areal.rollout.contract.values import (
     WorkerReport,
 )
 from areal.rollout.controller.carrier import WorkOrder
-from areal.rollout.controller.decisions import (
-    GrantLease,
-    LeaseEvaluation,
-    Revoke,
-)
+from areal.rollout.controller.decisions import GrantLease, LeaseEvaluation, Revoke
 from areal.rollout.controller.inputs import WorkerBeat
 from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
 from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, SimStream

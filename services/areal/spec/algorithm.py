@@ -85,8 +85,7 @@ class Kl(SpecBlock):
         None, what="x, x²/2, e^−x − 1 + x, or that times π_θ/π_behav; k2 in the loss and k1 in the reward unless given."
     )
     placement: Placement = knob(
-        "same",
-        what="The reference's weights stay beside the policy's, or are in host memory between uses (offloaded).",
+        "same", what="The reference's weights stay beside the policy's, or are in host memory between uses (offloaded)."
     )
 
     @property

@@ -145,11 +145,4 @@ def code_memory(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-RULES = (
-    code_without_verifier,
-    code_unsafe,
-    code_unsafe_unused,
-    code_tier,
-    code_deadline,
-    code_memory,
-)
+RULES = (code_without_verifier, code_unsafe, code_unsafe_unused, code_tier, code_deadline, code_memory)

@@ -33,6 +33,5 @@ class PolicyTeacher(Teacher):
         pattern="^https?://[^/?#]+",
     )
     placement: Placement = knob(
-        "same",
-        what="Its weights stay beside the policy's, or are in host memory between uses (offloaded).",
+        "same", what="Its weights stay beside the policy's, or are in host memory between uses (offloaded)."
     )

@@ -8,13 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import (
-    TOKEN_KEY,
-    Role,
-    access_secret,
-    runtime_config_map,
-    workload,
-)
+from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_config_map, workload
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob

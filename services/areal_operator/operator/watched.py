@@ -36,17 +36,7 @@ _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
     "ownerReferences",
 )  # fmt: skip
-CHILDREN = (
-    STATEFULSETS,
-    DEPLOYMENTS,
-    JOBS,
-    SERVICES,
-    CONFIGMAPS,
-    PVCS,
-    SERVICE_ACCOUNTS,
-    PDBS,
-    NETWORK_POLICIES,
-)
+CHILDREN = (STATEFULSETS, DEPLOYMENTS, JOBS, SERVICES, CONFIGMAPS, PVCS, SERVICE_ACCOUNTS, PDBS, NETWORK_POLICIES)
 
 
 def watched(

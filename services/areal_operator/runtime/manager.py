@@ -180,12 +180,7 @@ class Manager:
         )
         self._reflectors += [
             Reflector(
-                self.api,
-                cache,
-                scope=scope,
-                optional=one.optional,
-                times=self.settings.times.watch,
-                clock=self._clock,
+                self.api, cache, scope=scope, optional=one.optional, times=self.settings.times.watch, clock=self._clock
             )
             for scope in scopes
         ]

@@ -188,12 +188,7 @@ def _refuse_another_recipe(made: Objects, cluster: Cluster) -> None:
 
 
 def _upload(
-    trees: list[Tree],
-    pod: Json,
-    cluster: Cluster,
-    progress: Progress,
-    say: Callable[[str], None],
-    receivers: Receivers,
+    trees: list[Tree], pod: Json, cluster: Cluster, progress: Progress, say: Callable[[str], None], receivers: Receivers
 ) -> None:
     with (
         running(pod, cluster, say, "to send files through"),

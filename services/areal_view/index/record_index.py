@@ -185,12 +185,7 @@ class RecordIndex:
         return self._samples(where, evaluation, group)
 
     def find(
-        self,
-        *,
-        outcome: str | None = None,
-        low: float | None = None,
-        high: float | None = None,
-        limit: int = 200,
+        self, *, outcome: str | None = None, low: float | None = None, high: float | None = None, limit: int = 200
     ) -> list[SampleRow]:
         """The newest training samples of this outcome and with rewards from `low` to `high`."""
         return self.listed(SampleQuery(outcome=outcome, reward=(low, high)), limit)

@@ -49,11 +49,7 @@ PRESETS: tuple[tuple[str, str, tuple[FigureLine, ...]], ...] = (
     ("gradient", "gradient norm", (FigureLine("norm", "trainer/grad_norm"),)),
     ("pairs", "share of pairs that are ranked right", (FigureLine("ranked right", "trainer/pair_accuracy"),)),
     ("margin", "margin of the chosen answer", (FigureLine("margin", "trainer/margin"),)),
-    (
-        "length",
-        "tokens of a sequence, prompt included",
-        (FigureLine("mean", "trainer/tokens", "trainer/sequences"),),
-    ),
+    ("length", "tokens of a sequence, prompt included", (FigureLine("mean", "trainer/tokens", "trainer/sequences"),)),
     (
         "seconds",
         "seconds of a step, by phase",

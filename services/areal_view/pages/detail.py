@@ -245,11 +245,7 @@ def evaluated_page(index: RecordIndex, place: RecordPlace) -> SamplePage | None:
 
 
 def _page(
-    row: SampleRow,
-    made: record.SampleRecord,
-    group: RecordedGroup | None,
-    fact: TrainedSample | None,
-    is_trained: bool,
+    row: SampleRow, made: record.SampleRecord, group: RecordedGroup | None, fact: TrainedSample | None, is_trained: bool
 ) -> SamplePage:
     began = min((moment.began for moment in made.moments), default=made.made_at)
     policies: dict[tuple[str, str], int] = {}

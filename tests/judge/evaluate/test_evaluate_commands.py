@@ -22,10 +22,7 @@ from rich.console import Console
 from support.wrong_completions import COMPLETIONS
 from typer.testing import CliRunner
 
-SUMS = {
-    "kind": "stdio",
-    "cases": [{"stdin": "1 2\n", "expected": "3\n"}, {"stdin": "20 22\n", "expected": "42\n"}],
-}
+SUMS = {"kind": "stdio", "cases": [{"stdin": "1 2\n", "expected": "3\n"}, {"stdin": "20 22\n", "expected": "42\n"}]}
 APPS = {"input_output": {"fn_name": "add", "inputs": ["1\n2", "3\n4"], "outputs": ["3", "7"]}}
 ADD = "def add(a, b):\n    return a + b\n"
 SUM = "print(sum(map(int, input().split())))\n"

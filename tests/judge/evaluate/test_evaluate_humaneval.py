@@ -17,16 +17,7 @@ from areal_judge.evaluate.attempts import ASKED, AttemptOutcome, ProgramAttempt,
 from areal_judge.evaluate.given_answers import reference_answers, sampled_answers
 from areal_judge.evaluate.suite_data import rows_of
 from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
-from areal_judge.judge.values import (
-    CaseResult,
-    Judgement,
-    Options,
-    Status,
-    StdioCase,
-    StdioSuite,
-    Submission,
-    Suite,
-)
+from areal_judge.judge.values import CaseResult, Judgement, Options, Status, StdioCase, StdioSuite, Submission, Suite
 from areal_judge.sandbox.values import Tier
 from hypothesis import given
 from hypothesis import strategies as st

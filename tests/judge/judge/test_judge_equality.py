@@ -94,12 +94,7 @@ def test_keys_chosen_to_share_a_hash_cost_no_square() -> None:
 
 @pytest.mark.parametrize(
     ("result", "expected", "equal"),
-    [
-        (True, 1, True),
-        ([True, 0], [1, False], True),
-        (True, 2, False),
-        ({True: 1}, {1: 1}, True),
-    ],
+    [(True, 1, True), ([True, 0], [1, False], True), (True, 2, False), ({True: 1}, {1: 1}, True)],
 )
 def test_a_set_that_compares_as_python_does_takes_true_for_one(result: object, expected: object, equal: bool) -> None:
     assert same(result, expected, PYTHONS) is equal

@@ -61,11 +61,7 @@ ROWS: dict[str, tuple[Row, str, str]] = {
         ADD,
         EQUAL + "def add(a, b):\n    return Equal(3)\n",
     ),
-    "evalplus, outputs": (
-        PLUS | {"expected_output": [1.5, 0.15, 3.0]},
-        MEAN,
-        PROMPT + "    return 1.5\n",
-    ),
+    "evalplus, outputs": (PLUS | {"expected_output": [1.5, 0.15, 3.0]}, MEAN, PROMPT + "    return 1.5\n"),
     "evalplus, a reference": (
         PLUS | {"canonical_solution": "    return sum(xs) / len(xs)\n"},
         MEAN,

@@ -42,10 +42,7 @@ RIGHT = "print(2 * int(input()))"
     ("source", "status"),
     [
         (RIGHT, Status.PASSED),
-        (
-            "import sys\nfor line in sys.stdin:\n    assert line[-1] == '\\n'\n    print(2 * int(line))",
-            Status.PASSED,
-        ),
+        ("import sys\nfor line in sys.stdin:\n    assert line[-1] == '\\n'\n    print(2 * int(line))", Status.PASSED),
         ("print(int(input()))", Status.WRONG_ANSWER),
         ("", Status.WRONG_ANSWER),
         (RIGHT + "\nraise SystemExit(3)", Status.RUNTIME_ERROR),

@@ -21,11 +21,7 @@ from support.scripted_judge import SUITE, ScriptedJudge
 pytestmark = pytest.mark.component
 PYTHON = StackSettings(languages=("python",), slots=2)
 ADD = CallSuite("add", (CallCase((1, 2), 3), CallCase((5, -7), -2)))
-PROGRAMS = {
-    "pass": "print(1)",
-    "wrong": "print(2)",
-    "time": "while True: pass",
-}
+PROGRAMS = {"pass": "print(1)", "wrong": "print(2)", "time": "while True: pass"}
 IMPATIENT = StdioSuite(SUITE.cases, limits=Limits(wall_s=3.0, cpu_s=0.5))
 
 

@@ -78,8 +78,7 @@ class Text(str):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [Text("x"), OrderedDict(a=1), object(), len, bytearray(b"x"), [[Text("x")]], {"a": {1: object()}}],
+    "value", [Text("x"), OrderedDict(a=1), object(), len, bytearray(b"x"), [[Text("x")]], {"a": {1: object()}}]
 )
 def test_only_plain_values_have_a_form(value: Any) -> None:
     with pytest.raises(TaggedError):

@@ -166,11 +166,7 @@ async def test_sleeping_costs_no_cpu(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "x = bytearray(10 ** 10)",
-        "x = []\nwhile True: x.append(bytearray(10 ** 6))",
-        "x = 'a'\nwhile True: x += x",
-    ],
+    ["x = bytearray(10 ** 10)", "x = []\nwhile True: x.append(bytearray(10 ** 6))", "x = 'a'\nwhile True: x += x"],
 )
 async def test_memory_above_the_limit_is_said_so(sandbox: Sandbox, source: str) -> None:
     limits = Limits(wall_s=60, cpu_s=20, memory_bytes=128 << 20)

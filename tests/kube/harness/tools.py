@@ -77,11 +77,7 @@ def kubectl(
 
 
 def helm(
-    kubeconfig: Path | None,
-    *arguments: str,
-    namespace: str = "",
-    check: bool = True,
-    timeout_s: float = 120.0,
+    kubeconfig: Path | None, *arguments: str, namespace: str = "", check: bool = True, timeout_s: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """`helm` against one cluster, or without one (`None`) for what only renders."""
     command = [tool("helm"), *arguments]

@@ -22,12 +22,7 @@ COREFILE = f"""
 
 def runtime_class() -> dict[str, Any]:
     """Pods that name it run in gVisor."""
-    return {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": GVISOR},
-        "handler": "runsc",
-    }
+    return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": GVISOR}, "handler": "runsc"}
 
 
 def dns() -> list[dict[str, Any]]:
@@ -40,10 +35,7 @@ def dns() -> list[dict[str, Any]]:
     ]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coredns"}
     account = {"kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system"}
-    ports = [
-        {"name": "dns", "port": 53, "protocol": "UDP"},
-        {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
-    ]
+    ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
     container = {
         "name": "coredns",
         "image": COREDNS_IMAGE,

@@ -8,13 +8,7 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal_operator.operator.children import JobBlueprint, prepare_job
 from areal_operator.operator.children.pods import pod_template
-from support.cluster_jobs import (
-    CPU_RUNTIME,
-    large_wanted,
-    quickstart,
-    quickstart_wanted,
-    wanted,
-)
+from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, wanted
 
 Json = dict[str, Any]
 

@@ -13,15 +13,7 @@ from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 from areal_operator.operator.children import foundation, workloads
 from areal_operator.operator.children.network import OPERATOR_LABELS, NetworkCall, as_markdown, calls
 from areal_operator.operator.children.wanted import JobBlueprint
-from support.cluster_jobs import (
-    CPU_RUNTIME,
-    GPU_RUNTIME,
-    large,
-    large_wanted,
-    quickstart,
-    quickstart_wanted,
-    wanted,
-)
+from support.cluster_jobs import CPU_RUNTIME, GPU_RUNTIME, large, large_wanted, quickstart, quickstart_wanted, wanted
 from support.policies import Pod, passes, selects
 
 Json = dict[str, Any]

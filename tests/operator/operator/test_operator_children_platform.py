@@ -15,13 +15,7 @@ from areal_operator.operator.children.pods import pod_template
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from support.cluster_jobs import (
-    CPU_RUNTIME,
-    quickstart,
-    quickstart_wanted,
-    wanted,
-    with_pod_template,
-)
+from support.cluster_jobs import CPU_RUNTIME, quickstart, quickstart_wanted, wanted, with_pod_template
 from support.examples import examples
 from support.restricted import problems
 

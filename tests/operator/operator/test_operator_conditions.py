@@ -27,18 +27,7 @@ from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState
 from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, PodCondition, Reports
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
-from operator_values import (
-    NOW,
-    a_failure,
-    controller,
-    launchers,
-    on_rows,
-    remembered,
-    says,
-    seen,
-    server,
-    trainer,
-)
+from operator_values import NOW, a_failure, controller, launchers, on_rows, remembered, says, seen, server, trainer
 from support.examples import examples
 from test_operator_decide import sights
 

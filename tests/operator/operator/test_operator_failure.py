@@ -46,10 +46,7 @@ ANY = {"name": "any", "action": "RestartTrainer"}
 @pytest.mark.parametrize(
     ("what", "cause"),
     [
-        (
-            incident(code=75, message="trainer: /data is full [disk-full]\nlast line [of] the log"),
-            "disk-full",
-        ),
+        (incident(code=75, message="trainer: /data is full [disk-full]\nlast line [of] the log"), "disk-full"),
         (incident(code=70, message="trainer: odd [no-such-cause]\n[disk-full]"), "bug"),
         (incident(code=65), "data"),
         (incident(code=137), "role-killed"),

@@ -273,9 +273,7 @@ def test_a_lease_that_somebody_deleted_is_written_again():
 
 
 events = st.tuples(
-    st.floats(0.1, 20.0),
-    st.sampled_from([0, 1]),
-    st.sampled_from(["requests", "answers", "", "slow", "stop", "kill"]),
+    st.floats(0.1, 20.0), st.sampled_from([0, 1]), st.sampled_from(["requests", "answers", "", "slow", "stop", "kill"])
 )
 
 

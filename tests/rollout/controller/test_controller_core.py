@@ -9,13 +9,7 @@ from areal.errors import ConfigError
 from areal.ledger.values import SampleMeta
 from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
-from areal.rollout.controller.decisions import (
-    CloseGroup,
-    GrantLease,
-    JournalTombstone,
-    KeepHot,
-    Revoke,
-)
+from areal.rollout.controller.decisions import CloseGroup, GrantLease, JournalTombstone, KeepHot, Revoke
 from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport

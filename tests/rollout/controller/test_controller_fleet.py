@@ -26,8 +26,7 @@ def told(fleet: ServerFleet) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(
-    ("late_s", "expected"),
-    [(0.4, (True, True)), (1.2, (True, False)), (2.4, (True, False)), (2.6, (False, False))],
+    ("late_s", "expected"), [(0.4, (True, True)), (1.2, (True, False)), (2.4, (True, False)), (2.6, (False, False))]
 )
 def test_a_late_server_gets_no_new_requests_and_only_a_dead_one_loses_its_own(
     late_s: float, expected: tuple[bool, bool]

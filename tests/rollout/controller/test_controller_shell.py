@@ -24,15 +24,7 @@ from areal.record.episode_ends import read_ends
 from areal.rollout.controller.settings import ControllerSettings
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
-from controller_peers import (
-    JOB,
-    TOKEN,
-    RedisProcess,
-    ScriptedAgent,
-    ScriptedTrainer,
-    ScriptedWorker,
-    write_snapshot,
-)
+from controller_peers import JOB, TOKEN, RedisProcess, ScriptedAgent, ScriptedTrainer, ScriptedWorker, write_snapshot
 from support.redis_server import free_port
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]

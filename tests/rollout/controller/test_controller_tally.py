@@ -12,15 +12,7 @@ from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
 from areal.rollout.controller.groups import GroupTombstones, GroupVerdict, PromptGroup
 from areal.rollout.controller.reports import RefusalReport, ServerReport
 from areal.rollout.controller.settings import TrainPosition, retry_pause_s
-from areal.rollout.controller.streak import (
-    FAILED_TO_PAUSE,
-    FAILED_TO_STALL,
-    LEAST,
-    WINDOW,
-    BadRows,
-    Streak,
-    headline,
-)
+from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, LEAST, WINDOW, BadRows, Streak, headline
 from areal.rollout.controller.tally import Tally
 from areal.values.interval import wilson
 from controller_bench import SETTINGS, weights
@@ -99,8 +91,7 @@ def server(name: str = "s", version: int = 3, **fields: object) -> ServerReport:
 
 
 @pytest.mark.parametrize(
-    ("candidate", "follows"),
-    [((3, 1), False), ((4, 1), True), ((2, 1), False), ((1, 2), True), ((9, 0), False)],
+    ("candidate", "follows"), [((3, 1), False), ((4, 1), True), ((2, 1), False), ((1, 2), True), ((9, 0), False)]
 )
 def test_weights_follow_by_fence_then_by_version(candidate: tuple[int, int], follows: bool) -> None:
     assert ServerFleet(weights(3, 1)).follow(weights(*candidate)) is follows

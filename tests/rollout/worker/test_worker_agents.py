@@ -152,10 +152,7 @@ async def test_a_command_that_streams_is_trained_by_the_ids_it_was_told(bench, t
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [
-        (["sh", "-c", "echo broken >&2; exit 3"], "ended with 3: broken"),
-        (["/no/such/program"], "can't be started"),
-    ],
+    [(["sh", "-c", "echo broken >&2; exit 3"], "ended with 3: broken"), (["/no/such/program"], "can't be started")],
 )
 async def test_a_command_that_goes_wrong_says_why(command, said):
     with pytest.raises(DataError, match=said):

@@ -43,8 +43,7 @@ def test_words_and_phrases_are_found_and_marked(text: str, query: str, marked: l
 
 
 @pytest.mark.parametrize(
-    ("text", "query"),
-    [("sold clips", '"clips sold"'), ("sold", "sol"), ("解答", "答解"), ("red", "red blue")],
+    ("text", "query"), [("sold clips", '"clips sold"'), ("sold", "sol"), ("解答", "答解"), ("red", "red blue")]
 )
 def test_what_is_not_there_is_not_found(text: str, query: str):
     assert not found(text, query)

@@ -40,11 +40,7 @@ class Saving:
     """A rank's view of a checkpoint under way. It is on disk once rank 0 has sealed it."""
 
     def __init__(
-        self,
-        position: RunPosition,
-        future: Future[SavedCheckpoint],
-        ranks: RankGroup,
-        waits: WaitRegistry,
+        self, position: RunPosition, future: Future[SavedCheckpoint], ranks: RankGroup, waits: WaitRegistry
     ) -> None:
         self.position = position
         self._future = future

@@ -35,14 +35,7 @@ from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import TensorSpec
 from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import (
-    ModelRows,
-    PolicyModel,
-    ValueModel,
-    empty_model,
-    max_positions,
-    sliding_window,
-)
+from areal_trainer.engine.model import ModelRows, PolicyModel, ValueModel, empty_model, max_positions, sliding_window
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split

@@ -62,11 +62,7 @@ class RowsStep:
         self._rate = 0.0
         self.aim: RowsObjective | None = None
         self.update: Update | None = None
-        functions = {
-            **training.stages(rows, used),
-            "objective": self._objective,
-            self._update_stage: self._updated,
-        }
+        functions = {**training.stages(rows, used), "objective": self._objective, self._update_stage: self._updated}
         columns = batch.arrays()
         if spec.reward_model is not None:
             columns["margins"] = np.repeat(rows.margins(used), 2)

@@ -16,12 +16,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan, in_vocabulary
 
 _RESUBMIT = frozenset(
-    {
-        wire.END_REASON_ABORTED,
-        wire.END_REASON_BELOW_FLOOR,
-        wire.END_REASON_DRAINING,
-        wire.END_REASON_ENGINE_LOST,
-    }
+    {wire.END_REASON_ABORTED, wire.END_REASON_BELOW_FLOOR, wire.END_REASON_DRAINING, wire.END_REASON_ENGINE_LOST}
 )
 
 

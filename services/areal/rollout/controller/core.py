@@ -89,11 +89,7 @@ class Controller:
     """One job's rollout controller. `now` is a monotonic clock in seconds; `place` tells where a group's row is."""
 
     def __init__(
-        self,
-        settings: ControllerSettings,
-        rebuilt: Rebuilt,
-        now: float,
-        place: Callable[[int], str] = lambda group: "",
+        self, settings: ControllerSettings, rebuilt: Rebuilt, now: float, place: Callable[[int], str] = lambda group: ""
     ) -> None:
         self._out: list[Decision] = []
         self._position = TrainPosition(settings, rebuilt.trainer_fence, rebuilt.trainer_step)

@@ -28,14 +28,7 @@ class AdmissionRound:
 
 
 def lease(
-    book: Book,
-    crew: Crew,
-    versions: range,
-    max_steps: int,
-    now: float,
-    *,
-    admit: int,
-    emit: Callable[[Decision], None],
+    book: Book, crew: Crew, versions: range, max_steps: int, now: float, *, admit: int, emit: Callable[[Decision], None]
 ) -> AdmissionRound:
     """Grant what can be granted now and admit at most `admit` groups, under `versions` as `ServerFleet` has them."""
     settings = book.settings

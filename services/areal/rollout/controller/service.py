@@ -195,9 +195,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
             await net_status.abort(context, error)
         core = self._core
         return rollout.AdvanceTrainerResponse(
-            checkpoint_now=core.desk.checkpoint_now,
-            max_steps=core.max_steps,
-            max_staleness=core.settings.max_staleness,
+            checkpoint_now=core.desk.checkpoint_now, max_steps=core.max_steps, max_staleness=core.settings.max_staleness
         )
 
     async def PublishWeights(
@@ -296,11 +294,7 @@ def _workers(answer: rollout.GetRolloutStatusResponse, core: Controller) -> None
         holder = core.book.groups[index].worker
         held[holder] = held.get(holder, 0) + 1
     for name, worker in sorted(core.crew.workers.items()):
-        answer.workers.add(
-            worker_id=name,
-            health=worker.health.value,
-            groups=held.get(name, 0),
-        )
+        answer.workers.add(worker_id=name, health=worker.health.value, groups=held.get(name, 0))
 
 
 def _evaluations(

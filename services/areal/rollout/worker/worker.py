@@ -213,12 +213,7 @@ class Worker:
                 held = self.core.groups.get(group)
                 if held is None or not self.core.wants(group, index):
                     return  # revoked meanwhile
-                self._runner.start(
-                    Key(group, index),
-                    held.grant.row_json,
-                    floor=held.grant.floor,
-                    attempt=attempt,
-                )
+                self._runner.start(Key(group, index), held.grant.row_json, floor=held.grant.floor, attempt=attempt)
             case StopGroup(group):
                 self._runner.stop_group(group)
             case StartEvaluation(grant):

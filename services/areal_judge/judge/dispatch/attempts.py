@@ -23,10 +23,7 @@ RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are repl
 
 
 async def attempted(
-    once: Callable[[], Awaitable[A]],
-    guard_s: float,
-    failed: Callable[[Status, str], A],
-    retried: Callable[[], None],
+    once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A], retried: Callable[[], None]
 ) -> A:
     """The outcome of the first attempt, or of the second one when the sandbox failed on the first.
 

@@ -23,16 +23,7 @@ from areal_judge.judge.dispatch.values import Execution, ExecutionResult, Refuse
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal_judge.judge.languages.toolchains import run_limits
 from areal_judge.judge.validation import validate, validate_limits
-from areal_judge.judge.values import (
-    AssertSuite,
-    Judgement,
-    Options,
-    Status,
-    StdioCase,
-    StdioSuite,
-    Submission,
-    Suite,
-)
+from areal_judge.judge.values import AssertSuite, Judgement, Options, Status, StdioCase, StdioSuite, Submission, Suite
 from areal_judge.sandbox.values import Limits, Tier
 
 GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken

@@ -44,12 +44,7 @@ def suite_of_tests(row: Row, tests: dict[str, Any], at: str, checker: Checker = 
     name = tests.get("fn_name") or ""
     if not isinstance(name, str):
         refuse(f"{at}.fn_name", "a text is due", "write the function's name")
-    pairs = Pairs(
-        sequence(tests["inputs"], f"{at}.inputs"),
-        sequence(tests["outputs"], f"{at}.outputs"),
-        at,
-        name,
-    )
+    pairs = Pairs(sequence(tests["inputs"], f"{at}.inputs"), sequence(tests["outputs"], f"{at}.outputs"), at, name)
     within = limits(seconds(row.get("time_limit"), "time_limit"), memory(row.get("memory_limit"), "memory_limit"))
     quirks = Quirks(integer_keys=True, wrapped_outputs=flag(row, "unwrap_single", True))
     return suite_of_pairs(pairs, checker=checker, limits=within, quirks=quirks, numpy=True)

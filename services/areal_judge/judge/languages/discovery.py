@@ -16,13 +16,7 @@ from dataclasses import dataclass, field
 
 from areal_judge.judge.languages.table import LANGUAGES, Language
 
-_ELSEWHERE = (
-    "/usr/local/go/bin",
-    "/usr/lib/go/bin",
-    "~/.cargo/bin",
-    "/usr/local/cargo/bin",
-    "/opt/java/openjdk/bin",
-)
+_ELSEWHERE = ("/usr/local/go/bin", "/usr/lib/go/bin", "~/.cargo/bin", "/usr/local/cargo/bin", "/opt/java/openjdk/bin")
 """Where toolchains are put that no package manager installs."""
 
 _ASK_S = 20.0  # a JVM's first start on a busy machine

@@ -277,13 +277,7 @@ _RUST = Language(
     run=("./program",),
 )
 
-_PYTHON = Language(
-    name="python",
-    tier=Tier.T2,
-    source="main.py",
-    tools={},
-    install="python3",
-)
+_PYTHON = Language(name="python", tier=Tier.T2, source="main.py", tools={}, install="python3")
 
 LANGUAGES: Mapping[str, Language] = MappingProxyType(
     {language.name: language for language in (_PYTHON, _C, _CPP, _JAVASCRIPT, _BASH, _JAVA, _GO, _RUST)}

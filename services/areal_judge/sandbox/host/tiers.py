@@ -116,10 +116,7 @@ TABLE: tuple[Promise, ...] = (
         "root on a machine, an ordinary user where user namespaces are allowed, a pod with hostUsers: false",
         "T2's filters, pid, mount, ipc, network and uts namespaces, a private read-only root, a scratch directory with "
         "quotas, a user of its own, a cgroup where one is delegated",
-        (
-            "every language whose toolchain the image has",
-            "programs that fork, start others, and write files",
-        ),
+        ("every language whose toolchain the image has", "programs that fork, start others, and write files"),
         (
             "everything that T2 stops, behind a second wall",
             "disk and inodes above the quota",

@@ -58,10 +58,7 @@ CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 0, 5, 6, 7, 21
 _ALL_SECUREBITS = 0xEF  # noroot, no_setuid_fixup, no ambient raise, each with its lock; keep_caps locked off
 _CAPABILITY_VERSION_3 = 0x20080522
 
-_BY_MACHINE = {
-    "x86_64": {"pivot_root": 155, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "seccomp": 277},
-}
+_BY_MACHINE = {"x86_64": {"pivot_root": 155, "seccomp": 317}, "aarch64": {"pivot_root": 41, "seccomp": 277}}
 _EVERYWHERE = {"close_range": 436, "openat2": 437, "landlock_create_ruleset": 444, "landlock_add_rule": 445,
                "landlock_restrict_self": 446}  # fmt: skip
 MACHINE = platform.machine()

@@ -37,9 +37,7 @@ def needs_of(role: Role, job: RLJob) -> PodNeeds:
     if role is not Role.REWARD or job.spec.reward.verifier != "code":
         return usual
     programs = replace(
-        usual,
-        requests={**usual.requests, "memory": POD_REQUEST},
-        limits={**usual.limits, "memory": POD_LIMIT},
+        usual, requests={**usual.requests, "memory": POD_REQUEST}, limits={**usual.limits, "memory": POD_LIMIT}
     )
     if job.spec.reward.programs.language == "python":
         return programs
@@ -118,11 +116,7 @@ def probes(role: Role) -> Json:
 
 
 def _every(period_s: int, silence_s: int) -> Json:
-    return {
-        "periodSeconds": period_s,
-        "failureThreshold": silence_s // period_s,
-        "timeoutSeconds": PROBE_TIMEOUT_S,
-    }
+    return {"periodSeconds": period_s, "failureThreshold": silence_s // period_s, "timeoutSeconds": PROBE_TIMEOUT_S}
 
 
 def _mebibytes(count: int) -> str:

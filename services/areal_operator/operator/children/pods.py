@@ -137,10 +137,7 @@ def _job_patch(w: JobBlueprint, role: Role) -> Json:
     refuse_annotations(patch.annotations, f"{field}.annotations")
     refuse_env((variable.name for variable in patch.env), f"{field}.env")
     devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
-    resources = {
-        "requests": {**devices, **patch.resources.requests},
-        "limits": {**devices, **patch.resources.limits},
-    }
+    resources = {"requests": {**devices, **patch.resources.requests}, "limits": {**devices, **patch.resources.limits}}
     main = {
         "name": MAIN_CONTAINER,
         "env": [{"name": variable.name, "value": variable.value} for variable in patch.env],
@@ -283,11 +280,7 @@ def pod_security() -> Json:
 
 def container_security() -> Json:
     """Of a container, also of one that the platform adds. The rest comes from the pod."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 
 def tolerations() -> list[Json]:
@@ -312,11 +305,7 @@ def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
     if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
         heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
         heavy = {"key": LABEL_ROLE, "operator": "In", "values": heavy_roles}
-        term: Json = {
-            "labelSelector": {"matchExpressions": [heavy]},
-            "namespaceSelector": {},
-            "topologyKey": _HOST,
-        }
+        term: Json = {"labelSelector": {"matchExpressions": [heavy]}, "namespaceSelector": {}, "topologyKey": _HOST}
         affinity["podAntiAffinity"] = _with(
             affinity.get("podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution", term
         )

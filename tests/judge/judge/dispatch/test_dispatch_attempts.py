@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
-from areal_judge.judge.values import (
-    Judgement,
-    Options,
-    Status,
-    Submission,
-)
+from areal_judge.judge.values import Judgement, Options, Status, Submission
 from support.dispatch_scene import assert_no_score, judged, scene
 from support.scripted_judge import SUITE, ScriptedJudge
 

@@ -7,11 +7,7 @@ import asyncio
 import pytest
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.values import Ticket
-from areal_judge.judge.values import (
-    Judgement,
-    Status,
-    Submission,
-)
+from areal_judge.judge.values import Judgement, Status, Submission
 from support import virtual_time
 from support.dispatch_scene import assert_no_score, scene
 from support.scripted_judge import SUITE, ScriptedJudge
