@@ -120,6 +120,11 @@ bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a l
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
 	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway,boxes}.py; do $(PY) $$file || exit 1; done
 
+scale: setup  ## The model of `areal plan` beside published figures, to 1,024 GPUs, and the control plane at that size: docs/scale.json
+	$(PY) bench/scale.py
+	$(PY) bench/control_plane.py --out docs/scale.json
+	$(PY) -m tools.pages
+
 gpu-proof: runtime  ## What this machine's GPU proves, a line of JSON a claim, in SECONDS=1500; some of it: make gpu-proof ONLY=attention,speed
 	@PYTHONPATH=bench $(PY) -m gpu_proof --seconds $(SECONDS) $(if $(ONLY),--cells $(ONLY))
 

@@ -126,26 +126,33 @@ class Scene:
         made.start()
         return made
 
-    def prepare(self) -> None:
-        """Model directory, dataset, and the processes."""
+    def prepare_data(self) -> None:
+        """Model directory and dataset."""
         write_tokenizer(self.root / "model")
         config = {"vocab_size": 32, "eos_token_id": 1, "max_position_embeddings": 1024}
         (self.root / "model" / "config.json").write_text(json.dumps(config))
         lines = self.root / "train.jsonl"
         lines.write_text("".join(json.dumps({"prompt": f"{number}="}) + "\n" for number in range(2_000)))
         prepare(JsonlSource(lines), self.root / "train")
+
+    def prepare(self) -> None:
+        """What is read, and the processes."""
+        self.prepare_data()
         groups = self.arguments.samples // GROUP
-        steps = groups // BATCH
-        settings = {"group_size": GROUP, "batch_groups": BATCH, "max_steps": 1_000_000}
-        settings |= {"max_staleness": 2 * steps + 4, "max_concurrent": groups, "group_deadline_s": 600.0}
-        self.add("controller", "controller", port=self.port, settings=settings)
-        self.add("idle", "idle")
+        self.add_controller(groups)
         for number in range(2):
             self.add("worker", f"worker-{number}", groups=groups, tokens=TOKENS)
         step_s = self.arguments.step
         for number in range(2):
             port = free_port()
             self.add("agent", f"generation-{number}", engine_port=port, max_running=MAX_RUNNING, step_s=step_s)
+
+    def add_controller(self, groups: int) -> None:
+        """The controller, and a process that does nothing. `groups`: in flight."""
+        settings = {"group_size": GROUP, "batch_groups": BATCH, "max_steps": 1_000_000}
+        settings |= {"max_staleness": 2 * (groups // BATCH) + 4, "max_concurrent": groups, "group_deadline_s": 600.0}
+        self.add("controller", "controller", port=self.port, settings=settings)
+        self.add("idle", "idle")
 
     def look(self) -> None:
         """Raise when a process has ended by itself."""

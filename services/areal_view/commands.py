@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from areal.cli.arguments import (
-    AsJson,
-    Kubeconfig,
-    KubeContext,
-    Namespace,
-    RunDir,
-    RunOrJob,
-    commands,
-    existing,
-    job_name,
-)
+from areal.cli import arguments
 from areal.cli.table import load
 from areal.errors import ConfigError, ExitCode
 from rich.console import Console
@@ -31,7 +21,7 @@ if TYPE_CHECKING:
 Form = Literal["jsonl", "parquet", "atif"]
 Where = Literal["wandb", "mlflow", "trackio"]
 
-app = commands()
+app = arguments.commands()
 
 
 @app.command(
@@ -40,8 +30,8 @@ app = commands()
     "  areal why runs/digits --slow\n\n  areal why rljob/digits -n team",
 )
 def why_run(
-    run: RunOrJob,
-    as_json: AsJson = False,
+    run: arguments.RunOrJob,
+    as_json: arguments.AsJson = False,
     bundle: Annotated[
         Path | None,
         typer.Option(help="Write what a report of a hang needs into this zip: versions, waits, stacks, logs."),
@@ -49,14 +39,14 @@ def why_run(
     slow: Annotated[
         bool, typer.Option("--slow", help="Show where the time of the newest steps went, and what changes would bring.")
     ] = False,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: KubeContext = None,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died, and
     of a job on a cluster.
     """
-    if (name := job_name(run)) is not None:
+    if (name := arguments.job_name(run)) is not None:
         if bundle is not None or slow:
             raise ConfigError("--bundle and --slow read a run directory", fix="copy the run's volume, and name it")
         load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
@@ -64,13 +54,13 @@ def why_run(
     if slow:
         from areal_view.pages.slow import show_slow
 
-        show_slow(existing(run), as_json=as_json)
+        show_slow(arguments.existing(run), as_json=as_json)
         return
     from areal.observe.causes import why
     from areal.observe.live import read_live
     from areal.plan import RunLayout
 
-    live = read_live(RunLayout(existing(run)).live)
+    live = read_live(RunLayout(arguments.existing(run)).live)
     if bundle is not None:
         from areal_view import bundle as packing
 
@@ -85,6 +75,31 @@ def why_run(
 
 
 @app.command(
+    "plan",
+    epilog="Examples:\n\n  areal plan job.yaml --gpus 8 --gpus 16\n\n  areal plan job.yaml --gpus 64 --run "
+    "runs/digits\n\n  areal plan job.yaml rollout.ahead=4 --gpus 128 --card qwen2-1.5b-h800",
+)
+def plan_gpus(
+    job: arguments.JobFile,
+    gpus: Annotated[list[int], typer.Option(min=1, help="How many in all; may be given again.")],
+    overrides: arguments.Overrides = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Take the constants of this run; of the job's newest in runs/ unless given.")
+    ] = None,
+    card: Annotated[str | None, typer.Option(help="Take those of a model on a card, from the built-in table.")] = None,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Tell the throughput on so many GPUs, what each side waits, how old tokens get, and the best split between
+    generation and training. A model: it says what it was measured on, and how far off it is there.
+    """
+    from areal.spec.load import job_from
+
+    from areal_view.pages.scaling import show_plan
+
+    show_plan(job_from(job, overrides or ()), gpus, run and arguments.existing(run), card, as_json=as_json)
+
+
+@app.command(
     epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team"
 )
 def view(
@@ -96,12 +111,12 @@ def view(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 picks one.")] = 0,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: KubeContext = None,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Show runs, live ones and finished ones, as a web page: steps, groups, samples, tokens. Ends with Ctrl-C."""
-    if runs and len(runs) == 1 and (name := job_name(runs[0])) is not None:
+    if runs and len(runs) == 1 and (name := arguments.job_name(runs[0])) is not None:
         load("areal_operator.job_commands:show_page")(name, namespace, kubeconfig, context, port)
         return
     from areal_view.pages.main import serve
@@ -110,11 +125,11 @@ def view(
 
 
 @app.command(epilog="Example:\n\n  areal report runs/digits")
-def report(run: RunDir, as_json: AsJson = False) -> None:
+def report(run: arguments.RunDir, as_json: arguments.AsJson = False) -> None:
     """Write report.html of a run again, also while it goes on."""
     from areal.local.finish import report as write_report
 
-    file = write_report(existing(run).absolute())
+    file = write_report(arguments.existing(run).absolute())
     print(json.dumps({"file": str(file)}) if as_json else f"wrote {file}")
 
 
@@ -140,7 +155,7 @@ def export(
         str | None, typer.Option(help="Its project, of MLflow the experiment; areal unless given.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on sending until the run ends.")] = False,
-    as_json: AsJson = False,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Write recorded samples with their text, token ids, log-probabilities, spans and verdicts, for scripts; or, with
     --to, send every figure of a run to W&B, MLflow or Trackio.

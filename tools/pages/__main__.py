@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.pages import algorithms, command_line, conditions, dataflow, families, gpu_proof, job_file, python_api
+from tools.pages import algorithms, command_line, conditions, dataflow, families, gpu_proof, job_file, python_api, scale
 
 DOCS = Path("docs")
 
@@ -19,6 +19,7 @@ def pages() -> dict[str, str]:
         "python.md": python_api.render(),
         "gpus.md": gpu_proof.render(),  # a block of it
         "models.md": families.render(),  # a block of it
+        "scale.md": scale.render(),  # its tables
         **dataflow.files(),
     }
 

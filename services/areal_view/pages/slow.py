@@ -22,17 +22,7 @@ from rich.table import Table
 
 from areal_view.index.record_index import RecordIndex, SampleRow
 from areal_view.pages.runs import ShownRun
-from areal_view.why.bubbles import (
-    PHASES,
-    BusySpan,
-    EpisodeTimes,
-    Gate,
-    Ledger,
-    StepTimes,
-    account,
-    trainer_spans,
-    union,
-)
+from areal_view.why import bubbles
 from areal_view.why.pace import Constants, Forecast, constants_of, forecast
 
 STEPS = 100  # the newest
@@ -70,7 +60,7 @@ class TimePage:
     seconds: float
     groups_read: int
     groups_asked: int  # those of them that are not recorded make a server look idle
-    ledger: Ledger
+    ledger: bubbles.Ledger
     constants: Constants
     forecast: Forecast
     lanes: Sequence[Lane]
@@ -89,7 +79,7 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
     batch, staleness = int(algorithm["batchSize"]), int(algorithm["maxStaleness"])
     order, interval = rollout.get("order", "admission"), int((spec.get("weightSync") or {}).get("intervalSteps", 1))
     ahead = lead(order, rollout.get("ahead"), staleness, interval)
-    gate = Gate(batch, ahead, int(algorithm["maxSteps"]), staleness, order == "admission")
+    gate = bubbles.Gate(batch, ahead, int(algorithm["maxSteps"]), staleness, order == "admission")
     first = batch * max(0, rows[0].step - staleness - 1)
     last = batch * (rows[-1].step + staleness + 2)
     chosen = range(first, last, max(1, (last - first) * int(algorithm.get("groupSize", 1)) // _SAMPLES))
@@ -103,7 +93,7 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
         rows, episodes, gate, read_journal(run.layout.journal).batches,
         servers=servers, max_concurrent=int(rollout.get("maxConcurrentRollouts", batch)),
     )  # fmt: skip
-    ledger = account(rows, episodes, gate, [f"generation-{number}" for number in range(replicas)])
+    ledger = bubbles.account(rows, episodes, gate, [f"generation-{number}" for number in range(replicas)])
     seconds = ledger.ended - ledger.began
     read = len({one.group for one in episodes if one.group is not None and one.group < batch * (rows[-1].step + 1)})
     newest = batch * (rows[-1].step + 1) - 1  # later ones may not be made yet
@@ -115,15 +105,15 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
 
 
 def _lanes(
-    rows: Sequence[StepTimes],
-    ranks: Mapping[int, Sequence[StepTimes]],
-    episodes: Sequence[EpisodeTimes],
+    rows: Sequence[bubbles.StepTimes],
+    ranks: Mapping[int, Sequence[bubbles.StepTimes]],
+    episodes: Sequence[bubbles.EpisodeTimes],
     roles: Iterable[str],
 ) -> tuple[list[Lane], float, list[tuple[int, float]]]:
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     scale = _WIDE / (ended - began or 1.0)
 
-    def bars(what: str, spans: Iterable[BusySpan]) -> Iterator[LaneBar]:
+    def bars(what: str, spans: Iterable[bubbles.BusySpan]) -> Iterator[LaneBar]:
         for span in spans:
             low, high = max(began, span.began), min(ended, span.ended)
             if high > low:
@@ -131,27 +121,27 @@ def _lanes(
 
     named = {"trainer, rank 0" if ranks else "trainer": rows, **{f"rank {rank}": own for rank, own in ranks.items()}}
     found = [
-        Lane(name, [bar for what, spans in trainer_spans(own).items() for bar in bars(what, spans)])
+        Lane(name, [bar for what, spans in bubbles.trainer_spans(own).items() for bar in bars(what, spans)])
         for name, own in named.items()
     ]
     for role in roles:
         if role == "trainer":
             continue
         own = [one for one in episodes if one.server == role]
-        evaluates = union(span for one in own if one.group is None for span in one.generated)
-        generates = union(span for one in own if one.group is not None for span in one.generated)
+        evaluates = bubbles.union(span for one in own if one.group is None for span in one.generated)
+        generates = bubbles.union(span for one in own if one.group is not None for span in one.generated)
         found.append(Lane(role, [*bars("evaluates", evaluates), *bars("generates", generates)]))
     for worker in sorted({one.worker for one in episodes if one.worker}):
         own = [one for one in episodes if one.worker == worker]
-        waits = union(span for one in own for span in one.generated)
-        scores = union(span for one in own for span in one.scored)
+        waits = bubbles.union(span for one in own for span in one.generated)
+        scores = bubbles.union(span for one in own for span in one.scored)
         found.append(Lane(worker, [*bars("scores", scores), *bars("generates", waits)]))
-    scored = union(span for one in episodes for span in one.scored)
+    scored = bubbles.union(span for one in episodes for span in one.scored)
     found.append(Lane("reward", [*bars("scores", scored)]))
     return found, ended - began, [(row.step, round((row.ended - began) * scale, 1)) for row in rows]
 
 
-def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[StepTimes]]:
+def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[bubbles.StepTimes]]:
     """The rows of the trainer's other ranks, of as many as are shown; a rank that one row lacks is left out."""
     first = [_row(row) for row in told]
     spent = [row.get("rank_seconds") or {} for row in told]
@@ -167,60 +157,68 @@ def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[StepTimes]]:
     def differs(rank: int) -> float:
         pairs = zip(found[rank], first, strict=True)
         return sum(
-            abs(own.seconds.get(phase, 0.0) - row.seconds.get(phase, 0.0)) for own, row in pairs for phase in PHASES
+            abs(own.seconds.get(phase, 0.0) - row.seconds.get(phase, 0.0))
+            for own, row in pairs
+            for phase in bubbles.PHASES
         )
 
     return {rank: found[rank] for rank in sorted(sorted(found, key=differs, reverse=True)[:_RANKS])}
 
 
-def _row(row: Mapping[str, Any]) -> StepTimes:
+def _row(row: Mapping[str, Any]) -> bubbles.StepTimes:
     seconds = {str(name): float(value or 0.0) for name, value in (row.get("seconds") or {}).items()}
-    return StepTimes(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
+    return bubbles.StepTimes(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
 
 
-def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[EpisodeTimes]:
+def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[bubbles.EpisodeTimes]:
     for group in groups:
         for row in index.samples(group):
             yield from _episode(index, row, group)
 
 
-def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[EpisodeTimes]:
+def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[bubbles.EpisodeTimes]:
     for name in names:
         for row in index.evaluated(name, _ROWS):
             yield from _episode(index, row, None)
 
 
-def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[EpisodeTimes]:
+def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[bubbles.EpisodeTimes]:
     made = index.sample(row.place)
     if made is None:
         return
     spans = [span for sequence in made.sample.sequences for span in sequence.spans]
-    by: dict[str, list[BusySpan]] = {"generate": [], "score": []}
+    by: dict[str, list[bubbles.BusySpan]] = {"generate": [], "score": []}
     for moment in made.moments:
         if moment.what in by:
-            by[moment.what].append(BusySpan(moment.began, moment.ended))
+            by[moment.what].append(bubbles.BusySpan(moment.began, moment.ended))
     server = spans[-1].server_id if spans else ""
     version = version_of(spans[0].policy_id) if spans else -1
     tokens = sum(span.end - span.start for span in spans)
-    yield EpisodeTimes(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)
+    yield bubbles.EpisodeTimes(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)
 
 
 _LEAST = 0.0005  # of a role's time: less is not printed
 
 
-def show_slow(run_dir: Path, *, as_json: bool) -> None:
-    """Print the ledger of time and the forecast."""
+def read_time(run_dir: Path, steps: int = STEPS) -> tuple[TimePage, list[Mapping[str, Any]], Mapping[str, Any]]:
+    """A run's time, the metrics of its steps, and its job's fields. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
         run = ShownRun(run_dir.name, run_dir.absolute(), Path(cache))
         try:
             run.index.refresh()
             while run.behind:
                 time.sleep(0.05)
-            page = time_page(run)
+            page, rows, job = time_page(run, steps), run.rows()[-steps:], run.resolved().get("job", {})
         finally:
             run.close()
     if page is None:
         raise ConfigError(f"{run_dir} has no time to account for", fix="it needs two trained steps of an RL job")
+    return page, rows, job.get("spec", {})
+
+
+def show_slow(run_dir: Path, *, as_json: bool) -> None:
+    """Print the ledger of time and the forecast."""
+    page, _, _ = read_time(run_dir)
     if as_json:
         sys.stdout.write(json.dumps(asdict(page)) + "\n")
         return

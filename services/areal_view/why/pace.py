@@ -11,7 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from areal.ledger.gate import GatePolicy, WaitingGroup, Window, choose, in_time, room
 
@@ -137,8 +137,21 @@ def _hand_over_s(rows: Sequence[StepTimes], ended: Mapping[int, float], batches:
     return median(found) if found else 0.0
 
 
+@dataclass(frozen=True)
+class Pace:
+    """A run of the model, once it runs evenly."""
+
+    step_s: float
+    age: float  # versions, the mean over groups of their oldest token's
+
+
 def step_s(c: Constants) -> float:
-    """Seconds a step of the model, once it runs evenly. In admission order each group is due at its turn."""
+    """Seconds a step of the model."""
+    return play(c).step_s
+
+
+def play(c: Constants) -> Pace:
+    """Pace of the model. In admission order each group is due at its turn."""
     steps = max(12, min(_STEPS, _GROUPS // c.batch))
     policy = GatePolicy(c.batch, c.ahead, _ENDLESS, c.max_concurrent)
     events: list[tuple[float, int, WaitingGroup | None]] = [(0.0, -1, None)]  # a group is complete, or time goes on
@@ -146,10 +159,11 @@ def step_s(c: Constants) -> float:
     due, late = Counter[int](), Counter[int]()  # of these, and of those that aren't complete
     ends, served = [0.0], [0.0]  # when each version was trained, and on the servers
     generation, begins, admitted, newest = 0.0, 0.0, 0, 0  # when it is free, when the newest batch is taken, counts
+    floors, ages = dict[int, int](), list[int]()  # the version that began each group; how old it was when trained
     while len(ends) <= 2 * steps:
         now, _, group = heapq.heappop(events)
         if group is not None:
-            late -= Counter([group.due])
+            _take_out(late, group.due)
             waiting[group.index] = replace(group, complete=True)
         while newest + 1 < len(served) and served[newest + 1] <= now:
             newest += 1
@@ -157,7 +171,9 @@ def step_s(c: Constants) -> float:
         step = len(ends) - 1  # asking costs the more the more groups wait: not while the answer can only be no
         ready = len(waiting) - late.total() >= c.batch and in_time(late, step + 1, c.batch)
         if now >= begins and ready and (batch := choose(waiting.values(), step, c.batch)) is not None:
-            due -= Counter(waiting.pop(index).due for index in batch)
+            for index in batch:
+                _take_out(due, waiting.pop(index).due)
+            ages.extend(step - floors.pop(index) for index in batch)
             begins = max(ends[-1], now + c.hand_over_s)
             ends.append(begins + c.work_s[step % len(c.work_s)])
             served.append(ends[-1] + c.swap_s)
@@ -168,13 +184,21 @@ def step_s(c: Constants) -> float:
             if not in_time(due + Counter([last]), len(ends) - 1, c.batch):
                 break
             generation = max(generation, now) + c.generation_s / c.servers
+            floors[admitted] = newest
             alone = now + c.latencies_s[admitted % len(c.latencies_s)]
             waiting[admitted] = WaitingGroup(admitted, last, complete=False)
             heapq.heappush(events, (max(generation, alone), admitted, waiting[admitted]))
             due[last] += 1
             late[last] += 1
             admitted += 1
-    return (ends[-1] - ends[-steps - 1]) / steps
+    return Pace((ends[-1] - ends[-steps - 1]) / steps, fmean(ages[-steps * c.batch :]))
+
+
+def _take_out(counts: Counter[int], due: int) -> None:
+    """A step that nothing is due at has no entry: one that is past would break Hall's condition."""
+    counts[due] -= 1
+    if not counts[due]:
+        del counts[due]
 
 
 def forecast(c: Constants, measured_s: float) -> Forecast:
