@@ -17,26 +17,20 @@ from areal.errors import ArealError, FencedError
 from areal.net import status as net_status
 from areal.net.status import idle_to_wire, kind_to_wire
 from areal.rollout.contract import wire as contract
-from areal.rollout.controller import wire
+from areal.rollout.controller import inputs, wire
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import batch_waits, idle_of
-from areal.rollout.controller.inputs import (
-    AdvanceTrainer,
-    AttachTrainer,
-    ProposeTombstone,
-    PublishWeights,
-    ServerBeat,
-    SetHotFields,
-    TrainerBeat,
-    WorkerBeat,
-)
 from areal.rollout.controller.loop import CoreLoop
 from areal.rollout.controller.streams import BEAT_S, Outbox, WorkerStream
 from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 log = logging.getLogger(__name__)
+
+FLEET_S = 1e-4  # between two messages with the whole fleet, a server: a thousand that swap at once are told by tenths
+FLEET_AGE_S = 0.1  # of loads; any other change is told as it is
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -63,7 +57,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         stream = WorkerStream(first.worker_id, first.beat.incarnation, self._complete_work)
         self._streams.open_worker(stream)
         log.info("worker %.80r opened a stream, holding %d groups", first.worker_id, len(first.held))
-        self._loop.post(WorkerBeat(contract.worker_report(first, first=True)))
+        self._loop.post(inputs.WorkerBeat(contract.worker_report(first, first=True)))
         reader = asyncio.create_task(self._read_work(request_iterator, stream))
         try:
             while (orders := await stream.outbox.next()) is not None:
@@ -75,7 +69,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def _read_work(self, messages: AsyncIterator[rollout.WorkerMessage], stream: WorkerStream) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
             async for message in messages:
-                self._loop.post(WorkerBeat(contract.worker_report(message, first=False)))
+                self._loop.post(inputs.WorkerBeat(contract.worker_report(message, first=False)))
         stream.outbox.end()
 
     def _complete_work(self, stream: WorkerStream, orders: rollout.WorkOrders) -> None:
@@ -88,14 +82,23 @@ class RolloutService(rollout_grpc.RolloutServicer):
         if core.done:
             orders.stop = True
         now = time.monotonic()
-        if stream.fleet_due or now - stream.fleet_told_at >= BEAT_S:
-            servers = core.fleet.servers.values()
-            orders.fleet.extend(wire.server_state(s.report, live=s.live, ready=s.ready) for s in servers)
-            told = b"".join(state.SerializeToString() for state in orders.fleet)
-            orders.fleet_changed = stream.fleet_due or told != stream.fleet_told
+        rest = stream.fleet_told_at + FLEET_S * len(core.fleet.servers) - now
+        if stream.fleet_due and rest > 0:
+            asyncio.get_running_loop().call_later(rest, stream.outbox.wake)
+        elif stream.fleet_due or now - stream.fleet_told_at >= BEAT_S:
+            states, told = self._fleet(now)
+            if stream.fleet_due or told != stream.fleet_told:
+                orders.fleet_changed = True
+                orders.fleet.extend(states)
             stream.fleet_told, stream.fleet_told_at, stream.fleet_due = told, now, False
-            if not orders.fleet_changed:
-                del orders.fleet[:]
+
+    def _fleet(self, now: float) -> tuple[list[generation.ServerState], bytes]:
+        """All servers, and the same as bytes: made once for all workers that hear of it."""
+        if self._streams.fleet is None or now - self._streams.fleet[0] > FLEET_AGE_S:
+            servers = self._core.fleet.servers.values()
+            states = [wire.server_state(s.report, live=s.live, ready=s.ready) for s in servers]
+            self._streams.fleet = now, states, b"".join(state.SerializeToString() for state in states)
+        return self._streams.fleet[1:]
 
     async def Serve(
         self, request_iterator: AsyncIterator[rollout.ServerMessage], context: Context
@@ -116,7 +119,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
             async for message in messages:
-                self._loop.post(ServerBeat(wire.server_report(message)))
+                self._loop.post(inputs.ServerBeat(wire.server_report(message)))
         outbox.end()
 
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
@@ -154,7 +157,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
                 if message.beat.fence < alive:
                     fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
                     break
-                self._loop.post(TrainerBeat(wire.trainer_report(message)))
+                self._loop.post(inputs.TrainerBeat(wire.trainer_report(message)))
         outbox.end()
 
     def _complete_train(self, orders: rollout.TrainerOrders) -> None:
@@ -174,7 +177,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.AttachTrainerRequest, context: Context
     ) -> rollout.AttachTrainerResponse:
         try:
-            await self._loop.ask(AttachTrainer(request.fence, request.step))
+            await self._loop.ask(inputs.AttachTrainer(request.fence, request.step))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
@@ -190,7 +193,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.AdvanceTrainerRequest, context: Context
     ) -> rollout.AdvanceTrainerResponse:
         try:
-            await self._loop.ask(AdvanceTrainer(request.fence, request.step, request.groups))
+            await self._loop.ask(inputs.AdvanceTrainer(request.fence, request.step, request.groups))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
@@ -202,7 +205,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.PublishWeightsRequest, context: Context
     ) -> rollout.PublishWeightsResponse:
         try:
-            accepted = await self._loop.ask(PublishWeights(request.fence, wire.weights(request.weights)))
+            accepted = await self._loop.ask(inputs.PublishWeights(request.fence, wire.weights(request.weights)))
         except ArealError as error:
             await net_status.abort(context, error)
         wanted = self._core.wanted  # what servers hold stays on the volume
@@ -214,7 +217,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.ProposeTombstoneResponse:
         try:
             accepted = await self._loop.ask(
-                ProposeTombstone(request.fence, request.group, request.reason, request.detail)
+                inputs.ProposeTombstone(request.fence, request.group, request.reason, request.detail)
             )
         except ArealError as error:
             await net_status.abort(context, error)
@@ -225,7 +228,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.SetHotFieldsResponse:
         try:
             await self._loop.ask(
-                SetHotFields(
+                inputs.SetHotFields(
                     request.max_steps if request.HasField("max_steps") else None,
                     request.max_staleness if request.HasField("max_staleness") else None,
                     request.max_concurrent_rollouts if request.HasField("max_concurrent_rollouts") else None,

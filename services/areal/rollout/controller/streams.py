@@ -4,14 +4,13 @@ Owns coalescing: orders gather for a few milliseconds, and a stream without orde
 Whoever has no stream misses nothing: on reconnect what it holds is compared with what it was given.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 
 COALESCE_S = 0.004
@@ -65,7 +64,9 @@ class Outbox(Generic[Orders]):
 class WorkerStream:
     """One worker's stream; `incarnation` names its process."""
 
-    def __init__(self, worker_id: str, incarnation: str, complete: Callable[[WorkerStream, rollout.WorkOrders], None]):
+    def __init__(
+        self, worker_id: str, incarnation: str, complete: "Callable[[WorkerStream, rollout.WorkOrders], None]"
+    ):
         self.worker_id = worker_id
         self.incarnation = incarnation
         self.fleet_due = True
@@ -79,6 +80,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerStream] = {}
+        self.fleet: tuple[float, list[generation.ServerState], bytes] | None = None  # as it is since then
         self.servers: set[Outbox[rollout.ServerOrders]] = set()
         self.trainers: set[Outbox[rollout.TrainerOrders]] = set()
 
@@ -97,6 +99,7 @@ class Streams:
 
     def fleet_changed(self) -> None:
         """Every worker is told the whole fleet."""
+        self.fleet = None
         for stream in self.workers.values():
             stream.fleet_due = True
             stream.outbox.wake()
