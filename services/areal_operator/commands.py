@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from areal.cli.arguments import AsJson, JobFile, Overrides, commands
-from areal.errors import ExitCode
+from areal.cli.arguments import AsJson, JobFile, Kubeconfig, KubeContext, Namespace, Overrides, commands, job_name
+from areal.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from areal.spec import RLJob
@@ -37,10 +37,8 @@ def submit(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Own fields that kubectl or another tool set to other values.")
     ] = False,
-    kubeconfig: Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; its current one unless given.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a job, upload the files that it names by relative paths, and apply it to a cluster.
@@ -84,6 +82,41 @@ def submit(
     if as_json:
         print(json.dumps(told))
     raise typer.Exit(int(code))
+
+
+_SMALL = ["resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence"]
+
+
+@app.command(
+    epilog="Examples:\n\n  areal pull rljob/digits\n\n  areal pull rljob/digits -n team --all --out runs/digits-of-team"
+)
+def pull(
+    job: Annotated[Path, typer.Argument(metavar="rljob/NAME", help="The job on a cluster.")],
+    model: Annotated[bool, typer.Option("--model", help="Only the final model.")] = False,
+    exports: Annotated[bool, typer.Option("--exports", help="Only the exported models.")] = False,
+    recording: Annotated[bool, typer.Option("--recording", help="Only the recorded samples.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of the run, checkpoints too.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run directory here; runs/NAME unless given.")] = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Fetch a job's run from its volume, also when its pods are gone: what says how it went, and the final model. The
+    result is a run directory like those of `areal run`. What is here is not fetched again.
+    """
+    from areal_operator.job_commands import find_job
+    from areal_operator.submit.fetch import pull as fetch
+
+    name = job_name(job)
+    if name is None:
+        raise ConfigError(f"{job} is no job on a cluster", fix=f"write rljob/{job.name}")
+    cluster, found = find_job(name, namespace, kubeconfig, context)
+    chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
+    target = out or Path("runs") / name
+    came = fetch(
+        found, cluster, ["."] if everything else chosen or [*_SMALL, "journal", "logs", "model"], target, print
+    )
+    print(f"{came} files came; {target} is the run here")
 
 
 def checked_submission(job: RLJob, job_file: Path, base_dir: Path) -> tuple[str | None, Mapping[str, int]]:

@@ -54,7 +54,7 @@ def page_of(
             with Forward(listener, lambda: reached(namespace, standing, HTTP_PORT), say):
                 yield f"http://127.0.0.1:{here}/r/{name}"
             return
-        pod = _pod(job, metadata["uid"], namespace, cluster)
+        pod = pod_of(job, metadata["uid"], namespace, cluster)
         named = pod["metadata"]["name"]
         command = ["areal", "view", page_dir(name), "--port", str(here)]
         with (
@@ -68,7 +68,8 @@ def page_of(
                 yield address
 
 
-def _pod(job: RLJob, uid: str, namespace: str, cluster: Cluster) -> Json:
+def pod_of(job: RLJob, uid: str, namespace: str, cluster: Cluster) -> Json:
+    """The pod that mounts the job's run read-only."""
     claim = job.spec.storage.claim_name or run_claim(job.metadata.name)
     return page_pod(job, uid, namespace, claim, runtime_of(job, namespace, cluster), secrets.token_hex(3))
 

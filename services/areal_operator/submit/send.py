@@ -38,7 +38,7 @@ def plan(trees: Iterable[Tree], channel: Channel) -> dict[str, File]:
     entries = [{"path": path, "size": file.size, "sha256": file.sha256} for path, file in offered.items()]
     manifest = json.dumps(entries).encode()
     channel.write(len(manifest).to_bytes(8, "big") + manifest)
-    return {path: offered[path] for path in _answer(channel)["missing"]}
+    return {path: offered[path] for path in answer_of(channel)["missing"]}
 
 
 def send(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
@@ -49,11 +49,11 @@ def send(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
         _stream(missing, channel, sent)
     except InfraError as broken:
         try:
-            _answer(channel)  # the other side may have said why it stopped listening
+            answer_of(channel)  # the other side may have said why it stopped listening
         except InfraError as why:
             raise why from broken
         raise
-    answer = _answer(channel)
+    answer = answer_of(channel)
     if answer["wrong"]:
         raise DataError(f"{', '.join(answer['wrong'])} did not arrive as digested: changed meanwhile?", fix=_AGAIN)
     if answer["received"] != len(missing):
@@ -74,17 +74,16 @@ def _stream(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
     writer.flush()
 
 
-def _answer(channel: Channel) -> dict[str, Any]:
+def answer_of(channel: Channel, act: str = "keep the files") -> Any:
+    """The JSON of the next line. `act`: what the pod can't do where it says that it can't."""
     line = channel.line(_ANSWER_S)
     try:
-        answer: dict[str, Any] = json.loads(line)
+        answer: Any = json.loads(line)
     except ValueError:
         shown = line.decode(errors="replace")
         raise InfraError(f"the pod answered {shown!r}", fix="Check the image of the runtime's tools role.") from None
     if "error" in answer:
-        raise InfraError(
-            f"the pod can't keep the files: {answer['error']}", fix="Check the volume: space, permissions."
-        )
+        raise InfraError(f"the pod can't {act}: {answer['error']}", fix="Check the volume: space, permissions.")
     return answer
 
 

@@ -29,6 +29,7 @@ spec:
 """
 RECIPE = "# \U0001d70b\ndef reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
 """With a character that is two in UTF-16, as people's recipes have."""
+GIVER = resources.files("areal_operator.submit").joinpath("give.py").read_text()
 RECEIVER = resources.files("areal_operator.submit").joinpath("receive.py").read_text()
 
 
@@ -52,10 +53,10 @@ def job_in(folder: Path, *overrides: str) -> RLJob:
 
 
 class LocalChannel:
-    """The receiver as a process of this machine: what `PodChannel` is to one in a pod."""
+    """A program as a process of this machine: what `PodChannel` is to one in a pod."""
 
-    def __init__(self, root: Path) -> None:
-        command = [sys.executable, "-c", RECEIVER, str(root)]
+    def __init__(self, program: str, *arguments: str) -> None:
+        command = [sys.executable, "-c", program, *arguments]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
@@ -87,7 +88,13 @@ class LocalChannel:
 
 @contextmanager
 def receiving(root: Path) -> Iterator[LocalChannel]:
-    channel = LocalChannel(root)
+    with running(RECEIVER, str(root)) as channel:
+        yield channel
+
+
+@contextmanager
+def running(program: str, *arguments: str) -> Iterator[LocalChannel]:
+    channel = LocalChannel(program, *arguments)
     try:
         yield channel
     finally:

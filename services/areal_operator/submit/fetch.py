@@ -1,0 +1,96 @@
+"""`areal pull rljob/NAME`: a run directory here, from the one on the job's volume, also after its pods are gone.
+
+A pod of this command's, made with the user's own rights, mounts the run read-only. What is here already isn't fetched
+again; a file that broke off goes on where it was, and stands under its name only once it has its digest.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from areal.errors import DataError, InfraError
+from areal.plan.cluster_names import MAIN_CONTAINER
+from areal.spec import job_from_object
+
+from areal_operator.submit.cluster import Cluster
+from areal_operator.submit.manifests import Json, page_dir
+from areal_operator.submit.page import Programs, pod_of
+from areal_operator.submit.receive import PART
+from areal_operator.submit.send import Channel, answer_of
+from areal_operator.submit.temporary_pod import running
+
+LEFT_OUT = "token redis"  # secrets of the job
+_LINE_S = 300.0
+_AGAIN = "Pull again: what arrived is kept, only the rest is fetched."
+
+
+def pull(
+    found: Json, cluster: Cluster, parts: Sequence[str], target: Path, say: Callable[[str], None],
+    programs: Programs | None = None,
+) -> int:  # fmt: skip
+    """Fetch `parts` of the job's run into `target`; returns how many files came."""
+    job, metadata = job_from_object(found), found["metadata"]
+    pod = pod_of(job, metadata["uid"], metadata["namespace"], cluster)
+    giver = resources.files("areal_operator.submit").joinpath("give.py").read_text(encoding="utf-8")
+    command = ["python3", "-c", giver, page_dir(metadata["name"]), LEFT_OUT, *parts]
+    started = programs or cluster.program
+    with (
+        running(pod, cluster, say, "to read the run from"),
+        started(metadata["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, command) as channel,
+    ):
+        return receive(channel, target, say)
+
+
+def receive(channel: Channel, target: Path, say: Callable[[str], None]) -> int:
+    """Take what the other side offers and `target` lacks."""
+    offered: list[dict[str, Any]] = answer_of(channel, "read the run")
+    for entry in offered:
+        if PurePosixPath(entry["path"]).is_absolute() or ".." in PurePosixPath(entry["path"]).parts:
+            raise DataError(f"the pod offers {entry['path']!r}, outside of the run", fix="Check the runtime's image.")
+    missing = [entry for entry in offered if not _is_here(target / entry["path"], entry)]
+    starts = {entry["path"]: _begun(target / entry["path"], entry["size"]) for entry in missing}
+    say(f"{len(missing)} of {len(offered)} files, {sum(entry['size'] for entry in missing) / 1e6:,.1f} MB")
+    channel.write(json.dumps(starts).encode() + b"\n")
+    for entry in missing:
+        _take(channel, target / entry["path"], entry)
+        say(f"{entry['path']}  {entry['size']:,} B")
+    channel.write(b"\n")
+    return len(missing)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{PART}-{path.name}")
+
+
+def _begun(path: Path, size: int) -> int:
+    part = _part(path)
+    if part.is_file() and part.stat().st_size > size:
+        part.unlink()
+    return part.stat().st_size if part.is_file() else 0
+
+
+def _is_here(path: Path, entry: dict[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == entry["size"] and _digest(path) == entry["sha256"]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _take(channel: Channel, path: Path, entry: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _part(path).open("ab") as file:
+        while (line := channel.line(_LINE_S)) != b".":
+            try:
+                file.write(base64.b64decode(line, validate=True))
+            except ValueError:
+                raise InfraError(f"the pod broke off: {line.decode(errors='replace')}", fix=_AGAIN) from None
+    if _digest(_part(path)) != entry["sha256"]:
+        _part(path).unlink()
+        raise DataError(f"{entry['path']} did not arrive as digested: it is written meanwhile?", fix=_AGAIN)
+    _part(path).replace(path)
