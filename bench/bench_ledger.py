@@ -15,7 +15,9 @@ import time
 
 import numpy as np
 from areal.ledger import payload
-from areal.ledger.client import AsyncLedger, NewSample, SampleMeta, SyncLedger
+from areal.ledger.async_client import AsyncLedger
+from areal.ledger.sync_client import SyncLedger
+from areal.ledger.values import NewSample, SampleMeta
 from areal.v1 import common_pb2 as common
 from report import Figure, median_rates, report
 

@@ -26,7 +26,7 @@ from areal.gateway.session import SessionLimits
 from areal.generation import agent as agent_module
 from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import EngineStart, Launch
-from areal.ledger.client import AsyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry

@@ -135,10 +135,7 @@ def operator() -> dashboard.Dashboard:
                 "Memory",
                 "Resident bytes of each replica.",
                 "bytes",
-                (
-                    "process_resident_memory_bytes and on (pod, namespace) areal_operator_info",
-                    "{{pod}}",
-                ),
+                ("process_resident_memory_bytes and on (pod, namespace) areal_operator_info", "{{pod}}"),
             )
         )
     )

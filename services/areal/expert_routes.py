@@ -6,8 +6,6 @@ family. The routes of a token are one row of bytes: of each decoder layer the id
 each, or of two beyond 255 experts; bytes 0xFF stand for what isn't known, and for layers without experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

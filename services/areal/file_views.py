@@ -5,8 +5,6 @@ other names. The library's own conversion for saving, run on tensors without mem
 loading, publishing and checksums need no code for any family. Nothing is read and nothing is computed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

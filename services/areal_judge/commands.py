@@ -1,7 +1,5 @@
 """Commands that judge: `areal eval`, a model on a public test set, and `areal reward`, programs in the sandbox."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

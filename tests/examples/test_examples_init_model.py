@@ -11,11 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from areal.errors import ConfigError, ExitCode  # noqa: E402
 from areal.workflow.tokenizer import Tokenizer  # noqa: E402
-from areal_trainer.init_model import (  # noqa: E402
-    EOS,
-    init_model,
-    main,
-)
+from areal_trainer.init_model import EOS, init_model, main  # noqa: E402
 
 
 @pytest.fixture(scope="module")

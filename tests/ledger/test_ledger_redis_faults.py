@@ -12,8 +12,9 @@ import pytest
 import redis
 from areal.errors import ConfigError, FencedError, InfraError
 from areal.ledger import calls, connection
-from areal.ledger.client import AsyncLedger, SyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.ledger.connection import no_retry
+from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import COMPLETE, AddOutcome, CloseStatus, NewSample
 from areal.plan.redis_conf import acl_file
 from ledger_samples import meta, payload

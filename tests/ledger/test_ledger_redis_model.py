@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 from areal.errors import ArealError, FencedError
-from areal.ledger.client import AsyncLedger, SyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.ledger.state import LedgerModel
+from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import COMPLETE, NewSample, SampleMeta, TombstoneReason
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st

@@ -117,8 +117,8 @@ MUTANTS = {
         Mutant(
             "batch: the ledger hears of it first",
             Book.choose,
-            "self._emit(JournalBatch(",
-            "self._emit(AssignBatch(order.chosen, batch)) or self._emit(JournalBatch(",
+            "self._emit(decisions.JournalBatch(",
+            "self._emit(decisions.AssignBatch(order.chosen, batch)) or self._emit(decisions.JournalBatch(",
         ),
         Mutant(
             "batch: not told again to a ledger that lost it",
@@ -147,8 +147,9 @@ MUTANTS = {
         Mutant(
             "journal: a tombstone closes first",
             Book.end,
-            "self._emit(JournalTombstone(",
-            "self._emit(CloseGroup(self.epoch, group.index, verdict.reason)) or self._emit(JournalTombstone(",
+            "self._emit(decisions.JournalTombstone(",
+            "self._emit(decisions.CloseGroup(self.epoch, group.index, verdict.reason))"
+            " or self._emit(decisions.JournalTombstone(",
         ),
         Mutant(
             "journal: credit comes first",
@@ -227,7 +228,7 @@ MUTANTS = {
         ),
         Mutant("lease: a dead worker's groups stay with it", Book.orphan, "self.groups[g].worker == worker", "False"),
         Mutant("lease: a name's last holder is revoked", Controller._worker, "revoke=not fresh", "revoke=True"),
-        Mutant("ledger: a batch is taken with a hole", LedgerModel.take, "if TRAINED in outcomes:", "if False:"),
+        Mutant("ledger: a batch is taken with a hole", LedgerModel.take, "if values.TRAINED in outcomes:", "if False:"),
         Mutant(
             "advance: a batch is not compared", TrainerDesk.advance, "not book.whole(call.step, call.groups)", "False"
         ),

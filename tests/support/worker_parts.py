@@ -12,7 +12,7 @@ import orjson
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.gateway.session import SessionLimits
-from areal.ledger.client import AsyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter

@@ -31,19 +31,9 @@ from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.gateway.templates.template import refuse_template, without_tools
 from areal.plan import hub
-from areal.spec import Facts, Finding, RLJob, Severity, check
+from areal.spec import Facts, Finding, RLJob, Severity, check, model_families
 from areal.spec.locality import hub_models
 from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
-from areal.spec.model_families import (
-    EMBEDDED,
-    WITH_SINKS,
-    is_mixture,
-    refuse_columns,
-    refuse_unclassifying,
-    refuse_unscorable,
-    refuse_untrainable,
-    route_bytes,
-)
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
 
@@ -223,7 +213,7 @@ class _FactReader:
                 model_vocabulary=self.model.number("vocab_size"),
                 model_context_tokens=self.model.number("max_position_embeddings")
                 or self.model.number("model_max_length"),
-                model_route_bytes=route_bytes(self.model.config) if job.spec.replays_routes else 0,
+                model_route_bytes=model_families.route_bytes(self.model.config) if job.spec.replays_routes else 0,
                 model_attention_heads=heads,
                 model_key_value_heads=heads if kv_heads is None else kv_heads,
                 model_parameters=self.model.weights.parameters,
@@ -349,12 +339,14 @@ class _FactReader:
         if model is self.model and any(place == "spec.model.path" for place, _ in self.faults):
             return
         with self._at("spec.model.path"):
-            refuse_untrainable(model.config, str(model.path))  # first: another engine doesn't mend it
+            model_families.refuse_untrainable(model.config, str(model.path))  # first: another engine doesn't mend it
             trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
             asked = {"LoRA": trainer.lora, "tensor ranks": mesh.tensor > 1, "context ranks": mesh.context > 1}
             asked["segments"] = trainer.attention_backend != "dense"
-            refuse_columns(model.config, (name for name, wanted in asked.items() if wanted), str(model.path))
-            if trainer.gpus and asked["segments"] and model.config.get("model_type") in WITH_SINKS:
+            model_families.refuse_columns(
+                model.config, (name for name, wanted in asked.items() if wanted), str(model.path)
+            )
+            if trainer.gpus and asked["segments"] and model.config.get("model_type") in model_families.WITH_SINKS:
                 words = f"{model.path}: attention sinks are computed on GPUs by a mask alone"
                 raise DataError(words, fix="set trainer.attention: dense")
             if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
@@ -365,13 +357,13 @@ class _FactReader:
                         f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
                         fix="save the model again",
                     ) from None
-            if is_mixture(model.config):
+            if model_families.is_mixture(model.config):
                 words = "the trainer chooses experts anew, which rounding can change: watch the mismatch"
-                if job.spec.replays_routes and (each := route_bytes(model.config)):
+                if job.spec.replays_routes and (each := model_families.route_bytes(model.config)):
                     words = f"tokens are trained with the experts that sampled them: {each} bytes each"
                 self.read_as.append(("model", f"a mixture of experts: {words}"))
             if job.spec.reward_model is not None:
-                refuse_unscorable(model.config, str(model.path))
+                model_families.refuse_unscorable(model.config, str(model.path))
             self._weights("model", model)
 
     def _served(self, config: ModelConfig) -> None:
@@ -382,7 +374,7 @@ class _FactReader:
             words = f"the embedded engine serves no adapters of a {config.architecture}"
             raise DataError(words, fix="remove trainer.lora, or use generation.engine.type: sglang")
         words = "served through its Hugging Face module: exact, below 10M parameters at half the speed of"
-        self.read_as.append(("model", f"{config.architecture} is {words} {', '.join(EMBEDDED)}"))
+        self.read_as.append(("model", f"{config.architecture} is {words} {', '.join(model_families.EMBEDDED)}"))
 
     def _weights(self, what: str, model: ModelFolder) -> None:
         """Names and shapes of its weights; what can't be told of them is said."""
@@ -400,7 +392,7 @@ class _FactReader:
             with self._at("spec.reward.model.path"):
                 where = job.where("spec.reward.model.path")
                 scorer = read_model(check_model(scores, where), weights=True)
-                refuse_unclassifying(scorer.config, str(scores))
+                model_families.refuse_unclassifying(scorer.config, str(scores))
                 self._weights("reward.model", scorer)
                 check_tokenizer(scores, where)
         if (found := self.sources.teacher) is not None:

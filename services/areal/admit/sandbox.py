@@ -6,17 +6,7 @@ no findings here.
 
 from collections.abc import Callable, Iterable
 
-from areal_judge.api import (
-    LANGUAGES,
-    MemoryBound,
-    Powers,
-    Tier,
-    Toolchain,
-    find_toolchains,
-    probe,
-    why_not,
-    why_refused,
-)
+from areal_judge import api
 
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.code_tiers import PROCESSES
@@ -26,8 +16,11 @@ RULE = "code-here"
 
 
 def sandbox_findings(
-    job: RLJob, *, powers: Powers | None = None, toolchains: Callable[[], Iterable[Toolchain]] = find_toolchains
-) -> list[Finding]:  # fmt: skip
+    job: RLJob,
+    *,
+    powers: api.Powers | None = None,
+    toolchains: Callable[[], Iterable[api.Toolchain]] = api.find_toolchains,
+) -> list[Finding]:
     """Why this machine can't judge the job's programs or run its boxes; nothing when it can.
 
     Args:
@@ -38,24 +31,24 @@ def sandbox_findings(
     judges, boxes = job.spec.reward.verifier == "code", job.spec.is_rl and job.spec.rollout.boxes.max_concurrent > 0
     if not judges and not boxes:
         return []
-    has = probe(allow_unsafe=code.allow_unsafe) if powers is None else powers
-    if boxes and has.tier < Tier[PROCESSES]:
-        return [_finding(job, "spec.rollout.boxes.maxConcurrent", *why_not(Tier[PROCESSES], has))]
+    has = api.probe(allow_unsafe=code.allow_unsafe) if powers is None else powers
+    if boxes and has.tier < api.Tier[PROCESSES]:
+        return [_finding(job, "spec.rollout.boxes.maxConcurrent", *api.why_not(api.Tier[PROCESSES], has))]
     if not judges:
         return []
-    if has.tier < Tier[code.min_tier]:
-        return [_finding(job, "spec.reward.code.minTier", *why_not(Tier[code.min_tier], has))]
+    if has.tier < api.Tier[code.min_tier]:
+        return [_finding(job, "spec.reward.code.minTier", *api.why_not(api.Tier[code.min_tier], has))]
     asked = {_CAPABILITY_OF_NEED[need]: f"spec.reward.code.needs (with {need})" for need in code.needs}
     if code.language != "python":
         asked["execute"] = "spec.reward.code.language"
     findings = [
-        _finding(job, field.partition(" ")[0], *why_refused(capability, has))
+        _finding(job, field.partition(" ")[0], *api.why_refused(capability, has))
         for capability, field in asked.items()
         if not getattr(has, capability)
     ]
-    language = LANGUAGES[code.language]
+    language = api.LANGUAGES[code.language]
     several = not language.as_memory or language.processes > 1
-    if several and has.memory_bound is MemoryBound.PROCESS and not code.allow_unsafe and not findings:
+    if several and has.memory_bound is api.MemoryBound.PROCESS and not code.allow_unsafe and not findings:
         message = (
             f"programs in {code.language} are several processes or threads, and without a cgroup nothing bounds "
             "the memory of all of them together"

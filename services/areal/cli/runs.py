@@ -16,17 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from areal.cli.arguments import (
-    AsJson,
-    Kubeconfig,
-    KubeContext,
-    Namespace,
-    RunDir,
-    RunOrJob,
-    commands,
-    existing,
-    job_name,
-)
+from areal.cli import arguments
 from areal.cli.table import load
 from areal.errors import ConfigError, ExitCode
 
@@ -36,7 +26,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.3  # between looks of --follow
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
-app = commands()
+app = arguments.commands()
 
 
 @app.command(
@@ -44,19 +34,19 @@ app = commands()
     "  areal status rljob/digits -n team"
 )
 def status(
-    run: RunOrJob,
-    as_json: AsJson = False,
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: KubeContext = None,
+    run: arguments.RunOrJob,
+    as_json: arguments.AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Ask every role of a run what it does, what it waits for, since when; of a job on a cluster, show its status."""
-    if (name := job_name(run)) is not None:
+    if (name := arguments.job_name(run)) is not None:
         load("areal_operator.job_commands:show_status")(name, namespace, kubeconfig, context, as_json=as_json)
         return
     from areal.local import inspect
 
-    picture = inspect.look(existing(run))
+    picture = inspect.look(arguments.existing(run))
     if as_json:
         sys.stdout.buffer.write(inspect.as_json(picture) + b"\n")
     else:
@@ -65,7 +55,7 @@ def status(
 
 @app.command(epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f")
 def logs(
-    run: RunDir,
+    run: arguments.RunDir,
     role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
     since: Annotated[str | None, typer.Option(help="Only from so long ago on: 90s, 10m, 2h, 1d.")] = None,
     lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="At most so many, the newest.")] = None,
@@ -76,7 +66,7 @@ def logs(
     from areal.local import log_stream
     from areal.plan.layout import RunLayout
 
-    files = log_stream.log_files(RunLayout(existing(run)).logs, role or ())
+    files = log_stream.log_files(RunLayout(arguments.existing(run)).logs, role or ())
     follower = log_stream.Follower(files)
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(name) for name in files)
@@ -103,7 +93,7 @@ Places = Annotated[
 
 
 @app.command("runs", epilog="Examples:\n\n  areal runs\n\n  areal runs runs/eta /scratch/runs --json")
-def list_runs(places: Places = None, as_json: AsJson = False) -> None:
+def list_runs(places: Places = None, as_json: arguments.AsJson = False) -> None:
     """List runs: what each came to, when, and how much of the disk it has."""
     from areal.local.kept import kept
 
@@ -164,7 +154,7 @@ def clean(
 @app.command(epilog="Example:\n\n  areal compare runs/eta2 runs/eta4")
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two run directories or more.")],
-    as_json: AsJson = False,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
     from areal.local.comparison import read_run
@@ -173,7 +163,7 @@ def compare(
 
     if len(runs) < 2:
         raise ConfigError("one run has nothing to be compared with", fix="name two run directories or more")
-    places = [existing(run) for run in runs]
+    places = [arguments.existing(run) for run in runs]
     differences = differing_fields([spec_fields(ResolvedJob.load(place).job) for place in places])
     compared = [read_run(place) for place in places]
     figures = {name: [run.figures[name] for run in compared] for name in compared[0].figures}
@@ -189,8 +179,8 @@ def compare(
     "  areal run job.yaml recording.tokenAudit=true --run-dir runs/audited && areal audit runs/audited --tokens",
 )
 def audit_run(
-    run: RunDir,
-    as_json: AsJson = False,
+    run: arguments.RunDir,
+    as_json: arguments.AsJson = False,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Compare every trained token with what the servers sampled instead.")
     ] = False,
@@ -199,10 +189,10 @@ def audit_run(
     is the one that was sampled.
     """
     if tokens:
-        raise typer.Exit(load("areal_view.commands:audit_tokens")(existing(run), as_json=as_json))
+        raise typer.Exit(load("areal_view.commands:audit_tokens")(arguments.existing(run), as_json=as_json))
     from areal.ledger.audit import audit
 
-    report = audit(existing(run))
+    report = audit(arguments.existing(run))
     told = report.to_json()
     if as_json:
         print(json.dumps(flat(told), indent=2))
@@ -217,21 +207,21 @@ def audit_run(
     "  areal set rljob/digits -n team algorithm.maxStaleness=4 generation.replicas=6",
 )
 def set_fields(
-    run: RunOrJob,
+    run: arguments.RunOrJob,
     changes: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Live fields and their new values.")],
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: KubeContext = None,
-    as_json: AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Change live fields of a run or of a job on a cluster while it goes on; prints what is in force then."""
-    if (name := job_name(run)) is not None:
+    if (name := arguments.job_name(run)) is not None:
         load("areal_operator.job_commands:set_fields")(name, changes, namespace, kubeconfig, context, as_json=as_json)
         return
     from areal.local.inspect import HOT, set_hot
     from areal.spec.live import read_changes
 
-    in_force = set_hot(existing(run), read_changes(changes, HOT))
+    in_force = set_hot(arguments.existing(run), read_changes(changes, HOT))
     if as_json:
         print(json.dumps(in_force))
         return

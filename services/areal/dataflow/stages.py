@@ -4,8 +4,6 @@ A stage of the sample clock runs whenever a sample is due, one of the step clock
 crosses the ledger; what the latter write lives for one step. The one edge back is the policy's weights.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,21 +69,21 @@ class Graph:
                 return stage
         raise KeyError(name)
 
-    def before(self, name: str, stage: Stage) -> Graph:
+    def before(self, name: str, stage: Stage) -> "Graph":
         """This graph with a stage directly before the one of that name."""
         at = self.stages.index(self.stage(name))
         return Graph((*self.stages[:at], stage, *self.stages[at:]))
 
-    def after(self, name: str, stage: Stage) -> Graph:
+    def after(self, name: str, stage: Stage) -> "Graph":
         """This graph with a stage directly after the one of that name."""
         at = self.stages.index(self.stage(name)) + 1
         return Graph((*self.stages[:at], stage, *self.stages[at:]))
 
-    def replacing(self, name: str, stage: Stage) -> Graph:
+    def replacing(self, name: str, stage: Stage) -> "Graph":
         """This graph with another stage in the place of the one of that name."""
         return Graph(tuple(stage if each.name == name else each for each in self.stages))
 
-    def reading(self, name: str, column: Column, *, instead_of: Column | None = None) -> Graph:
+    def reading(self, name: str, column: Column, *, instead_of: Column | None = None) -> "Graph":
         """This graph with a stage that reads one more column, or another one."""
         stage = self.stage(name)
         reads = tuple(each for each in stage.reads if each != instead_of)

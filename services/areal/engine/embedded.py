@@ -17,22 +17,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from areal.engine import commands
 from areal.engine.cache import KVCache
-from areal.engine.commands import (
-    WEIGHTS,
-    Abort,
-    Add,
-    CommandReply,
-    Continue,
-    Flush,
-    Load,
-    Pause,
-    PauseMode,
-    Release,
-    Resume,
-    SetVersion,
-    StopThread,
-)
 from areal.engine.group import GroupReceiver
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
@@ -146,7 +132,7 @@ class TorchEngine:
 
     def stop(self) -> None:
         """End everything with what was made."""
-        self._scheduler.post(StopThread())
+        self._scheduler.post(commands.StopThread())
         self._scheduler.join(5.0)
 
     @property
@@ -173,71 +159,73 @@ class TorchEngine:
         subscription = Subscription(requests)
         for rid in rids:
             self._subscriptions[rid] = subscription
-        self._scheduler.post(Add(requests))
+        self._scheduler.post(commands.Add(requests))
         return subscription
 
     def abort(self, rids: Iterable[str] | None) -> None:
         """End requests, or all; their last outputs come the usual way."""
-        self._scheduler.post(Abort(None if rids is None else tuple(rids)))
+        self._scheduler.post(commands.Abort(None if rids is None else tuple(rids)))
 
     def release(self, subscription: Subscription) -> None:
         """The caller went away: end what it left unfinished."""
         if unfinished := subscription.unfinished():
             self.abort(unfinished)
 
-    async def pause(self, mode: PauseMode) -> CommandReply:
+    async def pause(self, mode: commands.PauseMode) -> commands.CommandReply:
         """Stop stepping, from the next step on."""
-        command = Pause(mode)
+        command = commands.Pause(mode)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def resume(self) -> CommandReply:
+    async def resume(self) -> commands.CommandReply:
         """Step again."""
-        command = Continue()
+        command = commands.Continue()
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def flush(self, *, when_idle: bool = False) -> CommandReply:
+    async def flush(self, *, when_idle: bool = False) -> commands.CommandReply:
         """Give back cache memory: now, or refused; or as soon as nothing runs."""
-        command = Flush(when_idle)
+        command = commands.Flush(when_idle)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def release_memory(self, kinds: frozenset[str]) -> CommandReply:
+    async def release_memory(self, kinds: frozenset[str]) -> commands.CommandReply:
         """Free weights, cache or both, and return the pages to the system."""
         async with self._loading:
-            command = Release(kinds)
+            command = commands.Release(kinds)
             self._scheduler.post(command)
             answer = await _answer(command.done)
             if answer.success:
-                if WEIGHTS in kinds:
+                if commands.WEIGHTS in kinds:
                     self._base = None
                 await asyncio.get_running_loop().run_in_executor(None, _trim)
             return answer
 
-    async def resume_memory(self, kinds: frozenset[str]) -> CommandReply:
+    async def resume_memory(self, kinds: frozenset[str]) -> commands.CommandReply:
         """Allow what was released again; released weights are whatever is loaded next."""
-        command = Resume(kinds)
+        command = commands.Resume(kinds)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def set_version(self, version: str, *, abort_all: bool) -> CommandReply:
+    async def set_version(self, version: str, *, abort_all: bool) -> commands.CommandReply:
         """Rename the weights in use."""
-        command = SetVersion(version, abort_all)
+        command = commands.SetVersion(version, abort_all)
         self._scheduler.post(command)
         return await _answer(command.done)
 
-    async def load(self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool) -> CommandReply:
+    async def load(
+        self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool
+    ) -> commands.CommandReply:
         """Read weights beside those in use, then swap. A directory that can't be used changes nothing."""
         async with self._loading:
             loop = asyncio.get_running_loop()
             try:
                 weights = await loop.run_in_executor(None, self._read, path)
             except DataError as error:
-                return CommandReply(False, f"Failed to load the weights, the old ones stay: {error.message}")
+                return commands.CommandReply(False, f"Failed to load the weights, the old ones stay: {error.message}")
             return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
 
-    async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> CommandReply:
+    async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> commands.CommandReply:
         """Swap to what came by a process group since the update began, when that is a whole model."""
         async with self._loading:
             path, received = Path(self.stats.model_path), self.group.take()
@@ -245,14 +233,16 @@ class TorchEngine:
             try:
                 weights = await asyncio.get_running_loop().run_in_executor(None, self._model.build, path, received)
             except DataError as error:
-                return CommandReply(False, f"Failed to use what was received, the old weights stay: {error.message}")
+                return commands.CommandReply(
+                    False, f"Failed to use what was received, the old weights stay: {error.message}"
+                )
             self._base = None
             return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
 
     async def _use(
         self, weights: Any, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
-    ) -> CommandReply:
-        command = Load(weights, path, version, flush_cache, abort_all)
+    ) -> commands.CommandReply:
+        command = commands.Load(weights, path, version, flush_cache, abort_all)
         self._scheduler.post(command)
         return await _answer(command.done)
 
@@ -286,7 +276,7 @@ class TorchEngine:
             subscription.push(output)
 
 
-async def _answer(done: Future[CommandReply]) -> CommandReply:
+async def _answer(done: Future[commands.CommandReply]) -> commands.CommandReply:
     return await asyncio.wrap_future(done)
 
 

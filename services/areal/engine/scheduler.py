@@ -20,24 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from areal.engine import endings, prefill, sampling
+from areal.engine import commands, endings, prefill, sampling
 from areal.engine.cache import KVCache
-from areal.engine.commands import (
-    KV_CACHE,
-    WEIGHTS,
-    Abort,
-    Add,
-    Command,
-    CommandReply,
-    Continue,
-    Flush,
-    Load,
-    Pause,
-    Release,
-    Resume,
-    SetVersion,
-    StopThread,
-)
 from areal.engine.module_model import ServedModel
 from areal.engine.request import GenerateRequest, Output
 from areal.engine.rows import Running, RunningRows
@@ -82,11 +66,11 @@ class DecodeScheduler:
         self._decode_text = decode_text
         self._cache: Any = model.new_cache()
         self._rows = RunningRows(limits.max_running)
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[commands.Command] = queue.SimpleQueue()
         self._waiting: deque[Running] = deque()
         self._behind: deque[Running] = deque()  # arrived after a Load that waits for those before it
-        self._pending_load: Load | None = None
-        self._pending_flushes: list[Flush] = []
+        self._pending_load: commands.Load | None = None
+        self._pending_flushes: list[commands.Flush] = []
         self._live: dict[str, Running] = {}
         self._prefixes = prefill.Prefixes()
         self._paused = False
@@ -100,7 +84,7 @@ class DecodeScheduler:
         """Begin stepping."""
         self._thread.start()
 
-    def post(self, command: Command) -> None:
+    def post(self, command: commands.Command) -> None:
         """Hand over a command from any thread."""
         self._commands.put(command)
 
@@ -172,47 +156,49 @@ class DecodeScheduler:
             used_tokens=int(rows.position[: rows.count].sum()) + rows.count,
         )
 
-    def _answer(self, done: Future[CommandReply], answer: CommandReply) -> None:
+    def _answer(self, done: Future[commands.CommandReply], answer: commands.CommandReply) -> None:
         """Who has the answer to a command finds its effect in the picture."""
         self._show()
         done.set_result(answer)
 
     # ---- commands
 
-    def _handle(self, command: Command) -> None:
-        if not isinstance(command, Add):
+    def _handle(self, command: commands.Command) -> None:
+        if not isinstance(command, commands.Add):
             self._close_holes()
         match command:
-            case Add(requests):
+            case commands.Add(requests):
                 self._add(requests)
-            case Abort(rids):
+            case commands.Abort(rids):
                 self._abort(rids)
-            case Pause(mode, done):
+            case commands.Pause(mode, done):
                 self._pause(mode)
-                self._answer(done, CommandReply())
-            case Continue(done):
+                self._answer(done, commands.CommandReply())
+            case commands.Continue(done):
                 if self._released or self._held is None:
-                    self._answer(done, CommandReply(False, f"{self._missing()} must be resumed or loaded first"))
+                    self._answer(
+                        done, commands.CommandReply(False, f"{self._missing()} must be resumed or loaded first")
+                    )
                     return
                 self._paused = False
-                self._answer(done, CommandReply())
-            case Release(kinds, done):
+                self._answer(done, commands.CommandReply())
+            case commands.Release(kinds, done):
                 self._answer(done, self._release(kinds))
-            case Resume(kinds, done):
+            case commands.Resume(kinds, done):
                 self._answer(done, self._resume(kinds))
-            case Load():
+            case commands.Load():
                 self._request_load(command)
-            case SetVersion(version, abort_all, done):
+            case commands.SetVersion(version, abort_all, done):
                 if abort_all:
                     self._abort(None)
                 self._set_version(version)
-                self._answer(done, CommandReply())
-            case Flush(when_idle, done):
+                self._answer(done, commands.CommandReply())
+            case commands.Flush(when_idle, done):
                 if when_idle and self._live:
                     self._pending_flushes.append(command)
                 else:
                     self._answer(done, self._flush())
-            case StopThread():
+            case commands.StopThread():
                 self._abort(None)
                 self._stopped = True
 
@@ -261,36 +247,38 @@ class DecodeScheduler:
         self._meter.retracted += len(items)
         self._waiting.extendleft(reversed(items))
 
-    def _release(self, kinds: frozenset[str]) -> CommandReply:
+    def _release(self, kinds: frozenset[str]) -> commands.CommandReply:
         """Drop what the memory holds. Stock SGLang ends where this refuses."""
         if self._rows.count or not (self._paused or not self._live):
-            return CommandReply(False, "requests run: pause with mode retract first")
+            return commands.CommandReply(False, "requests run: pause with mode retract first")
         self._paused = True
         self._released |= kinds
         self._prefixes.clear()
-        if KV_CACHE in kinds:
+        if commands.KV_CACHE in kinds:
             self._cache.drop()
-        if WEIGHTS in kinds:
+        if commands.WEIGHTS in kinds:
             self._held = None
-        return CommandReply()
+        return commands.CommandReply()
 
-    def _resume(self, kinds: frozenset[str]) -> CommandReply:
+    def _resume(self, kinds: frozenset[str]) -> commands.CommandReply:
         if kinds - self._released:
-            return CommandReply(False, f"{', '.join(sorted(kinds - self._released))} isn't released")
+            return commands.CommandReply(False, f"{', '.join(sorted(kinds - self._released))} isn't released")
         self._released -= kinds
-        if KV_CACHE in kinds:
+        if commands.KV_CACHE in kinds:
             self._cache.reset()
-        return CommandReply()
+        return commands.CommandReply()
 
     def _missing(self) -> str:
-        return ", ".join(sorted(self._released | (frozenset() if self._held else {WEIGHTS})))
+        return ", ".join(sorted(self._released | (frozenset() if self._held else {commands.WEIGHTS})))
 
-    def _request_load(self, command: Load) -> None:
-        if WEIGHTS in self._released:
-            self._answer(command.done, CommandReply(False, "the memory of weights is released: resume it first"))
+    def _request_load(self, command: commands.Load) -> None:
+        if commands.WEIGHTS in self._released:
+            self._answer(
+                command.done, commands.CommandReply(False, "the memory of weights is released: resume it first")
+            )
             return
         if self._pending_load is not None:
-            self._answer(command.done, CommandReply(False, "another weight update waits for running requests"))
+            self._answer(command.done, commands.CommandReply(False, "another weight update waits for running requests"))
             return
         if command.abort_all:
             self._abort(None)
@@ -308,12 +296,12 @@ class DecodeScheduler:
         self._prefixes.clear()
         if load.version is not None:
             self._set_version(load.version)
-        flushed = self._flush() if load.flush_cache else CommandReply()
+        flushed = self._flush() if load.flush_cache else commands.CommandReply()
         if flushed.success:
-            self._answer(load.done, CommandReply(True, "Succeeded to update model weights."))
+            self._answer(load.done, commands.CommandReply(True, "Succeeded to update model weights."))
         else:
             unflushed = "Weights were updated, but the cache was not flushed: requests hold it"
-            self._answer(load.done, CommandReply(False, unflushed))
+            self._answer(load.done, commands.CommandReply(False, unflushed))
         self._waiting.extend(self._behind)
         self._behind.clear()
 
@@ -324,12 +312,12 @@ class DecodeScheduler:
             if item is not None:
                 item.mark(version, int(self._rows.made[row]))
 
-    def _flush(self) -> CommandReply:
+    def _flush(self) -> commands.CommandReply:
         if self._rows.count:
-            return CommandReply(False, f"{self._rows.count} requests hold the cache")
-        if KV_CACHE not in self._released:
+            return commands.CommandReply(False, f"{self._rows.count} requests hold the cache")
+        if commands.KV_CACHE not in self._released:
             self._cache.reset()
-        return CommandReply()
+        return commands.CommandReply()
 
     # ---- steps
 

@@ -7,8 +7,6 @@ that needs a real kernel fails at once instead of answering wrongly. It refuses 
 Written against sglang 0.5.23; import it before anything of SGLang, and in every process that SGLang spawns.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.util

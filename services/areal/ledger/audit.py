@@ -8,8 +8,6 @@ run uses, repetitions included; each must be trained in one step, and the rows a
 equally often, where the run's length is a whole number of epochs.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -20,7 +18,7 @@ from areal.ledger.evidence import Evidence, EvidenceEntry, FixedRows, Start, rea
 from areal.ledger.journal import JournalState, read_journal
 
 
-def audit(run_dir: Path, *, finished: bool | None = None) -> AuditReport:
+def audit(run_dir: Path, *, finished: bool | None = None) -> "AuditReport":
     """Audits a run directory: `evidence/` and `journal/controller.jsonl`.
 
     `finished` says whether groups above the last trained one must be resolved too; by default the evidence tells.
@@ -35,7 +33,7 @@ def audit(run_dir: Path, *, finished: bool | None = None) -> AuditReport:
     return report
 
 
-def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None = None) -> AuditReport:
+def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None = None) -> "AuditReport":
     """The set algebra of `audit`."""
     survivors = surviving(evidence)
     report = AuditReport(problems=list(evidence.problems), trainers=len({start.fence for start in evidence.starts}))
@@ -94,7 +92,7 @@ def _samples(
 
 
 def _check_batches(
-    report: AuditReport, survivors: list[EvidenceEntry], starts: list[Start], journal: JournalState
+    report: "AuditReport", survivors: list[EvidenceEntry], starts: list[Start], journal: JournalState
 ) -> None:
     """One batch a step, no step left out: the groups that were chosen for it, less those that have ended."""
     batch_of = {start.fence: start.batch_groups for start in starts}
@@ -127,7 +125,7 @@ def _how_duplicated(group: int, steps: list[int], journal: JournalState) -> str:
     return f"group {group} holds a sample twice"
 
 
-def examine_rows(evidence: Evidence, *, finished: bool | None = None) -> AuditReport:
+def examine_rows(evidence: Evidence, *, finished: bool | None = None) -> "AuditReport":
     """The audit of one run's evidence; `finished` as the evidence says unless given."""
     survivors = surviving(evidence)
     report = AuditReport(problems=list(evidence.problems), trainers=len({start.fence for start in evidence.starts}))
@@ -157,7 +155,7 @@ def examine_rows(evidence: Evidence, *, finished: bool | None = None) -> AuditRe
     return report
 
 
-def _check_steps(report: AuditReport, survivors: list[EvidenceEntry], start: Start, plan: FixedRows) -> None:
+def _check_steps(report: "AuditReport", survivors: list[EvidenceEntry], start: Start, plan: FixedRows) -> None:
     """Every step has its own positions, and no step is left out."""
     for expected, entry in enumerate(survivors):
         if entry.step != expected:
@@ -170,7 +168,7 @@ def _check_steps(report: AuditReport, survivors: list[EvidenceEntry], start: Sta
             report.problems.append(f"step {entry.step} trained other positions than {span.start} to {span.stop - 1}")
 
 
-def _check_uses(report: AuditReport, uses: Counter[int], plan: FixedRows) -> None:
+def _check_uses(report: "AuditReport", uses: Counter[int], plan: FixedRows) -> None:
     """No row of a source is used twice more than another one; in whole epochs of it, all are used equally often."""
     if not uses:
         return

@@ -11,18 +11,8 @@ from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
 from areal.errors import InfraError
+from areal.ledger import values
 from areal.ledger.state import fenced
-from areal.ledger.values import (
-    AFTER_COMPLETE,
-    COMPLETE,
-    AddOutcome,
-    AddResult,
-    CloseResult,
-    CloseStatus,
-    NewSample,
-    SampleMeta,
-    TakenGroup,
-)
 
 T = TypeVar("T")
 
@@ -68,7 +58,7 @@ class Calls:
         """The key that holds a group's samples."""
         return f"{self.samples_prefix}{group}"
 
-    def add_sample(self, sample: NewSample) -> LedgerCall[AddResult]:
+    def add_sample(self, sample: values.NewSample) -> LedgerCall[values.AddResult]:
         """See `LedgerModel.add_sample`."""
         return LedgerCall(
             script("add_sample"),
@@ -83,10 +73,10 @@ class Calls:
 
     def close(
         self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None
-    ) -> LedgerCall[CloseResult]:
+    ) -> LedgerCall[values.CloseResult]:
         """See `LedgerModel.close`."""
         needed = group_size if at_least is None else at_least
-        args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(AFTER_COMPLETE))
+        args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(values.AFTER_COMPLETE))
         return self._call("close", args, _reader("controller", fence, _read_close))
 
     def assign(self, fence: int, step: int, groups: Sequence[int]) -> LedgerCall[None]:
@@ -113,7 +103,7 @@ class Calls:
         """See `LedgerModel.commit`."""
         return self._call("commit", (fence, step), _reader("trainer", fence, _read_number))
 
-    def scan(self, groups: Sequence[int]) -> LedgerCall[list[tuple[int, int, dict[int, SampleMeta]]]]:
+    def scan(self, groups: Sequence[int]) -> LedgerCall[list[tuple[int, int, dict[int, values.SampleMeta]]]]:
         """Of some groups: (group, bytes, index → meta)."""
         return self._call("scan", tuple(groups), _read_scan)
 
@@ -127,17 +117,17 @@ class Calls:
         )
 
 
-def read_group(group: int, outcome: str, fields: Mapping[bytes, bytes]) -> TakenGroup:
+def read_group(group: int, outcome: str, fields: Mapping[bytes, bytes]) -> values.TakenGroup:
     """A taken group from its marker and the fields of its samples key."""
-    if outcome != COMPLETE:
-        return TakenGroup(group, outcome)
+    if outcome != values.COMPLETE:
+        return values.TakenGroup(group, outcome)
     indices = sorted(int(name[1:]) for name in fields if name[:1] == b"m" and b"p" + name[1:] in fields)
-    return TakenGroup(
+    return values.TakenGroup(
         group,
         outcome,
         tuple(fields[b"p%d" % i] for i in indices),
         tuple(indices),
-        tuple(SampleMeta.unpack(fields[b"m%d" % i]) for i in indices),
+        tuple(values.SampleMeta.unpack(fields[b"m%d" % i]) for i in indices),
     )
 
 
@@ -150,15 +140,17 @@ def _reader(role: str, fence: int, read: Callable[[Any], T]) -> Callable[[Any], 
     return checked
 
 
-def _read_add(answer: Any) -> AddResult:
-    return AddResult(AddOutcome(answer[0].decode()), SampleMeta.unpack(answer[1]) if answer[1] else None)
+def _read_add(answer: Any) -> values.AddResult:
+    return values.AddResult(
+        values.AddOutcome(answer[0].decode()), values.SampleMeta.unpack(answer[1]) if answer[1] else None
+    )
 
 
-def _read_close(answer: Any) -> CloseResult:
+def _read_close(answer: Any) -> values.CloseResult:
     if answer[0] == b"MISSING":
-        return CloseResult(CloseStatus.MISSING, None, tuple(map(int, answer[1:])))
-    status = CloseStatus.CLOSED if answer[0] == b"CLOSED" else CloseStatus.ALREADY
-    return CloseResult(status, answer[1].decode() if answer[1] else None)
+        return values.CloseResult(values.CloseStatus.MISSING, None, tuple(map(int, answer[1:])))
+    status = values.CloseStatus.CLOSED if answer[0] == b"CLOSED" else values.CloseStatus.ALREADY
+    return values.CloseResult(status, answer[1].decode() if answer[1] else None)
 
 
 def _read_number(answer: Any) -> int:
@@ -169,12 +161,12 @@ def _read_markers(answer: Any) -> list[tuple[int, str]]:
     return [(int(group), outcome.decode()) for group, outcome in zip(answer[1::2], answer[2::2], strict=True)]
 
 
-def _read_scan(answer: Any) -> list[tuple[int, int, dict[int, SampleMeta]]]:
+def _read_scan(answer: Any) -> list[tuple[int, int, dict[int, values.SampleMeta]]]:
     return [
         (
             int(page[0]),
             int(page[1]),
-            {int(i): SampleMeta.unpack(meta) for i, meta in zip(page[2::2], page[3::2], strict=True)},
+            {int(i): values.SampleMeta.unpack(meta) for i, meta in zip(page[2::2], page[3::2], strict=True)},
         )
         for page in answer[1:]
     ]

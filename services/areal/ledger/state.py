@@ -9,36 +9,7 @@ reopened.
 from collections.abc import Sequence
 
 from areal.errors import FencedError
-from areal.ledger.values import (
-    AFTER_COMPLETE,
-    COMPLETE,
-    REPLACES_COMPLETE,
-    TRAINED,
-    AddOutcome,
-    AddResult,
-    CloseResult,
-    CloseStatus,
-    LedgerSnapshot,
-    NewSample,
-    SampleMeta,
-    TakenGroup,
-    TombstoneReason,
-)
-
-__all__ = [
-    "COMPLETE",
-    "REPLACES_COMPLETE",
-    "AddOutcome",
-    "AddResult",
-    "CloseResult",
-    "CloseStatus",
-    "LedgerModel",
-    "LedgerSnapshot",
-    "NewSample",
-    "SampleMeta",
-    "TakenGroup",
-    "TombstoneReason",
-]
+from areal.ledger import values
 
 
 class LedgerModel:
@@ -54,7 +25,7 @@ class LedgerModel:
         self.low = 0
         self.committed = 0
         self.closed: dict[int, str] = {}
-        self.samples: dict[int, dict[int, tuple[bytes, SampleMeta]]] = {}
+        self.samples: dict[int, dict[int, tuple[bytes, values.SampleMeta]]] = {}
         self.batches: dict[int, tuple[int, ...]] = {}
 
     def fork(self) -> "LedgerModel":
@@ -69,16 +40,16 @@ class LedgerModel:
 
     # ---- worker
 
-    def add_sample(self, group: int, index: int, payload: bytes, meta: SampleMeta) -> AddResult:
+    def add_sample(self, group: int, index: int, payload: bytes, meta: values.SampleMeta) -> values.AddResult:
         """Stores a sample once; only `close` decides what its group becomes."""
         held = self.samples.get(group, {}).get(index)
         stored = held[1] if held else None
         if group < self.low or group in self.closed:
-            return AddResult(AddOutcome.FINISHED, stored)
+            return values.AddResult(values.AddOutcome.FINISHED, stored)
         if stored is not None:
-            return AddResult(AddOutcome.DUPLICATE, stored)
+            return values.AddResult(values.AddOutcome.DUPLICATE, stored)
         self.samples.setdefault(group, {})[index] = (payload, meta)
-        return AddResult(AddOutcome.STORED, meta)
+        return values.AddResult(values.AddOutcome.STORED, meta)
 
     # ---- controller
 
@@ -86,7 +57,9 @@ class LedgerModel:
         """A controller starts: older ones are refused from now on."""
         self._check_controller(fence)
 
-    def close(self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None) -> CloseResult:
+    def close(
+        self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None
+    ) -> values.CloseResult:
         """Ends the generation of a group, completely or by a tombstone, or tells that a checkpoint holds it.
 
         Complete needs `group_size` samples, or `at_least` of them where a deadline passed. Every other outcome drops
@@ -94,19 +67,19 @@ class LedgerModel:
         """
         self._check_controller(fence)
         if group < self.low:
-            return CloseResult(CloseStatus.ALREADY)
+            return values.CloseResult(values.CloseStatus.ALREADY)
         present = self.closed.get(group)
-        if present is not None and not (present == COMPLETE and outcome in AFTER_COMPLETE):
-            return CloseResult(CloseStatus.ALREADY, present)
-        if outcome == COMPLETE:
+        if present is not None and not (present == values.COMPLETE and outcome in values.AFTER_COMPLETE):
+            return values.CloseResult(values.CloseStatus.ALREADY, present)
+        if outcome == values.COMPLETE:
             held = self.samples.get(group, {})
             missing = tuple(i for i in range(group_size) if i not in held)
             if group_size - len(missing) < (group_size if at_least is None else at_least):
-                return CloseResult(CloseStatus.MISSING, None, missing)
+                return values.CloseResult(values.CloseStatus.MISSING, None, missing)
         else:
             self.samples.pop(group, None)
         self.closed[group] = outcome
-        return CloseResult(CloseStatus.CLOSED, outcome)
+        return values.CloseResult(values.CloseStatus.CLOSED, outcome)
 
     def assign(self, fence: int, step: int, groups: Sequence[int]) -> None:
         """These groups make the batch of `step`, for ever.
@@ -121,7 +94,7 @@ class LedgerModel:
             return
         self.low = min(self.low, *groups)
         for group in groups:
-            if self.closed.get(group) == TRAINED:
+            if self.closed.get(group) == values.TRAINED:
                 del self.closed[group]
 
     def advance(self, fence: int, low: int) -> None:
@@ -141,9 +114,9 @@ class LedgerModel:
         self.samples.pop(group, None)
         return True
 
-    def scan(self, run_id: str = "") -> LedgerSnapshot:
+    def scan(self, run_id: str = "") -> values.LedgerSnapshot:
         """What is held."""
-        return LedgerSnapshot(
+        return values.LedgerSnapshot(
             low=self.low,
             committed=self.committed,
             closed=dict(self.closed),
@@ -167,15 +140,15 @@ class LedgerModel:
         self.committed = min(step, self.committed)
         self.commit(fence, step)
 
-    def take(self, fence: int, step: int) -> list[TakenGroup]:
+    def take(self, fence: int, step: int) -> list[values.TakenGroup]:
         """The batch of `step`, tombstones in it included; nothing while it isn't assigned or a group of it is open.
 
         The step is the trainer's alone: what was delivered before has no say.
         """
         self._check_trainer(fence)
         groups = self.batches.get(step, ())
-        outcomes = [self.closed.get(group, TRAINED) for group in groups]
-        if TRAINED in outcomes:
+        outcomes = [self.closed.get(group, values.TRAINED) for group in groups]
+        if values.TRAINED in outcomes:
             return []
         return [self._taken(group, outcome) for group, outcome in zip(groups, outcomes, strict=True)]
 
@@ -189,9 +162,9 @@ class LedgerModel:
 
     # ---- shared pieces
 
-    def _taken(self, group: int, outcome: str) -> TakenGroup:
+    def _taken(self, group: int, outcome: str) -> values.TakenGroup:
         held = sorted(self.samples.get(group, {}).items())
-        return TakenGroup(
+        return values.TakenGroup(
             group,
             outcome,
             tuple(payload for _, (payload, _) in held),
@@ -203,7 +176,7 @@ class LedgerModel:
         for group in self.batches.pop(step):
             if group >= self.low:
                 self.samples.pop(group, None)
-                self.closed[group] = TRAINED
+                self.closed[group] = values.TRAINED
 
     def _check_trainer(self, fence: int) -> None:
         if fence < self.trainer_fence:

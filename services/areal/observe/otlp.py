@@ -5,8 +5,6 @@ and its oldest spans go first. Timeouts, headers and certificates are those of O
 (OTEL_EXPORTER_OTLP_…).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

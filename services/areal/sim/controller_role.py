@@ -8,38 +8,15 @@ from typing import Protocol
 from areal.errors import FencedError
 from areal.ledger.journal import Journal
 from areal.rollout.contract.values import WorkerReport
+from areal.rollout.controller import decisions
 from areal.rollout.controller.carrier import Carrier, Entry, LedgerAnswer, Operation, WorkOrder, rebuild
 from areal.rollout.controller.core import Controller, Rebuilt
-from areal.rollout.controller.decisions import (
-    AdvanceLedger,
-    AssignBatch,
-    CallAnswer,
-    CloseGroup,
-    JournalBatch,
-    JournalTombstone,
-    RecordEvaluation,
-    ReopenGroup,
-    ScanLedger,
-)
 from areal.rollout.controller.disk_writer import write_entries
 from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.inputs import Input, TrainerBeat, WorkerBeat
 from areal.rollout.controller.kept import RestoredState, check_alive
 from areal.rollout.controller.settings import ControllerSettings
-from areal.sim.checks import (
-    HELD,
-    check_admission,
-    check_assigned,
-    check_batch,
-    check_close,
-    check_closed,
-    check_kept,
-    check_length,
-    check_order,
-    check_rebuilt,
-    check_void,
-    held,
-)
+from areal.sim import checks
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Incarnation, Pipe
 from areal.sim.world import SimWorld
@@ -149,7 +126,7 @@ class ControllerProcess:
         self.fence = world.fence("controller")
         self.carrier: Carrier | None = None
         self.workers: dict[str, SimStream] = {}
-        self.answers: dict[int, CallAnswer] = {}
+        self.answers: dict[int, decisions.CallAnswer] = {}
         self.callers: dict[int, int] = {}  # ticket → fence of the trainer that called
         self._obeyed = self._served = 0  # newest trainer whose call was accepted, whose weights were served
         self._journal = Journal(Path("journal"), world.journal)
@@ -197,10 +174,10 @@ class ControllerProcess:
         settings, rebuilt = rebuild(
             settings_of(world.scenario), self._found, self._kept, ledger.scan(), world.evaluated, self.fence
         )
-        check_rebuilt(world, settings)
+        checks.check_rebuilt(world, settings)
         core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
         self.carrier = Carrier(core, self, self._kept)
-        self._on_disk = [held(core)]  # and what was added while this process lives
+        self._on_disk = [checks.held(core)]  # and what was added while this process lives
         world.log(lambda: f"controller f{self.fence} starts at step {len(rebuilt.batches)}")
         self._after(_TICK_S, self._tick)
         self.wake()
@@ -238,9 +215,9 @@ class ControllerProcess:
         """The orders of one step travel together."""
         assert self.carrier is not None
         core, orders = self.carrier.core, self._orders
-        check_length(self.world, core)
-        check_order(self.world, core)
-        check_kept(self.world, core, self._on_disk)
+        checks.check_length(self.world, core)
+        checks.check_order(self.world, core)
+        checks.check_kept(self.world, core, self._on_disk)
         self._orders = {}
         for name, todo in orders.items():
             if name in self.workers:
@@ -259,10 +236,10 @@ class ControllerProcess:
     def journal(self, entries: Sequence[Entry]) -> None:
         world = self.world
         for entry in entries:
-            if isinstance(entry, JournalTombstone):
+            if isinstance(entry, decisions.JournalTombstone):
                 world.on_point(Point.DECIDED)
-            if isinstance(entry, JournalBatch) and self.carrier is not None:
-                check_batch(world, self.carrier.core, entry)
+            if isinstance(entry, decisions.JournalBatch) and self.carrier is not None:
+                checks.check_batch(world, self.carrier.core, entry)
         self._after(world.scheduler.between(0.001, world.scenario.journal_s), self._write, entries)
 
     def _write(self, entries: Sequence[Entry]) -> None:
@@ -271,7 +248,7 @@ class ControllerProcess:
             write_entries(self._journal, entries, self.fence, lambda: newest)
         finally:
             if newest > self.fence:
-                check_void(self.world, entries, self.fence)
+                checks.check_void(self.world, entries, self.fence)
         self._after(self.world.scheduler.between(0.0, 0.01), self._written)
 
     def _written(self) -> None:
@@ -286,7 +263,7 @@ class ControllerProcess:
         self.world.kept[self.fence] = kept
         check_alive(self.fence, self.world.fences["controller"])
         self.world.truth.kept = kept
-        said = {name: value for name in HELD if (value := getattr(kept, name)) is not None}
+        said = {name: value for name in checks.HELD if (value := getattr(kept, name)) is not None}
         self._on_disk.append(replace(self._on_disk[-1], **said))
         self._after(self.world.scheduler.between(0.0, 0.01), self._told)
 
@@ -294,7 +271,7 @@ class ControllerProcess:
         assert self.carrier is not None
         self.carrier.kept()
 
-    def reply(self, answer: CallAnswer) -> None:
+    def reply(self, answer: decisions.CallAnswer) -> None:
         self.answers[answer.ticket] = answer
         caller = self.callers.pop(answer.ticket, None)
         if caller is not None and answer.error is None:
@@ -325,12 +302,12 @@ class ControllerProcess:
     def tell_trainers(self) -> None:
         """They read whose turn it is as often as they look."""
 
-    def record(self, evaluation: RecordEvaluation) -> None:
+    def record(self, evaluation: decisions.RecordEvaluation) -> None:
         self.world.evaluated.append(evaluation.name)
 
     def admitted(self, group: int) -> None:
         assert self.carrier is not None
-        check_admission(self.world, self.carrier.core, group)
+        checks.check_admission(self.world, self.carrier.core, group)
 
     def fleet(self) -> list[tuple[int, int]]:
         """Routable servers as workers are told: (index, version)."""
@@ -365,7 +342,7 @@ class ControllerProcess:
             chance.shuffle(operations)  # they run at once
         for operation in operations:
             answer = self._do(operation)
-            if not isinstance(operation, ScanLedger):
+            if not isinstance(operation, decisions.ScanLedger):
                 self.world.used_ledger("controller", self.fence)
             if self.world.scenario.repeat_share and chance.random() < self.world.scenario.repeat_share:
                 self._after(0.3, self._repeat, operation, answer)
@@ -386,21 +363,21 @@ class ControllerProcess:
         ledger, fence = self.world.store.ledger(), self.fence
         self.world.log(lambda: f"controller f{self.fence}: {operation}")
         match operation:
-            case CloseGroup(_, group, outcome, indices, short):
+            case decisions.CloseGroup(_, group, outcome, indices, short):
                 assert self.carrier is not None
-                check_close(self.world, operation)
+                checks.check_close(self.world, operation)
                 size = self.world.scenario.group_size
                 answer = ledger.close(fence, group, outcome, size, len(indices) if short else None)
-                check_closed(self.world, self.carrier.core, group, answer)
+                checks.check_closed(self.world, self.carrier.core, group, answer)
                 return answer
-            case ScanLedger():
+            case decisions.ScanLedger():
                 return ledger.scan()
-            case AssignBatch(step, groups):
-                check_assigned(self.world, operation)
+            case decisions.AssignBatch(step, groups):
+                checks.check_assigned(self.world, operation)
                 ledger.assign(fence, step, groups)
-            case AdvanceLedger(low):
+            case decisions.AdvanceLedger(low):
                 ledger.advance(fence, low)
-            case ReopenGroup(group):
+            case decisions.ReopenGroup(group):
                 ledger.reopen(fence, group)
         return None
 

@@ -1,15 +1,7 @@
 """Rules of the asynchronous loop: gate, staleness, publication, bytes."""
 
+from areal.spec import numbers
 from areal.spec.job import RLJob
-from areal.spec.numbers import (
-    BUDGET_SHARE,
-    BYTES_A_TOKEN,
-    ahead,
-    bytes_a_step,
-    bytes_in_flight,
-    forced_checkpoint_every,
-    groups_in_flight,
-)
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import named, resolve
 from areal.spec.rules import Facts, Severity, rule
@@ -43,8 +35,8 @@ def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
     return (
         f"a batch of {algorithm.batch_size} groups can't fill: only {most} are generated at once, so a step would wait "
         f"for {waves} rounds, each as long as its longest answer "
-        f"(batchSize·(ahead+1) = {algorithm.batch_size}·{ahead(job) + 1} = "
-        f"{groups_in_flight(job)} groups may be in flight)"
+        f"(batchSize·(ahead+1) = {algorithm.batch_size}·{numbers.ahead(job) + 1} = "
+        f"{numbers.groups_in_flight(job)} groups may be in flight)"
     )
 
 
@@ -58,12 +50,12 @@ def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
 )
 def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     algorithm, most = job.spec.algorithm, job.spec.rollout.max_concurrent_rollouts
-    admitted = groups_in_flight(job)
+    admitted = numbers.groups_in_flight(job)
     if most <= admitted or "max_concurrent_rollouts" not in job.spec.rollout.model_fields_set:
         return None
     return (
         f"{most} groups can never be in flight: the lead admits batchSize·(ahead+1) = "
-        f"{algorithm.batch_size}·{ahead(job) + 1} = {admitted}"
+        f"{algorithm.batch_size}·{numbers.ahead(job) + 1} = {admitted}"
     )
 
 
@@ -133,7 +125,7 @@ def ahead_over_bound(job: RLJob, facts: Facts) -> str | None:
     cel=f"{_INTERVAL_CEL} <= {_AHEAD_CEL} + 1",
 )
 def publish_interval(job: RLJob, facts: Facts) -> str | None:
-    interval, lead = job.spec.weight_sync.interval_steps, ahead(job)
+    interval, lead = job.spec.weight_sync.interval_steps, numbers.ahead(job)
     if interval <= lead + 1:
         return None
     return (
@@ -164,13 +156,13 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
 )
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
-    needed, allowed = bytes_in_flight(job, facts.model_route_bytes), int(budget * BUDGET_SHARE)
-    each = BYTES_A_TOKEN + facts.model_route_bytes
+    needed, allowed = numbers.bytes_in_flight(job, facts.model_route_bytes), int(budget * numbers.BUDGET_SHARE)
+    each = numbers.BYTES_A_TOKEN + facts.model_route_bytes
     if needed <= allowed:
         return None
     return (
         f"samples in flight can take (ahead+2)·batchSize·groupSize·maxSampleTokens·{each} B = "
-        f"{ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·{each} = "
+        f"{numbers.ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·{each} = "
         f"{show_bytes(needed)}, more than 80 % of {show_bytes(budget)} = {show_bytes(allowed)}"
     )
 
@@ -188,12 +180,12 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
 )
 def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
     routes, wanted = facts.model_route_bytes, job.spec.checkpoint.interval_steps
-    every = forced_checkpoint_every(job, routes)
+    every = numbers.forced_checkpoint_every(job, routes)
     if every >= wanted or bytes_over_budget.broken(job, facts):
         return None
     return (
         f"a checkpoint every {wanted} steps was asked, but samples of the longest kind take "
-        f"{show_bytes(bytes_a_step(job, routes))} a step and fill "
+        f"{show_bytes(numbers.bytes_a_step(job, routes))} a step and fill "
         f"80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
     )
 

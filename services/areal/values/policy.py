@@ -3,8 +3,6 @@
 Versions repeat after a crash, policies never do. Owns parsing, order and the name of a version's directory.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +29,7 @@ class PolicyId:
             raise ValueError(f"no policy has version {self.version} and fence {self.fence}")
 
     @classmethod
-    def parse(cls, text: str) -> PolicyId:
+    def parse(cls, text: str) -> "PolicyId":
         """Read `"<version>.f<fence>"`; raises DataError for anything else."""
         match = _TEXT.fullmatch(text)
         if match is None:
@@ -39,7 +37,7 @@ class PolicyId:
         return cls(int(match[1]), int(match[2]))
 
     @classmethod
-    def from_directory(cls, name: str) -> PolicyId | None:
+    def from_directory(cls, name: str) -> "PolicyId | None":
         """The policy of a version's directory name; None when the name is none of ours."""
         match = _DIRECTORY.fullmatch(name)
         return cls(int(match[1]), int(match[2])) if match else None
@@ -52,16 +50,16 @@ class PolicyId:
     def __str__(self) -> str:
         return f"{self.version}.f{self.fence}"
 
-    def __lt__(self, other: PolicyId) -> bool:
+    def __lt__(self, other: "PolicyId") -> bool:
         return (self.fence, self.version) < (other.fence, other.version)
 
-    def __le__(self, other: PolicyId) -> bool:
+    def __le__(self, other: "PolicyId") -> bool:
         return self == other or self < other
 
-    def __gt__(self, other: PolicyId) -> bool:
+    def __gt__(self, other: "PolicyId") -> bool:
         return other < self
 
-    def __ge__(self, other: PolicyId) -> bool:
+    def __ge__(self, other: "PolicyId") -> bool:
         return other <= self
 
 

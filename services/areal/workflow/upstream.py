@@ -12,8 +12,6 @@ Owns the modules that such code imports (`areal.api.*`, `areal.utils.*` and thei
 way from its tensors to an `Episode`: what its loss mask trains must be what this episode's engine sampled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util
@@ -77,7 +75,7 @@ class UpstreamWorkflow(RolloutWorkflow):
         made = await theirs.arun_episode(recorded, _with_messages(row))
         return None if made is None else recorded.episode(made)
 
-    def _theirs(self, engine: Engine) -> tuple[Any, UpstreamSampling]:
+    def _theirs(self, engine: Engine) -> "tuple[Any, UpstreamSampling]":
         """Their instance, one for all episodes, made at the first; and the sampling that it was given."""
         if "_made" not in vars(self):
             place = Path(str(getattr(sys.modules.get(type(self).__module__), "__file__", "."))).parent
@@ -119,17 +117,17 @@ class UpstreamSampling:
     skip_special_tokens: bool = True
 
     @classmethod
-    def of(cls, engine: Engine) -> UpstreamSampling:
+    def of(cls, engine: Engine) -> "UpstreamSampling":
         """The job's sampling."""
         ours = engine.sampling
         return cls(max_new_tokens=ours.max_new_tokens, top_p=ours.top_p, top_k=ours.top_k or _ALL,
                    temperature=ours.temperature)  # fmt: skip
 
-    def new(self, **changes: Any) -> UpstreamSampling:
+    def new(self, **changes: Any) -> "UpstreamSampling":
         """A copy with changes."""
         return replace(self, **changes)
 
-    def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> UpstreamSampling:
+    def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> "UpstreamSampling":
         """A copy: answers end at the model's end tokens in any case."""
         return replace(self)
 
@@ -277,7 +275,7 @@ class RecordingEngine:
 class _Silent(nullcontext[None]):
     """Stands for their metrics and traces: takes every call, keeps nothing, hands functions that it decorates back."""
 
-    def __getattr__(self, name: str) -> _Silent:
+    def __getattr__(self, name: str) -> "_Silent":
         if name.startswith("__"):
             raise AttributeError(name)
         return self

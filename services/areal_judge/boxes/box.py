@@ -4,8 +4,6 @@ What comes from the cell is hostile. A driver that is silent, falsified or gone 
 the sandbox itself says that the machine failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -48,7 +46,7 @@ class DriverGone(DriverFalsity):
     """The driver has ended; the sandbox knows how."""
 
 
-def run_of(request: BoxRequest, longest_s: float) -> ProgramRun:
+def run_of(request: "BoxRequest", longest_s: float) -> ProgramRun:
     """The sandbox's run behind a box. Its time is bounded by its lease; the sandbox's own bound is far behind that."""
     limits = replace(request.limits, wall_s=2 * longest_s, cpu_s=2 * longest_s * request.limits.processes)
     return ProgramRun(Driver(DRIVER), files=request.files, limits=limits)

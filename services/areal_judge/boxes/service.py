@@ -17,15 +17,7 @@ from areal.net import status
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal.v1 import sandbox_pb2
-from areal.values.boxes import (
-    DEFAULT_OUTPUT_BYTES,
-    END_KEY,
-    MOST_FILE_BYTES,
-    BoxEnd,
-    BoxEndedError,
-    BoxLanguage,
-    CommandResult,
-)
+from areal.values import boxes
 
 from areal_judge.boxes.box import BOX_LIMITS, BoxRequest
 from areal_judge.boxes.driver.processes import below, parents
@@ -37,7 +29,7 @@ SERVICE_NAME = "areal.v1.Boxes"
 _BEAT_S = 5.0  # of a holder's stream: how often it hears that it is heard
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_LANGUAGES = {pb.BOX_LANGUAGE_BASH: BoxLanguage.BASH, pb.BOX_LANGUAGE_PYTHON: BoxLanguage.PYTHON}
+_LANGUAGES = {pb.BOX_LANGUAGE_BASH: boxes.BoxLanguage.BASH, pb.BOX_LANGUAGE_PYTHON: boxes.BoxLanguage.PYTHON}
 _BOUNDED = ("memory_bytes", "disk_bytes", "inodes", "processes", "open_files", "stack_bytes")
 _OF_ZYGOTE = 2  # the process outside its pid namespace, and the one inside
 _OF_CELL = 2  # its first process, and a program that waits
@@ -56,7 +48,7 @@ class BoxesService(rpc.BoxesServicer):
             asked = _request_of(request)
             new = await self._registry.create(asked, request.holder, request.lease_ms / 1000)
             return self._state(request.id, new=new)
-        except (BoxEndedError, ArealError) as error:
+        except (boxes.BoxEndedError, ArealError) as error:
             await _refuse(context, error)
 
     async def RunInBox(self, request: pb.RunInBoxRequest, context: Context) -> pb.RunInBoxResult:
@@ -67,26 +59,26 @@ class BoxesService(rpc.BoxesServicer):
                 _language_of(request.language),
                 request.source,
                 request.timeout_ms / 1000,
-                request.output_bytes or DEFAULT_OUTPUT_BYTES,
+                request.output_bytes or boxes.DEFAULT_OUTPUT_BYTES,
             )
-        except (BoxEndedError, ArealError) as error:
+        except (boxes.BoxEndedError, ArealError) as error:
             await _refuse(context, error)
         return _result_to_wire(result)
 
     async def ReadBoxFile(self, request: pb.ReadBoxFileRequest, context: Context) -> pb.ReadBoxFileResult:
         try:
-            most = request.most_bytes or MOST_FILE_BYTES
+            most = request.most_bytes or boxes.MOST_FILE_BYTES
             data, refusal = await self._registry.read(request.id, request.path, most)
-        except BoxEndedError as error:
+        except boxes.BoxEndedError as error:
             await _refuse(context, error)
         return pb.ReadBoxFileResult(data=data, refusal=refusal)
 
     async def WriteBoxFile(self, request: pb.WriteBoxFileRequest, context: Context) -> pb.WriteBoxFileResult:
-        if len(request.data) > MOST_FILE_BYTES:
-            return pb.WriteBoxFileResult(refusal=f"it is longer than {MOST_FILE_BYTES} bytes")
+        if len(request.data) > boxes.MOST_FILE_BYTES:
+            return pb.WriteBoxFileResult(refusal=f"it is longer than {boxes.MOST_FILE_BYTES} bytes")
         try:
             refusal = await self._registry.write(request.id, request.path, request.data, executable=request.executable)
-        except BoxEndedError as error:
+        except boxes.BoxEndedError as error:
             await _refuse(context, error)
         return pb.WriteBoxFileResult(refusal=refusal)
 
@@ -94,7 +86,7 @@ class BoxesService(rpc.BoxesServicer):
         try:
             self._registry.renew(request.id, request.lease_ms / 1000)
             return self._state(request.id, new=False)
-        except BoxEndedError as error:
+        except boxes.BoxEndedError as error:
             await _refuse(context, error)
 
     async def CloseBox(self, request: pb.CloseBoxRequest, context: Context) -> pb.BoxEnd:
@@ -128,15 +120,15 @@ class BoxesService(rpc.BoxesServicer):
         return pb.BoxState(id=name, created=new, lease_ms=round(left_s * 1000), calls=calls, tier=tier)
 
 
-async def _refuse(context: Context, error: BoxEndedError | ArealError) -> NoReturn:
-    if isinstance(error, BoxEndedError):
+async def _refuse(context: Context, error: boxes.BoxEndedError | ArealError) -> NoReturn:
+    if isinstance(error, boxes.BoxEndedError):
         end = _end_to_wire(error.box, error.end).SerializeToString()
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), ((END_KEY, end),))
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), ((boxes.END_KEY, end),))
         raise error
     await status.abort(context, error)
 
 
-def _end_to_wire(name: str, end: BoxEnd) -> pb.BoxEnd:
+def _end_to_wire(name: str, end: boxes.BoxEnd) -> pb.BoxEnd:
     """A box's end."""
     cause = pb.BoxEndCause.Value(f"BOX_END_CAUSE_{end.cause.name}")
     return pb.BoxEnd(id=name, cause=cause, message=end.message)
@@ -157,14 +149,14 @@ def _limits(wire: sandbox_pb2.SandboxLimits) -> Limits:
     return limits
 
 
-def _language_of(wire: pb.BoxLanguage.ValueType) -> BoxLanguage:
+def _language_of(wire: pb.BoxLanguage.ValueType) -> boxes.BoxLanguage:
     """A command's language. Raises DataError."""
     if wire not in _LANGUAGES:
         raise DataError("a command's language is missing", fix="set it to BASH or PYTHON")
     return _LANGUAGES[wire]
 
 
-def _result_to_wire(result: CommandResult) -> pb.RunInBoxResult:
+def _result_to_wire(result: boxes.CommandResult) -> pb.RunInBoxResult:
     """How a command ended."""
     return pb.RunInBoxResult(
         ending=pb.BoxCommandEnding.Value(f"BOX_COMMAND_ENDING_{result.ending.name}"),

@@ -10,7 +10,7 @@ import time
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 from cachetools import LRUCache
 
-from areal_judge.judge import flags
+from areal_judge.judge import flags, values
 from areal_judge.judge.asserting import judge_asserts
 from areal_judge.judge.calling import judge_calls
 from areal_judge.judge.evaluating import integrity_of
@@ -19,18 +19,6 @@ from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.stdio import RunOf, judge_stdio
 from areal_judge.judge.together import judge_together
 from areal_judge.judge.validation import validate
-from areal_judge.judge.values import (
-    AssertSuite,
-    CallSuite,
-    Integrity,
-    Judgement,
-    Options,
-    Status,
-    StdioSuite,
-    Submission,
-    Suite,
-    Timing,
-)
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import ProgramRun, PythonScript
 
@@ -46,59 +34,61 @@ class Judge:
         self._sandbox = sandbox
         self._toolchains = toolchains
         self._attempts = attempts
-        self._fit: LRUCache[int, tuple[Suite, Integrity]] = LRUCache(_REMEMBERED)
+        self._fit: LRUCache[int, tuple[values.Suite, values.Integrity]] = LRUCache(_REMEMBERED)
 
-    async def judge(self, submission: Submission, suite: Suite, options: Options | None = None) -> Judgement:
+    async def judge(
+        self, submission: values.Submission, suite: values.Suite, options: values.Options | None = None
+    ) -> values.Judgement:
         """Never raises for the program's, the suite's or the sandbox's sake; a cancelled task ends its runs."""
-        options, tier = options or Options(), self._sandbox.powers.tier
+        options, tier = options or values.Options(), self._sandbox.powers.tier
         started, attempt = time.monotonic(), 1
 
-        def without_score(status: Status, error: ArealError) -> Judgement:
-            timing = Timing(total_s=time.monotonic() - started)
-            return Judgement(status, tier=tier, timing=timing, message=shorten(str(error)), attempt=attempt)
+        def without_score(status: values.Status, error: ArealError) -> values.Judgement:
+            timing = values.Timing(total_s=time.monotonic() - started)
+            return values.Judgement(status, tier=tier, timing=timing, message=shorten(str(error)), attempt=attempt)
 
         try:
             integrity = self._check(suite)
         except DataError as error:
-            return without_score(Status.GOLD_ERROR, error)
+            return without_score(values.Status.GOLD_ERROR, error)
         if tier < options.min_tier:
             low = ConfigError(f"tier {options.min_tier.name} is asked for, this sandbox has {tier.name}")
-            return without_score(Status.REJECTED_TIER, low)
+            return without_score(values.Status.REJECTED_TIER, low)
         if why := _unfit(submission, suite, integrity, options):
-            return without_score(Status.INVALID_REQUEST, why)
+            return without_score(values.Status.INVALID_REQUEST, why)
         while True:
-            record = AttemptRecord(options, len(suite.cases) if not isinstance(suite, AssertSuite) else 1)
+            record = AttemptRecord(options, len(suite.cases) if not isinstance(suite, values.AssertSuite) else 1)
             record.integrity = integrity
             try:
                 await self._run(submission, suite, record)
                 break
             except DataError as error:
-                return without_score(Status.GOLD_ERROR, error)
+                return without_score(values.Status.GOLD_ERROR, error)
             except ConfigError as error:
-                return without_score(Status.REJECTED_TIER, error)
+                return without_score(values.Status.REJECTED_TIER, error)
             except InfraError as error:
-                if any(case.status is Status.TIME_LIMIT for case in record.cases) and record.over:
+                if any(case.status is values.Status.TIME_LIMIT for case in record.cases) and record.over:
                     break  # it has had its time: what failed came after
                 if attempt >= self._attempts:
-                    return without_score(Status.SANDBOX_ERROR, error)
+                    return without_score(values.Status.SANDBOX_ERROR, error)
                 attempt += 1
         record.flags |= flags.of_source(submission.source, submission.language)
         return record.judgement(tier, time.monotonic() - started, attempt)
 
-    async def _run(self, submission: Submission, suite: Suite, record: AttemptRecord) -> None:
-        if isinstance(suite, StdioSuite):
+    async def _run(self, submission: values.Submission, suite: values.Suite, record: AttemptRecord) -> None:
+        if isinstance(suite, values.StdioSuite):
             run_of = await self._ready(submission, record)
             if run_of is not None:
                 await judge_stdio(self._sandbox, run_of, suite, record)
-        elif isinstance(suite, CallSuite):
+        elif isinstance(suite, values.CallSuite):
             await judge_calls(self._sandbox, submission, suite, record)
-        elif suite.integrity is Integrity.IN_PROCESS:
+        elif suite.integrity is values.Integrity.IN_PROCESS:
             await judge_together(self._sandbox, submission, suite, record)
         else:
             async with self._sandbox.pair() as pair:
                 await judge_asserts(pair, submission, suite, record)
 
-    async def _ready(self, submission: Submission, record: AttemptRecord) -> RunOf | None:
+    async def _ready(self, submission: values.Submission, record: AttemptRecord) -> RunOf | None:
         """Compiles. None when the compiler refuses it: the record then says so."""
         toolchains = self._toolchains
         if toolchains is None:
@@ -116,7 +106,7 @@ class Judge:
         record.skip_rest()
         return None
 
-    def _check(self, suite: Suite) -> Integrity:
+    def _check(self, suite: values.Suite) -> values.Integrity:
         """What the suite's code lets it claim. The same object is looked at once.
 
         Raises DataError for a suite that could pass or fail any program.
@@ -128,13 +118,15 @@ class Judge:
         return known[1]
 
 
-def _unfit(submission: Submission, suite: Suite, integrity: Integrity, options: Options) -> ArealError | None:
+def _unfit(
+    submission: values.Submission, suite: values.Suite, integrity: values.Integrity, options: values.Options
+) -> ArealError | None:
     """What makes a request one that can't be met, whatever the program is."""
-    if not isinstance(suite, StdioSuite) and submission.language != _PYTHON:
+    if not isinstance(suite, values.StdioSuite) and submission.language != _PYTHON:
         return DataError(f"functions of {submission.language} can't be called", fix="use a StdioSuite, or Python")
     if integrity < options.min_integrity:
         fix = "write tests that need values only, or allow IN_PROCESS"
-        evaluating = not isinstance(suite, AssertSuite) or suite.integrity is Integrity.SPLIT
+        evaluating = not isinstance(suite, values.AssertSuite) or suite.integrity is values.Integrity.SPLIT
         why = "evaluate what the program returns" if evaluating else "share the program's process"
         return DataError(f"these tests {why}, which the request refuses", fix=fix)
     return None

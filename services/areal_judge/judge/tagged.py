@@ -6,8 +6,6 @@ for dictionaries whose keys are no plain words. The same value always has the sa
 of exactly the builtin types: a subclass is refused.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -26,7 +24,7 @@ class TaggedError(ValueError):
         self.message = message
         self._steps: list[str] = []
 
-    def within(self, step: str) -> TaggedError:
+    def within(self, step: str) -> "TaggedError":
         self._steps.append(step)
         return self
 

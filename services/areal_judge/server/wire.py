@@ -9,6 +9,7 @@ import orjson
 from areal.errors import ArealError, DataError
 from areal.v1 import sandbox_pb2 as pb
 
+from areal_judge.judge import values
 from areal_judge.judge.checkers import NAMES as CHECKERS
 from areal_judge.judge.dispatch.admission import MemoryBudget
 from areal_judge.judge.dispatch.offer import Offer
@@ -23,28 +24,17 @@ from areal_judge.judge.dispatch.values import (
 )
 from areal_judge.judge.formats.registry import FORMATS, suite_of
 from areal_judge.judge.suites import from_json
-from areal_judge.judge.values import (
-    RETRYABLE,
-    CaseResult,
-    Checker,
-    Integrity,
-    Judgement,
-    Options,
-    Scoring,
-    Status,
-    Submission,
-)
 from areal_judge.sandbox.values import DEFAULT_LIMITS, Limits, RunEnding, Tier
 
-_STATUSES = {status: pb.SandboxStatus.Value(f"SANDBOX_STATUS_{status.value}") for status in Status}
+_STATUSES = {status: pb.SandboxStatus.Value(f"SANDBOX_STATUS_{status.value}") for status in values.Status}
 _TIERS = {tier: pb.SandboxTier.Value(f"SANDBOX_TIER_{tier.name}") for tier in Tier}
-_INTEGRITIES = {each: pb.SandboxIntegrity.Value(f"SANDBOX_INTEGRITY_{each.name}") for each in Integrity}
+_INTEGRITIES = {each: pb.SandboxIntegrity.Value(f"SANDBOX_INTEGRITY_{each.name}") for each in values.Integrity}
 _MS = {"wall_ms": "wall_s", "cpu_ms": "cpu_s"}
 _COUNTS = ("memory_bytes", "output_bytes", "stderr_bytes", "disk_bytes", "inodes", "processes", "open_files",
            "stack_bytes")  # fmt: skip
 
 
-def status_to_wire(status: Status) -> pb.SandboxStatus.ValueType:
+def status_to_wire(status: values.Status) -> pb.SandboxStatus.ValueType:
     return _STATUSES[status]
 
 
@@ -68,25 +58,25 @@ def ticket_of(request: pb.JudgeRequest | pb.ExecuteRequest, remaining_s: float |
     return Ticket(request.tenant, priority, min(deadlines, default=None), request.request_id)
 
 
-def submission_of(program: pb.Program) -> Submission:
-    return Submission(program.source, program.language or "python")
+def submission_of(program: pb.Program) -> values.Submission:
+    return values.Submission(program.source, program.language or "python")
 
 
-def options_of(request: pb.JudgeRequest, least: Tier) -> Options:
-    scoring = Scoring.ALL_PASS
+def options_of(request: pb.JudgeRequest, least: Tier) -> values.Options:
+    scoring = values.Scoring.ALL_PASS
     if request.scoring:
-        scoring = Scoring[_word(pb.SandboxScoring, request.scoring, "SANDBOX_SCORING_", "scoring")]
-    integrity = Integrity.IN_PROCESS
+        scoring = values.Scoring[_word(pb.SandboxScoring, request.scoring, "SANDBOX_SCORING_", "scoring")]
+    integrity = values.Integrity.IN_PROCESS
     if request.min_integrity:
         name = _word(pb.SandboxIntegrity, request.min_integrity, "SANDBOX_INTEGRITY_", "min_integrity")
-        integrity = Integrity[name]
-    return Options(
+        integrity = values.Integrity[name]
+    return values.Options(
         scoring=scoring,
         run_all=request.run_all,
         reveal=request.reveal,
         min_tier=tier_of(request.min_tier, least),
         min_integrity=integrity,
-        total_s=request.total_ms / 1000 or Options.total_s,
+        total_s=request.total_ms / 1000 or values.Options.total_s,
     )
 
 
@@ -107,10 +97,10 @@ def limits_to_wire(limits: Limits) -> pb.SandboxLimits:
     return wire
 
 
-def checker_of(wire: pb.Checker) -> Checker | None:
+def checker_of(wire: pb.Checker) -> values.Checker | None:
     if not wire.name:
         return None
-    return Checker(
+    return values.Checker(
         wire.name, wire.absolute, wire.relative, wire.fold_case, wire.unordered, not wire.lists_are_not_tuples,
         wire.nan_equal, program=wire.program,
     )  # fmt: skip
@@ -126,24 +116,24 @@ def suite_of_json(document: bytes, format: str) -> StoredSuite:
     try:
         row = orjson.loads(document)
     except orjson.JSONDecodeError as error:
-        raise RefusedError(Status.INVALID_REQUEST, f"suite.json is not JSON: {error}") from None
+        raise RefusedError(values.Status.INVALID_REQUEST, f"suite.json is not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise RefusedError(Status.INVALID_REQUEST, "suite.json: a row is an object")
+        raise RefusedError(values.Status.INVALID_REQUEST, "suite.json: a row is an object")
     try:
         return StoredSuite.of(suite_of(row, format))
     except DataError:
         raise
     except ArealError as error:
-        raise RefusedError(Status.INVALID_REQUEST, str(error)) from None
+        raise RefusedError(values.Status.INVALID_REQUEST, str(error)) from None
 
 
-def judgement_to_wire(judgement: Judgement, request_id: str, runtime_digest: str) -> pb.JudgeResult:
+def judgement_to_wire(judgement: values.Judgement, request_id: str, runtime_digest: str) -> pb.JudgeResult:
     timing = judgement.timing
     wire = pb.JudgeResult(
         request_id=request_id,
         status=status_to_wire(judgement.status),
         cases_total=judgement.cases_total,
-        cases_run=sum(case.status is not Status.SKIPPED for case in judgement.cases),
+        cases_run=sum(case.status is not values.Status.SKIPPED for case in judgement.cases),
         cases_passed=judgement.cases_passed,
         cases=[case_to_wire(case) for case in judgement.cases],
         tier=tier_to_wire(judgement.tier),
@@ -168,7 +158,7 @@ def judgement_to_wire(judgement: Judgement, request_id: str, runtime_digest: str
     return wire
 
 
-def case_to_wire(case: CaseResult) -> pb.CaseResult:
+def case_to_wire(case: values.CaseResult) -> pb.CaseResult:
     return pb.CaseResult(
         index=case.index, status=status_to_wire(case.status), wall_us=_us(case.wall_s), cpu_us=_us(case.cpu_s),
         max_rss_bytes=case.max_rss_bytes, exit_code=case.exit_code, signal=case.signal,
@@ -195,7 +185,7 @@ def executed_to_wire(executed: ExecutionResult, request_id: str) -> pb.ExecuteRe
     wire = pb.ExecuteResult() if ended is None else _ended_to_wire(ended)
     wire.request_id = request_id
     wire.status = status_to_wire(executed.status)
-    wire.retryable = executed.status in RETRYABLE
+    wire.retryable = executed.status in values.RETRYABLE
     wire.message = executed.message
     wire.attempt = executed.attempt
     wire.retry_after_ms = math.ceil(executed.retry_after_s * 1000)
@@ -250,7 +240,7 @@ def _word(enum: object, number: int, prefix: str, name: str) -> str:
     try:
         return str(enum.Name(number)).removeprefix(prefix)  # type: ignore[attr-defined]
     except ValueError:
-        raise RefusedError(Status.INVALID_REQUEST, f"{name}: {number} is unknown to this service") from None
+        raise RefusedError(values.Status.INVALID_REQUEST, f"{name}: {number} is unknown to this service") from None
 
 
 def _us(seconds: float) -> int:

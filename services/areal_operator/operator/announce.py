@@ -7,16 +7,7 @@ once however often the job is looked at. Pure.
 from dataclasses import dataclass
 from typing import Literal
 
-from areal.spec.status import (
-    AcceptedReason,
-    CompleteReason,
-    ConditionType,
-    PreparedReason,
-    ProgressingReason,
-    ScheduledReason,
-    SuspendedReason,
-    TrainerReason,
-)
+from areal.spec import status
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator.job_state import JobCondition, JobState, state_in
@@ -31,30 +22,33 @@ class Announcement:
     message: str
 
 
-_NORMAL: dict[tuple[ConditionType, str], tuple[str, str]] = {
-    (ConditionType.ACCEPTED, AcceptedReason.VALID): ("Accepted", "the job is accepted"),
-    (ConditionType.PREPARED, PreparedReason.PREPARING): ("Preparing", "sources are checked, snapshots are written"),
-    (ConditionType.PREPARED, PreparedReason.SNAPSHOTS_WRITTEN): ("Prepared", ""),
-    (ConditionType.TRAINER_READY, TrainerReason.RENDEZVOUS_COMPLETE): ("TrainerReady", ""),
-    (ConditionType.PROGRESSING, ProgressingReason.STEP_REPORTED): ("StepReported", ""),
-    (ConditionType.SUSPENDED, SuspendedReason.CHECKPOINT_PENDING): ("Suspending", ""),
-    (ConditionType.SUSPENDED, SuspendedReason.SUSPENDED): ("Suspended", ""),
-    (ConditionType.COMPLETE, CompleteReason.AUDITING): (
+_NORMAL: dict[tuple[status.ConditionType, str], tuple[str, str]] = {
+    (status.ConditionType.ACCEPTED, status.AcceptedReason.VALID): ("Accepted", "the job is accepted"),
+    (status.ConditionType.PREPARED, status.PreparedReason.PREPARING): (
+        "Preparing",
+        "sources are checked, snapshots are written",
+    ),
+    (status.ConditionType.PREPARED, status.PreparedReason.SNAPSHOTS_WRITTEN): ("Prepared", ""),
+    (status.ConditionType.TRAINER_READY, status.TrainerReason.RENDEZVOUS_COMPLETE): ("TrainerReady", ""),
+    (status.ConditionType.PROGRESSING, status.ProgressingReason.STEP_REPORTED): ("StepReported", ""),
+    (status.ConditionType.SUSPENDED, status.SuspendedReason.CHECKPOINT_PENDING): ("Suspending", ""),
+    (status.ConditionType.SUSPENDED, status.SuspendedReason.SUSPENDED): ("Suspended", ""),
+    (status.ConditionType.COMPLETE, status.CompleteReason.AUDITING): (
         "Auditing",
         "the last step is trained; the audit is being made",
     ),
-    (ConditionType.COMPLETE, CompleteReason.MAX_STEPS_REACHED): ("Complete", ""),
+    (status.ConditionType.COMPLETE, status.CompleteReason.MAX_STEPS_REACHED): ("Complete", ""),
 }
 """Condition and its new reason → event's reason, and its words where the condition's message won't do."""
 
 _WARNING = {
-    (ConditionType.PREPARED, PreparedReason.PREPARE_FAILED),
-    (ConditionType.SCHEDULED, ScheduledReason.UNSCHEDULABLE),
-    (ConditionType.SCHEDULED, ScheduledReason.PODS_REFUSED),
-    (ConditionType.SCHEDULED, ScheduledReason.NODE_SILENT),
-    (ConditionType.PROGRESSING, ProgressingReason.STALLED),
-    (ConditionType.PROGRESSING, ProgressingReason.WAITING),
-    (ConditionType.PROGRESSING, ProgressingReason.BACKING_OFF),
+    (status.ConditionType.PREPARED, status.PreparedReason.PREPARE_FAILED),
+    (status.ConditionType.SCHEDULED, status.ScheduledReason.UNSCHEDULABLE),
+    (status.ConditionType.SCHEDULED, status.ScheduledReason.PODS_REFUSED),
+    (status.ConditionType.SCHEDULED, status.ScheduledReason.NODE_SILENT),
+    (status.ConditionType.PROGRESSING, status.ProgressingReason.STALLED),
+    (status.ConditionType.PROGRESSING, status.ProgressingReason.WAITING),
+    (status.ConditionType.PROGRESSING, status.ProgressingReason.BACKING_OFF),
 }
 
 
@@ -62,22 +56,22 @@ def announcements(before: Json, after: Json) -> list[Announcement]:
     """The events of one write of the status, in the order of a job's life."""
     was, now = state_in(before), state_in(after)
     found = []
-    for kind in ConditionType:
+    for kind in status.ConditionType:
         old, new = was.conditions.get(kind), now.conditions.get(kind)
         if new is not None and (old is None or (old.status, old.reason) != (new.status, new.reason)):
             found += _transition(kind, old, new)
     return [*found, *_failures(was, now), *_epoch(was, now)]
 
 
-def _transition(kind: ConditionType, old: JobCondition | None, new: JobCondition) -> list[Announcement]:
-    if kind is ConditionType.ACCEPTED and new.status == "False":
+def _transition(kind: status.ConditionType, old: JobCondition | None, new: JobCondition) -> list[Announcement]:
+    if kind is status.ConditionType.ACCEPTED and new.status == "False":
         return [Announcement("Warning", new.reason, new.message)]
-    if kind is ConditionType.FAILED and new.status == "True":
+    if kind is status.ConditionType.FAILED and new.status == "True":
         return [Announcement("Warning", new.reason, new.message)]
     if (kind, new.reason) in _WARNING:
         return [Announcement("Warning", new.reason, new.message)]
-    if kind is ConditionType.SUSPENDED and new.reason == SuspendedReason.NOT_SUSPENDED:
-        resumed = old is not None and old.reason != SuspendedReason.NOT_SUSPENDED
+    if kind is status.ConditionType.SUSPENDED and new.reason == status.SuspendedReason.NOT_SUSPENDED:
+        resumed = old is not None and old.reason != status.SuspendedReason.NOT_SUSPENDED
         return [Announcement("Normal", "Resumed", "the job goes on from its last checkpoint")] if resumed else []
     if (kind, new.reason) in _NORMAL:
         reason, words = _NORMAL[kind, new.reason]

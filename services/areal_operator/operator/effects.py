@@ -11,18 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from areal.plan.cluster_names import Role
 
+from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError
-from areal_operator.kube.resources import (
-    DEPLOYMENTS,
-    JOBS,
-    PODS,
-    RLJOBS,
-    SECRETS,
-    STATEFULSETS,
-    Json,
-    key_of,
-    resource_of,
-)
 from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.decision import Eviction
 from areal_operator.operator.drift import differs, inputs_hash, settled
@@ -67,7 +57,9 @@ class Effects:
             return
         secret = self._world.build.access_secret(wanted(self._seen, self._world))
         try:
-            remember_access(await self._world.api.create(SECRETS, secret), self._uid, self._notes, self._world.now())
+            remember_access(
+                await self._world.api.create(resources.SECRETS, secret), self._uid, self._notes, self._world.now()
+            )
         except AlreadyExistsError:
             log.info("%s/%s: its Secret is there already", *self._seen.key)
             await access(self._seen.key, self._uid, self._world)
@@ -90,7 +82,7 @@ class Effects:
         asked = {role.value: count for role, count in replicas.items()}
         await self._settle("workloads", wanted(self._seen, self._world, asked), self._world.build.workloads)
 
-    async def _settle(self, part: str, w: JobBlueprint, build: Callable[[JobBlueprint], list[Json]]) -> None:
+    async def _settle(self, part: str, w: JobBlueprint, build: Callable[[JobBlueprint], list[resources.Json]]) -> None:
         """Apply a part of the children, unless it was as it should be and nothing has changed since.
 
         To build all children takes ten milliseconds, which a thousand quiet jobs would pay every few seconds.
@@ -107,14 +99,14 @@ class Effects:
         """The versions of all that the job owns."""
         return [one for cache in self._world.caches.values() for one in cache.versions(self._uid)]
 
-    async def _apply(self, objects: Sequence[Json]) -> bool:
+    async def _apply(self, objects: Sequence[resources.Json]) -> bool:
         """Apply what is not as it should be, several at a time; whether anything wasn't."""
         inputs, changed = self._inputs, False
         due: list[Awaitable[None]] = []
         for desired in objects:
-            resource = resource_of(desired)
+            resource = resources.resource_of(desired)
             cache = self._world.cached(resource)
-            observed = cache.get(*key_of(desired)) if cache is not None else None
+            observed = cache.get(*resources.key_of(desired)) if cache is not None else None
             if observed is not None and owner_of(observed).get("uid") not in (self._uid, None):
                 changed = True
                 continue  # an earlier job's, which is being deleted
@@ -131,19 +123,19 @@ class Effects:
         await together(due)
         return changed or bool(due)
 
-    async def _apply_one(self, desired: Json, place: tuple[str, str], digest: str) -> None:
+    async def _apply_one(self, desired: resources.Json, place: tuple[str, str], digest: str) -> None:
         answer = await self._world.api.apply(desired, manager=MANAGER)
         self._notes.applied[place] = (digest, _mark(answer))
 
     async def retire(self, batches: Iterable[BatchJob]) -> None:
         """Delete Jobs with their pods: gone only when the pods are."""
         for batch in batches:
-            await self._world.api.delete(JOBS, self._seen.key[0], batch.name, uid=batch.uid, background=False)
+            await self._world.api.delete(resources.JOBS, self._seen.key[0], batch.name, uid=batch.uid, background=False)
 
     async def remove(self, workloads: Iterable[Workload]) -> None:
         """Delete StatefulSets and Deployments, and so their pods."""
         for workload in workloads:
-            resource = STATEFULSETS if workload.kind == STATEFULSETS.kind else DEPLOYMENTS
+            resource = resources.STATEFULSETS if workload.kind == resources.STATEFULSETS.kind else resources.DEPLOYMENTS
             await self._world.api.delete(resource, self._seen.key[0], workload.name, uid=workload.uid)
 
     async def evict(self, evictions: Iterable[Eviction]) -> None:
@@ -151,7 +143,7 @@ class Effects:
         for eviction in evictions:
             pod = eviction.pod
             gone = await self._world.api.delete(
-                PODS, self._seen.key[0], pod.name, uid=pod.uid, grace_s=0 if eviction.force else None
+                resources.PODS, self._seen.key[0], pod.name, uid=pod.uid, grace_s=0 if eviction.force else None
             )
             if gone:
                 reason = "PodForceDeleted" if eviction.force else "PodReplaced"
@@ -162,7 +154,7 @@ class Effects:
     async def delete_job(self) -> None:
         """The job itself has outlived its time."""
         namespace, name = self._seen.key
-        await self._world.api.delete(RLJOBS, namespace, name, uid=self._uid)
+        await self._world.api.delete(resources.RLJOBS, namespace, name, uid=self._uid)
 
     # Roles
 
@@ -211,7 +203,7 @@ def _same(known: tuple[object, ...], now: tuple[object, ...]) -> bool:
     return known[0] is now[0] and known[1:] == now[1:]
 
 
-def _mark(obj: Json) -> str:
+def _mark(obj: resources.Json) -> str:
     """Changes when somebody changes what we apply: a generation where there is one, else the version."""
     metadata = obj["metadata"]
     return f"{metadata.get('uid')}/{metadata.get('generation') or metadata.get('resourceVersion')}"

@@ -15,23 +15,8 @@ from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec, runtime_from_object
 from areal.spec.status import AcceptedReason, ConditionType
 
+from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
-from areal_operator.kube.resources import (
-    CLUSTER_RUNTIMES,
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    JOBS,
-    NODES,
-    PODS,
-    PVCS,
-    RUNTIMES,
-    SECRETS,
-    STATEFULSETS,
-    Json,
-    Key,
-    key_of,
-    resource_of,
-)
 from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
@@ -58,9 +43,9 @@ _SECRET_AGE_S = 600.0
 """A Secret that somebody deleted is missed within this time; pods that run have read it already."""
 
 
-async def observe(job: Json, world: OperatorWorld) -> Observation:
+async def observe(job: resources.Json, world: OperatorWorld) -> Observation:
     """The job as it is now. `job` is its object, from the cache."""
-    key, state = key_of(job), state_in(job.get("status", {}))
+    key, state = resources.key_of(job), state_in(job.get("status", {}))
     uid = job["metadata"]["uid"]
     admitted, refusal = None, None
     found = await _admission(job, state, world)
@@ -99,10 +84,10 @@ def wanted(seen: Observation, world: OperatorWorld, replicas: dict[str, int] | N
 
 
 def wanted_of(
-    job: Json, admitted: RunnableJob, world: OperatorWorld, replicas: dict[str, int] | None = None
+    job: resources.Json, admitted: RunnableJob, world: OperatorWorld, replicas: dict[str, int] | None = None
 ) -> JobBlueprint:
     """The same, before all is gathered. Without `replicas`, as many pods as the spec asks for."""
-    key, uid = key_of(job), job["metadata"]["uid"]
+    key, uid = resources.key_of(job), job["metadata"]["uid"]
     return JobBlueprint(
         job=admitted.job,
         raw=job,
@@ -117,17 +102,17 @@ def wanted_of(
     )
 
 
-async def access(key: Key, uid: str, world: OperatorWorld) -> str | None:
+async def access(key: resources.Key, uid: str, world: OperatorWorld) -> str | None:
     """The job's token; None while there is no Secret."""
     notes = world.notes(key, uid)
     if notes.secret is None or world.now() - notes.secret_at > _SECRET_AGE_S:
-        found = await world.api.get(SECRETS, key[0], access_secret(key[1]))
+        found = await world.api.get(resources.SECRETS, key[0], access_secret(key[1]))
         if found is None or not remember_access(found, uid, notes, world.now()):
             return None
     return (notes.secret or {}).get(TOKEN_KEY)
 
 
-def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
+def remember_access(secret: resources.Json, uid: str, notes: Notes, now: float) -> bool:
     """Keep what the job's Secret says; False when it is an earlier job's."""
     if owner_of(secret).get("uid") != uid:
         return False
@@ -139,9 +124,9 @@ def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
 # Admission
 
 
-async def _admission(job: Json, state: JobState, world: OperatorWorld) -> RunnableJob | JobRefusal:
+async def _admission(job: resources.Json, state: JobState, world: OperatorWorld) -> RunnableJob | JobRefusal:
     """Whether the job may run; looked up again only when the job, its runtime or its recipe changed."""
-    key, metadata = key_of(job), job["metadata"]
+    key, metadata = resources.key_of(job), job["metadata"]
     notes = world.notes(key, metadata["uid"])
     runtime = _runtime(job, world)
     version = (
@@ -166,27 +151,29 @@ async def _admission(job: Json, state: JobState, world: OperatorWorld) -> Runnab
     return found
 
 
-def _runtime(job: Json, world: OperatorWorld) -> Json | None:
+def _runtime(job: resources.Json, world: OperatorWorld) -> resources.Json | None:
     """The object that holds the job's runtime: the job's own snapshot, else what it names, else the default."""
     metadata = job["metadata"]
-    snapshot = world.caches[CONFIGMAPS].get(metadata["namespace"], runtime_config_map(metadata["name"]))
+    snapshot = world.caches[resources.CONFIGMAPS].get(metadata["namespace"], runtime_config_map(metadata["name"]))
     if snapshot is not None and owner_of(snapshot).get("uid") == metadata["uid"]:
         return snapshot
     kind, name = _runtime_name(job, world)
     if not name:
         return None
-    if kind == RUNTIMES.kind:
-        return world.caches[RUNTIMES].get(metadata["namespace"], name)
-    cache = world.cached(CLUSTER_RUNTIMES)
+    if kind == resources.RUNTIMES.kind:
+        return world.caches[resources.RUNTIMES].get(metadata["namespace"], name)
+    cache = world.cached(resources.CLUSTER_RUNTIMES)
     return cache.get("", name) if cache is not None else None
 
 
-def _runtime_name(job: Json, world: OperatorWorld) -> tuple[str, str]:
+def _runtime_name(job: resources.Json, world: OperatorWorld) -> tuple[str, str]:
     ref = job["spec"].get("runtimeRef") or {}
-    return ref.get("kind", CLUSTER_RUNTIMES.kind), ref.get("name", world.settings.default_runtime)
+    return ref.get("kind", resources.CLUSTER_RUNTIMES.kind), ref.get("name", world.settings.default_runtime)
 
 
-def _runtime_spec(runtime: Json | None, job: Json, world: OperatorWorld) -> tuple[RuntimeSpec | None, str]:
+def _runtime_spec(
+    runtime: resources.Json | None, job: resources.Json, world: OperatorWorld
+) -> tuple[RuntimeSpec | None, str]:
     """The runtime, or why there is none."""
     kind, name = _runtime_name(job, world)
     if runtime is None:
@@ -197,14 +184,14 @@ def _runtime_spec(runtime: Json | None, job: Json, world: OperatorWorld) -> tupl
             )
         return None, f"there is no {kind} {name}; `kubectl get clusterrlruntimes,rlruntimes` lists what there is"
     try:
-        if runtime["kind"] == CONFIGMAPS.kind:
+        if runtime["kind"] == resources.CONFIGMAPS.kind:
             return read_snapshot(runtime), ""
         return runtime_from_object(runtime).spec, ""
     except ConfigError as error:
         return None, f"{kind} {name} can't be used: {words_of(error)}"
 
 
-async def _recipe(job: Json, parsed: RLJob, state: JobState, world: OperatorWorld) -> str | None:
+async def _recipe(job: resources.Json, parsed: RLJob, state: JobState, world: OperatorWorld) -> str | None:
     """The recipe's text, when it comes from a ConfigMap; None when it doesn't, or isn't there.
 
     It is read once. A job that was prepared has its own copy: whatever became of the ConfigMap, who scores stays.
@@ -212,11 +199,11 @@ async def _recipe(job: Json, parsed: RLJob, state: JobState, world: OperatorWorl
     named = parsed.spec.recipe.config_map if parsed.spec.recipe is not None else None
     if named is None:
         return None
-    key = key_of(job)
+    key = resources.key_of(job)
     notes = world.notes(key, job["metadata"]["uid"])
     if notes.recipe is not None:
         return notes.recipe
-    found = await world.api.get(CONFIGMAPS, key[0], named.name)
+    found = await world.api.get(resources.CONFIGMAPS, key[0], named.name)
     notes.recipe = (found or {}).get("data", {}).get(named.key)
     if notes.recipe is None and state.prepared:
         notes.recipe = _as_prepared(world, job["metadata"]["uid"])
@@ -225,7 +212,7 @@ async def _recipe(job: Json, parsed: RLJob, state: JobState, world: OperatorWorl
 
 def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
     """A text that says of `reward` what the lost recipe said, by what the job's pods were told then."""
-    kept = resolved_text(world.caches[CONFIGMAPS].owned_by(uid))
+    kept = resolved_text(world.caches[resources.CONFIGMAPS].owned_by(uid))
     if kept is None:
         return None
     verifier = ResolvedJob.parse(kept, "the job's ConfigMap").verifier
@@ -235,13 +222,13 @@ def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
 # What the API server would say
 
 
-async def _try(job: Json, admitted: RunnableJob, state: JobState, world: OperatorWorld) -> JobRefusal | None:
+async def _try(job: resources.Json, admitted: RunnableJob, state: JobState, world: OperatorWorld) -> JobRefusal | None:
     """Ask the API server about every object before the first is made, and again when the spec has changed."""
     accepted = state.conditions.get("Accepted")
     generation = job["metadata"].get("generation", 0)
     if state.accepted and accepted is not None and accepted.generation == generation:
         return None
-    notes = world.notes(key_of(job), job["metadata"]["uid"])
+    notes = world.notes(resources.key_of(job), job["metadata"]["uid"])
     about = (generation, admitted.runtime_hash)
     if about in notes.tried and notes.tried[about] is None:
         return None
@@ -249,14 +236,14 @@ async def _try(job: Json, admitted: RunnableJob, state: JobState, world: Operato
     return notes.tried[about]
 
 
-async def _dry_run(job: Json, admitted: RunnableJob, world: OperatorWorld) -> JobRefusal | None:
+async def _dry_run(job: resources.Json, admitted: RunnableJob, world: OperatorWorld) -> JobRefusal | None:
     w = wanted_of(job, admitted, world)
     try:
         objects = [*world.build.foundation(w), *world.build.workloads(w)]
         batches = [world.build.prepare_job(w), world.build.finish_job(w)]
     except ConfigError as error:
         return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
-    objects += [batch for batch in batches if world.caches[JOBS].get(*key_of(batch)) is None]
+    objects += [batch for batch in batches if world.caches[resources.JOBS].get(*resources.key_of(batch)) is None]
     answers = await together(_objection(obj, job, world) for obj in objects)
     words = [answer for answer in answers if answer]
     if not words:  # pods are asked about last: they say again what is wrong with their templates
@@ -264,11 +251,11 @@ async def _dry_run(job: Json, admitted: RunnableJob, world: OperatorWorld) -> Jo
     return JobRefusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
 
 
-async def _objection(obj: Json, job: Json, world: OperatorWorld) -> str:
+async def _objection(obj: resources.Json, job: resources.Json, world: OperatorWorld) -> str:
     """Why an object can't be; empty when it can. One that isn't there is created: that costs a server half an apply."""
-    name, resource = f"{obj['kind']} {obj['metadata']['name']}", resource_of(obj)
+    name, resource = f"{obj['kind']} {obj['metadata']['name']}", resources.resource_of(obj)
     cache = world.cached(resource)
-    known = cache.get(*key_of(obj)) if cache is not None else None
+    known = cache.get(*resources.key_of(obj)) if cache is not None else None
     try:
         if known is None and cache is not None:
             await world.api.create(resource, obj, dry_run=True)
@@ -284,7 +271,7 @@ async def _objection(obj: Json, job: Json, world: OperatorWorld) -> str:
     return ""
 
 
-async def _pods_objections(makers: Iterable[Json], world: OperatorWorld) -> list[str]:
+async def _pods_objections(makers: Iterable[resources.Json], world: OperatorWorld) -> list[str]:
     """Refusals of the pods of workloads that aren't made yet, by dry run; a phrase a workload."""
     found = [maker for maker in makers if maker["spec"].get("replicas", 1)]
     answers = await together(refusal_of_pods(world.api, maker, own_account=False) for maker in found)
@@ -296,10 +283,10 @@ async def _pods_objections(makers: Iterable[Json], world: OperatorWorld) -> list
 
 
 async def _refused_pods(
-    job: Json, state: JobState, workloads: Iterable[Workload], world: OperatorWorld
+    job: resources.Json, state: JobState, workloads: Iterable[Workload], world: OperatorWorld
 ) -> Mapping[Role, str]:
     """Why pods of a role are missing for long, where the API server refuses them now. Asked every `RETRY_PODS_S`."""
-    now, key, uid = world.now(), key_of(job), job["metadata"]["uid"]
+    now, key, uid = world.now(), resources.key_of(job), job["metadata"]["uid"]
     scheduled = state.conditions.get(ConditionType.SCHEDULED)
     waits = scheduled is not None and scheduled.status == "False" and now >= scheduled.since + PODS_LATE_S
     if not waits or state.outcome is not None or state.rest is not Rest.AWAKE:
@@ -307,13 +294,17 @@ async def _refused_pods(
     notes = world.notes(key, uid)
     if now < notes.refused_at + RETRY_PODS_S:
         return notes.refused
-    makers: dict[Role, Json | None] = {}
+    makers: dict[Role, resources.Json | None] = {}
     for one in workloads:
         if one.pods < one.replicas:
-            resource = STATEFULSETS if one.kind == STATEFULSETS.kind else DEPLOYMENTS
+            resource = resources.STATEFULSETS if one.kind == resources.STATEFULSETS.kind else resources.DEPLOYMENTS
             makers[one.role] = world.caches[resource].get(key[0], one.name)
     prepare = _own(world, key, uid, Role.PREPARE)
-    if prepare is not None and not state.prepared and not world.caches[PODS].owned_by(prepare["metadata"]["uid"]):
+    if (
+        prepare is not None
+        and not state.prepared
+        and not world.caches[resources.PODS].owned_by(prepare["metadata"]["uid"])
+    ):
         makers[Role.PREPARE] = prepare
     found = {}
     for role, maker in makers.items():
@@ -326,14 +317,14 @@ async def _refused_pods(
 # Children
 
 
-def _own(world: OperatorWorld, key: Key, uid: str, role: Role) -> Json | None:
+def _own(world: OperatorWorld, key: resources.Key, uid: str, role: Role) -> resources.Json | None:
     """The job's own batch Job for a role."""
-    found = world.caches[JOBS].get(key[0], workload(key[1], role))
+    found = world.caches[resources.JOBS].get(key[0], workload(key[1], role))
     return found if found is not None and owner_of(found).get("uid") == uid else None
 
 
-def _sets(uid: str, world: OperatorWorld) -> Iterable[Json]:
-    for resource in (STATEFULSETS, DEPLOYMENTS):
+def _sets(uid: str, world: OperatorWorld) -> Iterable[resources.Json]:
+    for resource in (resources.STATEFULSETS, resources.DEPLOYMENTS):
         yield from world.caches[resource].owned_by(uid)
 
 
@@ -343,15 +334,15 @@ def _workloads(uid: str, world: OperatorWorld) -> Iterable[Workload]:
             yield found
 
 
-def _pods(job: Json, key: Key, world: OperatorWorld) -> Iterable[Pod]:
+def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iterable[Pod]:
     """The job's pods. Those of an earlier job of the same name may still be ending beside them."""
     born = job["metadata"].get("creationTimestamp", "")
     owners = {
         obj["metadata"]["uid"]: owner_of(obj).get("uid") == job["metadata"]["uid"]
-        for resource in (STATEFULSETS, DEPLOYMENTS, JOBS)
+        for resource in (resources.STATEFULSETS, resources.DEPLOYMENTS, resources.JOBS)
         for obj in world.caches[resource].labelled(*key)
     }
-    for obj in world.caches[PODS].labelled(*key):
+    for obj in world.caches[resources.PODS].labelled(*key):
         owner = owner_of(obj)
         pod = read_pod(obj)
         if (
@@ -366,7 +357,7 @@ def _pods(job: Json, key: Key, world: OperatorWorld) -> Iterable[Pod]:
 
 
 def _nodes(pods: Iterable[Pod], world: OperatorWorld) -> dict[str, NodeState] | None:
-    cache = world.cached(NODES)
+    cache = world.cached(resources.NODES)
     if cache is None:
         return None
     found = {name: cache.get("", name) for name in {pod.node for pod in pods if pod.node}}
@@ -376,9 +367,9 @@ def _nodes(pods: Iterable[Pod], world: OperatorWorld) -> dict[str, NodeState] | 
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
 
-def _claimed_bytes(world: OperatorWorld, key: Key) -> int:
+def _claimed_bytes(world: OperatorWorld, key: resources.Key) -> int:
     """Size that Redis' claim asks for already, in bytes."""
-    cache = world.cached(PVCS)
+    cache = world.cached(resources.PVCS)
     claim = cache.get(key[0], workload(key[1], Role.REDIS)) if cache is not None else None
     asked = (claim or {}).get("spec", {}).get("resources", {}).get("requests", {}).get("storage", "0")
     number, unit = asked.rstrip("KMGTPi"), asked.lstrip("0123456789.")

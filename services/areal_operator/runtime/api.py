@@ -12,17 +12,8 @@ from typing import Any, Protocol
 
 import orjson
 
+from areal_operator.kube import errors
 from areal_operator.kube.apply import APPLY, apply_query
-from areal_operator.kube.errors import (
-    ApiError,
-    BusyError,
-    ConflictError,
-    GoneError,
-    InvalidError,
-    NotFoundError,
-    UnreachableError,
-    error_of,
-)
 from areal_operator.kube.resources import Json, Resource, resource_of
 from areal_operator.runtime.limiter import Limiter, RequestPriority
 from areal_operator.runtime.stream import WatchEvent, events
@@ -69,7 +60,7 @@ class Api:
         """The object now, past any cache; None where there is none."""
         try:
             return await self._json(Request("GET", resource.path(namespace, name)), RequestPriority.READ)
-        except NotFoundError:
+        except errors.NotFoundError:
             return None
 
     async def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "") -> list[Json]:
@@ -81,7 +72,7 @@ class Api:
             query |= {"continue": token} if token else {}
             try:
                 page = await self._json(Request("GET", resource.path(namespace), query), RequestPriority.READ)
-            except GoneError:
+            except errors.GoneError:
                 if not token:
                     raise
                 token, found = "", []  # the list took longer than the server keeps its snapshot: once more
@@ -116,9 +107,9 @@ class Api:
         priority = RequestPriority.STATUS if subresource == "status" else RequestPriority.WRITE
         try:
             applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)
-        except InvalidError as error:
+        except errors.InvalidError as error:
             if any(cause.get("field") == "metadata.uid" for cause in error.details.get("causes") or ()):
-                raise ConflictError(error.status, "Conflict", error.message, error.details) from error
+                raise errors.ConflictError(error.status, "Conflict", error.message, error.details) from error
             raise
         if not dry_run and applied.get("kind") == resource.kind:  # `/scale` answers with a Scale
             self._written(resource, applied)
@@ -160,11 +151,11 @@ class Api:
             answer = await self._write(
                 Request("DELETE", resource.path(namespace, name), {}, options), RequestPriority.WRITE
             )
-        except NotFoundError:
+        except errors.NotFoundError:
             if uid is not None:
                 self._gone(resource, namespace, name, uid)
             return False
-        except ApiError as error:
+        except errors.ApiError as error:
             if uid is not None and error.status == HTTPStatus.CONFLICT:
                 self._gone(resource, namespace, name, uid)
                 return False
@@ -205,12 +196,12 @@ class Api:
             await self._limiter.turn(priority)
             try:
                 return await self._once(request, self._times.deadline_s)
-            except UnreachableError:
+            except errors.UnreachableError:
                 # A pooled connection that the server closed says so to the next request on it only: once is normal.
                 if broken or request.method == "POST":
                     raise
                 broken = True
-            except BusyError as busy:
+            except errors.BusyError as busy:
                 pause_s = min(busy.retry_after_s or 0.0, self._times.longest_pause_s)
                 if not pause_s or loop.time() + pause_s > give_up:
                     raise
@@ -219,7 +210,7 @@ class Api:
     async def _once(self, request: Request, deadline_s: float) -> Json:
         try:
             response = await self._transport.request(request, deadline_s=deadline_s)
-        except UnreachableError:
+        except errors.UnreachableError:
             self._on_answer(request.method, 0)
             raise
         self._on_answer(request.method, response.status)
@@ -248,11 +239,11 @@ def _object(request: Request, response: Response) -> Json:
     except orjson.JSONDecodeError:
         body = {"message": response.body[:300].decode(errors="replace")}
         if response.status < HTTPStatus.BAD_REQUEST:
-            raise UnreachableError(f"{request.method} {request.path}: the answer is not JSON") from None
+            raise errors.UnreachableError(f"{request.method} {request.path}: the answer is not JSON") from None
     if response.status < HTTPStatus.BAD_REQUEST:
         return body if isinstance(body, dict) else {}
     status = body if isinstance(body, dict) else {}
     after = response.headers.get("Retry-After", "")
     if after.isdigit():
         status = {**status, "details": {**(status.get("details") or {}), "retryAfterSeconds": int(after)}}
-    raise error_of(response.status, status, what=f"{request.method} {request.path}")
+    raise errors.error_of(response.status, status, what=f"{request.method} {request.path}")

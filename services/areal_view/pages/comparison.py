@@ -14,16 +14,7 @@ from typing import Any
 import orjson
 from areal.values.interval import student_half
 
-from areal_view.pages.curves import (
-    PRESETS,
-    ChartChoice,
-    CurveOptions,
-    Series,
-    chosen_charts,
-    columns,
-    lines_of,
-    usual_charts,
-)
+from areal_view.pages import curves
 from areal_view.pages.overview import RunLine, line_of, number, spec_of
 from areal_view.pages.runs import ShownRun
 
@@ -47,12 +38,12 @@ class ComparisonPage:
     figures: Sequence[tuple[str, Sequence[str]]]  # name, cells
     fields: Sequence[tuple[str, Sequence[str]]]  # dotted path, cells as JSON
     same: int  # fields that are equal
-    choice: ChartChoice
+    choice: curves.ChartChoice
     picture: str = ""  # of a study, over what varied: `study.svg` as a data address
 
 
 def comparison_page(
-    runs: Sequence[ShownRun], *, apart: bool, wanted: Sequence[str], text: str, options: CurveOptions
+    runs: Sequence[ShownRun], *, apart: bool, wanted: Sequence[str], text: str, options: curves.CurveOptions
 ) -> ComparisonPage:
     """The page. With `apart` each run is a group of its own."""
     groups = groups_of(runs, apart=apart)
@@ -61,21 +52,21 @@ def comparison_page(
     names = sorted({name for members in jobs for fields in members for name in fields})
     cells = {name: [_values(members, name) for members in jobs] for name in names}
     fields = [(name, found) for name, found in cells.items() if len(set(found)) > 1 or _several(jobs, name)]
-    first = [*_held_out_chart(runs), *((name, _title(name, title)) for name, title in usual_charts(*runs))]
-    choice = chosen_charts(runs, first, wanted, text, options)
+    first = [*_held_out_chart(runs), *((name, _title(name, title)) for name, title in curves.usual_charts(*runs))]
+    choice = curves.chosen_charts(runs, first, wanted, text, options)
     return ComparisonPage(shown, _figures(shown), fields, len(names) - len(fields), choice, _picture(runs))
 
 
 def comparison_curve(
-    runs: Sequence[ShownRun], name: str, options: CurveOptions, *, apart: bool
+    runs: Sequence[ShownRun], name: str, options: curves.CurveOptions, *, apart: bool
 ) -> dict[str, Any] | None:
     """A chart with the first line of each group; None for a name that is no chart's."""
-    found: list[list[Series]] = []
+    found: list[list[curves.Series]] = []
     for label, members in groups_of(runs, apart=apart):
-        lines = [replace(told[0], label=label) for run in members if (told := lines_of(run, name))]
+        lines = [replace(told[0], label=label) for run in members if (told := curves.lines_of(run, name))]
         if lines:
             found.append(lines)
-    return columns(found, options, extremes=len(found) == 1) if found else None
+    return curves.columns(found, options, extremes=len(found) == 1) if found else None
 
 
 def groups_of(runs: Sequence[ShownRun], *, apart: bool) -> list[tuple[str, list[ShownRun]]]:
@@ -114,7 +105,7 @@ def _held_out_chart(runs: Sequence[ShownRun]) -> list[tuple[str, str]]:
 
 def _title(name: str, title: str) -> str:
     """Of a preset with several lines the first one is compared."""
-    lines = next((lines for known, _, lines in PRESETS if known == name), ())
+    lines = next((lines for known, _, lines in curves.PRESETS if known == name), ())
     return f"{title}: {lines[0].label}" if len(lines) > 1 else title
 
 

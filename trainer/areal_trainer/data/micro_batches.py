@@ -9,8 +9,6 @@ A sequence's last token is no input: nothing is predicted from it. Columns of th
 says where in the batch's columns each predicted token is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,7 +42,7 @@ class MicroBatch:
         mine = (seen == 0) | (seen == self.branch_ids[:, :, None])
         return same.logical_and_(mine).tril_()[:, None]
 
-    def padded(self, multiple: int) -> MicroBatch:
+    def padded(self, multiple: int) -> "MicroBatch":
         """The same with rows of a length that `multiple` divides."""
         length = self.input_ids.shape[1]
         more = -length % multiple
@@ -57,7 +55,7 @@ class MicroBatch:
             longer["routes"] = torch.nn.functional.pad(routes, (0, 0, 0, more), value=MISSING)
         return replace(self, **longer, select=self.select + self.select // length * more)
 
-    def to(self, device: torch.device) -> MicroBatch:
+    def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`, by one copy that nothing waits for."""
         if device.type == "cpu":
             return self
@@ -125,7 +123,7 @@ def rank_micro_batches(
 
 
 def _micro_batch(
-    batch: TokenBatch, rows: Sequence[Sequence[Bundle]], predicted: NDArray[np.bool_], length: int
+    batch: TokenBatch, rows: "Sequence[Sequence[Bundle]]", predicted: NDArray[np.bool_], length: int
 ) -> MicroBatch:
     if len(rows) <= 1:
         length = trimmed(sum(bundle.length for row in rows for bundle in row), length)
@@ -150,7 +148,7 @@ class _MicroBatchArrays:
         self._index: list[NDArray[np.int64]] = []
 
     def place(
-        self, batch: TokenBatch, bundle: Bundle, number: int, row: int, start: int, predicted: NDArray[np.bool_]
+        self, batch: TokenBatch, bundle: "Bundle", number: int, row: int, start: int, predicted: NDArray[np.bool_]
     ) -> None:
         """Write the prefix and the branches of `bundle` from `start` on."""
         prefix = bundle.prefix

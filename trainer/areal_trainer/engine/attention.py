@@ -11,8 +11,6 @@ prompt's keys are not copied for each answer, as segments need; they are counted
 CUDA PyTorch has no gradient of FlexAttention, and computes all scores.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ def _forward(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    layout: SegmentLayout | BlockMask | None = None,
+    layout: "SegmentLayout | BlockMask | None" = None,
     context: Context | None = None,
     s_aux: Tensor | None = None,
     **kwargs: Any,
@@ -135,7 +133,7 @@ def _with_sinks(
 
 
 def _by_segments(
-    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float | None, window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, layout: "SegmentLayout", scale: float | None, window: int | None,
     sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     rows, heads, length, width = query.shape
@@ -152,7 +150,7 @@ def _by_segments(
 
 
 def _on_cuda(
-    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None
+    query: Tensor, key: Tensor, value: Tensor, layout: "SegmentLayout", scale: float, window: int | None = None
 ) -> Tensor:
     if window is None and flash.takes(query):
         lengths = layout.longest_query, layout.longest_key
@@ -186,7 +184,7 @@ def _copied(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float, window: int | None = None,
+    query: Tensor, key: Tensor, value: Tensor, layout: "SegmentLayout", scale: float, window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     key, value = _copied(query, key, value)

@@ -5,17 +5,7 @@ from typing import Any
 
 import orjson
 
-from areal.gateway.admission import (
-    SAMPLED,
-    AdmissionRules,
-    Field,
-    Treatment,
-    admit,
-    overridden,
-    read_fields,
-    shaping,
-    spread,
-)
+from areal.gateway import admission
 from areal.gateway.dialects.chat import digest, flag, positive, stops
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
@@ -24,26 +14,28 @@ from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
 from areal.gateway.tools import parse_tools
 
-FIELDS: Mapping[str, Field] = {
-    **read_fields("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools"),
-    **dict.fromkeys(("temperature", "top_p", "top_k"), SAMPLED),
-    "tool_choice": shaping("auto", "none"),
-    "disable_parallel_tool_use": shaping(False),
-    "output_config.format": shaping(),
-    "output_format": shaping(),
-    "mcp_servers": Field(Treatment.REFUSED, "tools are called by the client", (None, [])),
+FIELDS: Mapping[str, admission.Field] = {
+    **admission.read_fields("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools"),
+    **dict.fromkeys(("temperature", "top_p", "top_k"), admission.SAMPLED),
+    "tool_choice": admission.shaping("auto", "none"),
+    "disable_parallel_tool_use": admission.shaping(False),
+    "output_config.format": admission.shaping(),
+    "output_format": admission.shaping(),
+    "mcp_servers": admission.Field(admission.Treatment.REFUSED, "tools are called by the client", (None, [])),
 }
 _MOST_STOPS = 8192  # as Anthropic allows
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
 
 
-def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
+def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     choice = fields.get("tool_choice")
     wanted = {"type": "auto", **choice} if isinstance(choice, Mapping) else {"type": choice}
-    told = {**spread(fields, "output_config"), "tool_choice": wanted["type"]}
-    ignored = admit({**told, "disable_parallel_tool_use": wanted.get("disable_parallel_tool_use")}, FIELDS, rules)
+    told = {**admission.spread(fields, "output_config"), "tool_choice": wanted["type"]}
+    ignored = admission.admit(
+        {**told, "disable_parallel_tool_use": wanted.get("disable_parallel_tool_use")}, FIELDS, rules
+    )
     listed = parse_tools(fields.get("tools"))
     given = fields.get("system")
     system = read_messages([("system", {"role": "system", "content": given})]) if given else ()
@@ -54,7 +46,7 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
         calls_tools=wanted["type"] != "none",
         max_tokens=positive(fields.get("max_tokens"), "max_tokens"),
         stop=stops(fields.get("stop_sequences"), "stop_sequences", _MOST_STOPS),
-        overridden=overridden(fields, rules.sampling),
+        overridden=admission.overridden(fields, rules.sampling),
     )
     return DialectRequest(question, fields, flag(fields, "stream"), (*ignored, *listed.dropped))
 

@@ -4,17 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from areal.gateway.admission import (
-    SAMPLED,
-    AdmissionRules,
-    Field,
-    Treatment,
-    admit,
-    overridden,
-    read_fields,
-    shaping,
-    spread,
-)
+from areal.gateway import admission
 from areal.gateway.dialects.chat import digest, flag, positive
 from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.response_events import ResponseEvents
@@ -24,24 +14,28 @@ from areal.gateway.messages import Message, read_messages
 from areal.gateway.session import SessionRequest
 from areal.gateway.tools import parse_tools
 
-FIELDS: Mapping[str, Field] = {
-    **read_fields("model", "input", "instructions", "max_output_tokens", "stream", "tools", "previous_response_id"),
-    **dict.fromkeys(("temperature", "top_p"), SAMPLED),
-    "tool_choice": shaping("auto", "none"),
-    "parallel_tool_calls": shaping(True),
-    "text.format": shaping({"type": "text"}),
-    "conversation": Field(Treatment.REFUSED, "no conversation is kept here: give its items as input"),
-    "prompt": Field(Treatment.REFUSED, "no prompt is kept here: give its text as input"),
-    "truncation": Field(Treatment.IGNORED, "a history is never cut", (None, "disabled")),
-    "background": Field(Treatment.IGNORED, "answers are waited for", (None, False)),
-    "top_logprobs": Field(Treatment.IGNORED, "log-probabilities are told by chat", (None, 0)),
+FIELDS: Mapping[str, admission.Field] = {
+    **admission.read_fields(
+        "model", "input", "instructions", "max_output_tokens", "stream", "tools", "previous_response_id"
+    ),
+    **dict.fromkeys(("temperature", "top_p"), admission.SAMPLED),
+    "tool_choice": admission.shaping("auto", "none"),
+    "parallel_tool_calls": admission.shaping(True),
+    "text.format": admission.shaping({"type": "text"}),
+    "conversation": admission.Field(
+        admission.Treatment.REFUSED, "no conversation is kept here: give its items as input"
+    ),
+    "prompt": admission.Field(admission.Treatment.REFUSED, "no prompt is kept here: give its text as input"),
+    "truncation": admission.Field(admission.Treatment.IGNORED, "a history is never cut", (None, "disabled")),
+    "background": admission.Field(admission.Treatment.IGNORED, "answers are waited for", (None, False)),
+    "top_logprobs": admission.Field(admission.Treatment.IGNORED, "log-probabilities are told by chat", (None, 0)),
 }
 
 
-def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
+def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    ignored = admit(spread(fields, "text"), FIELDS, rules)
+    ignored = admission.admit(admission.spread(fields, "text"), FIELDS, rules)
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
@@ -57,7 +51,7 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
         tools=listed.tools,
         calls_tools=fields.get("tool_choice") != "none",
         max_tokens=positive(fields.get("max_output_tokens"), "max_output_tokens"),
-        overridden=overridden(fields, rules.sampling),
+        overridden=admission.overridden(fields, rules.sampling),
     )
     stream = flag(fields, "stream")
     return DialectRequest(question, fields, stream, (*ignored, *listed.dropped), named=listed.named)

@@ -16,25 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import xxhash
-from areal_judge.api import (
-    OF_PROGRAM,
-    RETRYABLE,
-    CallSuite,
-    Judgement,
-    Options,
-    Priority,
-    Scoring,
-    StackSettings,
-    Status,
-    StoredSuite,
-    Submission,
-    Suite,
-    Ticket,
-    Tier,
-    code_stack,
-    program_of,
-    suite_of,
-)
+from areal_judge import api
 from cachetools import LRUCache
 
 from areal.clients.reward import call_timeout_s
@@ -62,8 +44,8 @@ class VerifierJudging(Protocol):
     """What a dispatcher does for a verifier."""
 
     async def judge(
-        self, submission: Submission, suite: StoredSuite, options: Options, ticket: Ticket
-    ) -> Judgement:  # fmt: skip
+        self, submission: api.Submission, suite: api.StoredSuite, options: api.Options, ticket: api.Ticket
+    ) -> api.Judgement:  # fmt: skip
         """Judges one program. What befalls the machine is a judgement without a score."""
 
 
@@ -79,14 +61,16 @@ class CodeSettings:
     def of(cls, tenant: str, reward: Reward) -> "CodeSettings":
         return cls(tenant, reward.programs, reward.longest_score_s)
 
-    def options(self) -> Options:
-        return Options(
-            scoring=Scoring(self.code.scoring), min_tier=Tier[self.code.min_tier], total_s=self.code.total_seconds
+    def options(self) -> api.Options:
+        return api.Options(
+            scoring=api.Scoring(self.code.scoring),
+            min_tier=api.Tier[self.code.min_tier],
+            total_s=self.code.total_seconds,
         )
 
-    def adapted(self, suite: Suite) -> Suite:
+    def adapted(self, suite: api.Suite) -> api.Suite:
         """A row's suite with what the job says of all rows."""
-        if self.code.isolate_cases and isinstance(suite, CallSuite):
+        if self.code.isolate_cases and isinstance(suite, api.CallSuite):
             suite = replace(suite, isolate_cases=True)
         if {"fork", "compiler"} & set(self.code.needs) and suite.limits.processes < _FORKS:
             suite = replace(suite, limits=replace(suite.limits, processes=_FORKS))
@@ -106,10 +90,10 @@ class CodeVerifier:
         self._slots = slots
         self._options = settings.options()
         least = _SUITE_BYTES // kept_suites  # what a small suite counts, so that their number is bounded, too
-        self._suites: LRUCache[bytes, StoredSuite] = LRUCache(
+        self._suites: LRUCache[bytes, api.StoredSuite] = LRUCache(
             _SUITE_BYTES, getsizeof=lambda suite: max(least, suite.size_bytes)
         )
-        self._reading: SingleFlight[StoredSuite] = SingleFlight()
+        self._reading: SingleFlight[api.StoredSuite] = SingleFlight()
         self._numbers = itertools.count(1)
 
     @property
@@ -129,11 +113,11 @@ class CodeVerifier:
     async def _score(self, item: pb.ScoreItem) -> pb.ScoreResult:
         began = time.monotonic()
         language = self._settings.code.language
-        source = program_of(item.completion, language)
+        source = api.program_of(item.completion, language)
         if source is None:
             return pb.ScoreResult(verdict=common.Verdict(score=0.0, status=NO_PROGRAM, method=self.name))
         try:
-            judged = await self._judged(item, Submission(source, language))
+            judged = await self._judged(item, api.Submission(source, language))
         except ArealError as error:
             return pb.ScoreResult(fault=fault(error), wall_s=time.monotonic() - began)
         except Exception as error:
@@ -141,25 +125,25 @@ class CodeVerifier:
             return pb.ScoreResult(fault=fault(error, with_traceback=True), wall_s=time.monotonic() - began)
         return _result(judged, wall_s=time.monotonic() - began)
 
-    async def _judged(self, item: pb.ScoreItem, submission: Submission) -> Judgement:
+    async def _judged(self, item: pb.ScoreItem, submission: api.Submission) -> api.Judgement:
         suite = await self._suite(item)
         return await self._dispatcher.judge(submission, suite, self._options, self._ticket(item))
 
-    def _ticket(self, item: pb.ScoreItem) -> Ticket:
+    def _ticket(self, item: pb.ScoreItem) -> api.Ticket:
         """Nobody wants the answer after the caller's call has timed out."""
         until = time.time() + call_timeout_s(item.deadline_s or self._settings.deadline_s)
         key = item.key
         request_id = f"{key.group}.{key.index}.{key.attempt}.{next(self._numbers)}"
-        return Ticket(self._settings.tenant, Priority.TRAIN, until, request_id)
+        return api.Ticket(self._settings.tenant, api.Priority.TRAIN, until, request_id)
 
-    async def _suite(self, item: pb.ScoreItem) -> StoredSuite:
+    async def _suite(self, item: pb.ScoreItem) -> api.StoredSuite:
         """The suite of the item's row. Raises DataError for a row that can judge nothing."""
         key = xxhash.xxh3_128_digest(item.row_json)
         if (known := self._suites.get(key)) is not None:
             return known
         return await self._reading.share(key, lambda: self._read(key, item))  # a group asks for one row at once
 
-    async def _read(self, key: bytes, item: pb.ScoreItem) -> StoredSuite:
+    async def _read(self, key: bytes, item: pb.ScoreItem) -> api.StoredSuite:
         if len(item.row_json) > _LARGE_ROW_BYTES:
             suite = await asyncio.to_thread(self._parsed, item)
         else:
@@ -168,9 +152,9 @@ class CodeVerifier:
             self._suites[key] = suite
         return suite
 
-    def _parsed(self, item: pb.ScoreItem) -> StoredSuite:
-        suite = suite_of(row_of_item(item), self._settings.code.format)
-        return StoredSuite.of(self._settings.adapted(suite))
+    def _parsed(self, item: pb.ScoreItem) -> api.StoredSuite:
+        suite = api.suite_of(row_of_item(item), self._settings.code.format)
+        return api.StoredSuite.of(self._settings.adapted(suite))
 
 
 @contextlib.asynccontextmanager
@@ -187,8 +171,8 @@ async def judging_programs(
     """
     code = reward.programs
     languages = ("python",) if code.language == "python" else ("python", code.language)
-    wanted = StackSettings(min_tier=Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
-    async with code_stack(wanted, metrics, changed) as stack:
+    wanted = api.StackSettings(min_tier=api.Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
+    async with api.code_stack(wanted, metrics, changed) as stack:
         dispatcher = stack.dispatcher
         verifier = CodeVerifier(dispatcher, CodeSettings.of(tenant, reward), slots=dispatcher.slots)
         yield verifier, stack.readiness.ready, dispatcher.offer.tier.name
@@ -196,18 +180,18 @@ async def judging_programs(
 
 def look_at_suite(row: Mapping[str, Any], code: CodeReward) -> None:
     """Raises ArealError for a row whose tests could judge no program."""
-    suite_of(row, code.format)
+    api.suite_of(row, code.format)
 
 
-def _result(judged: Judgement, *, wall_s: float) -> pb.ScoreResult:
+def _result(judged: api.Judgement, *, wall_s: float) -> pb.ScoreResult:
     status = judged.status
-    if status in OF_PROGRAM and judged.score is not None:
+    if status in api.OF_PROGRAM and judged.score is not None:
         verdict = common.Verdict(
             score=judged.score, status=status.value, method="code", detail=detail_of(judged), tier=judged.tier.name
         )
         return pb.ScoreResult(verdict=verdict, wall_s=wall_s)
     said = f"{status.value}: {judged.message or 'no word of it'}"
-    if status in RETRYABLE:
+    if status in api.RETRYABLE:
         error = InfraError(said, fix="it is tried again; more reward replicas help when it is overloaded")
         return pb.ScoreResult(fault=fault(error), wall_s=wall_s)
     kind, fix = _FAULTS.get(status, (common.FAULT_KIND_BUG, ""))
@@ -215,19 +199,19 @@ def _result(judged: Judgement, *, wall_s: float) -> pb.ScoreResult:
 
 
 _FAULTS = {
-    Status.GOLD_ERROR: (common.FAULT_KIND_DATA, "correct the row's tests, or drop the row"),
-    Status.INVALID_REQUEST: (common.FAULT_KIND_DATA, "correct the row's tests, or reward.code in the job"),
-    Status.REJECTED_TIER: (
+    api.Status.GOLD_ERROR: (common.FAULT_KIND_DATA, "correct the row's tests, or drop the row"),
+    api.Status.INVALID_REQUEST: (common.FAULT_KIND_DATA, "correct the row's tests, or reward.code in the job"),
+    api.Status.REJECTED_TIER: (
         common.FAULT_KIND_CONFIG,
         "run the reward service where the sandbox can be stronger (docs/reward.md), or ask for less in reward.code",
     ),
 }
 
 
-def detail_of(judged: Judgement) -> str:
+def detail_of(judged: api.Judgement) -> str:
     """How a judgement came about, in a line that gives no expected value away."""
     parts = [f"passed {judged.cases_passed}/{judged.cases_total or len(judged.cases)}"]
-    failed = next((case for case in judged.cases if case.status not in (Status.PASSED, Status.SKIPPED)), None)
+    failed = next((case for case in judged.cases if case.status not in (api.Status.PASSED, api.Status.SKIPPED)), None)
     if failed is not None:
         parts.append(f"case {failed.index} {failed.status.value}{f': {failed.detail}' if failed.detail else ''}")
     elif judged.message:

@@ -10,19 +10,7 @@ from collections.abc import Callable, Iterable
 
 from areal.ledger.values import TRAINED, TombstoneReason
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
-from areal.rollout.controller.decisions import (
-    COMPLETE,
-    Admit,
-    AdvanceLedger,
-    AssignBatch,
-    CloseGroup,
-    Decision,
-    JournalBatch,
-    JournalTombstone,
-    ReopenGroup,
-    Revoke,
-    ScanLedger,
-)
+from areal.rollout.controller import decisions
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
 from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.reports import LedgerView
@@ -47,7 +35,7 @@ class Book:
         self,
         position: TrainPosition,
         order: TrainOrder,
-        emit: Callable[[Decision], None],
+        emit: Callable[[decisions.Decision], None],
         place: Callable[[int], str] = lambda group: "",
     ) -> None:
         self._position = position
@@ -102,7 +90,7 @@ class Book:
         """The next dense index starts to exist."""
         group = self._create(self.next_admission)
         self.next_admission += 1
-        self._emit(Admit(group.index))
+        self._emit(decisions.Admit(group.index))
         return group
 
     def _create(self, index: int, not_before: float = 0.0) -> PromptGroup:
@@ -129,13 +117,13 @@ class Book:
             return
         groups = [self.groups[g] for g in batch]
         measured = () if score is None else tuple((group.index, *group.passes(score)) for group in groups)
-        self._emit(JournalBatch(order.chosen, batch, measured))
+        self._emit(decisions.JournalBatch(order.chosen, batch, measured))
         order.assign(groups)
 
     def batch_journalled(self, step: int) -> None:
         """The batch is on disk: the ledger may hear of it."""
         self.order.written = step + 1
-        self._emit(AssignBatch(step, self.order.batches[step]))
+        self._emit(decisions.AssignBatch(step, self.order.batches[step]))
 
     def whole(self, step: int, groups: int) -> bool:
         """Whether so many groups are what is to be trained of a step's batch, and none of it is about to end."""
@@ -171,8 +159,8 @@ class Book:
         self.open.discard(group.index)
         self._emit(self._close_complete(group))
 
-    def _close_complete(self, group: PromptGroup) -> CloseGroup:
-        return CloseGroup(self.epoch, group.index, COMPLETE, tuple(sorted(group.done)), group.short)
+    def _close_complete(self, group: PromptGroup) -> decisions.CloseGroup:
+        return decisions.CloseGroup(self.epoch, group.index, decisions.COMPLETE, tuple(sorted(group.done)), group.short)
 
     def failure(self, now: float, worker: str, report: SampleFailure) -> None:
         """A sample could not be made: the user's fault ends the group, the world's is tried again."""
@@ -223,7 +211,7 @@ class Book:
         counts = (0, 0)
         if self.settings.pass_score is not None and verdict.reason == TombstoneReason.FILTERED:
             counts = group.passes(self.settings.pass_score)
-        self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail, *counts))
+        self._emit(decisions.JournalTombstone(group.index, verdict.reason, verdict.detail, *counts))
 
     def journalled(self, now: float, index: int, reason: str) -> None:
         """The tombstone is on disk: now it counts, and the ledger is told."""
@@ -237,7 +225,7 @@ class Book:
         if group is not None:
             group.phase = GroupPhase.CLOSING
             self.order.leave(group)
-        self._emit(CloseGroup(self.epoch, index, reason))
+        self._emit(decisions.CloseGroup(self.epoch, index, reason))
 
     def closed(self, now: float, epoch: int, index: int, outcome: str, missing: tuple[int, ...]) -> None:
         """The ledger answered a close; with `missing` samples the group opens again."""
@@ -246,9 +234,9 @@ class Book:
             return
         reason = self.order.tombstones.reason(index)
         if reason is not None:
-            if outcome == COMPLETE:
-                self._emit(ReopenGroup(index))
-                self._emit(CloseGroup(self.epoch, index, reason))
+            if outcome == decisions.COMPLETE:
+                self._emit(decisions.ReopenGroup(index))
+                self._emit(decisions.CloseGroup(self.epoch, index, reason))
             else:
                 self._forget(index)
             return
@@ -257,7 +245,7 @@ class Book:
             for i in missing:
                 group.done.pop(i, None)
             return
-        if outcome != COMPLETE:
+        if outcome != decisions.COMPLETE:
             self.end(group, GroupVerdict(outcome, "found in the ledger"))
             return
         group.phase = GroupPhase.CLOSED
@@ -286,7 +274,7 @@ class Book:
             self._reopen(group, now)
             group.done = {}
             self.order.set_due(group, None)
-            self._emit(ReopenGroup(group.index))
+            self._emit(decisions.ReopenGroup(group.index))
 
     def end_beyond(self, most: int, verdict: GroupVerdict) -> None:
         """End all but so many of the groups in no batch, the least urgent first."""
@@ -307,7 +295,7 @@ class Book:
 
     def _drop_lease(self, group: PromptGroup) -> None:
         if group.worker and group.working:
-            self._emit(Revoke(group.worker, group.index))
+            self._emit(decisions.Revoke(group.worker, group.index))
         group.release()
 
     def given_back(self, now: float, worker: str, index: int) -> None:
@@ -376,7 +364,7 @@ class Book:
     def scan(self) -> int:
         """Ask for a scan; returns its ticket."""
         self._scans += 1
-        self._emit(ScanLedger(self._scans, self.epoch))
+        self._emit(decisions.ScanLedger(self._scans, self.epoch))
         return self._scans
 
     def lost_data(self) -> None:
@@ -392,7 +380,7 @@ class Book:
         self.next_admission = max(self.next_admission, held + 1)
         low = min([view.low, *(min(batch) for batch in self._assign(view))])
         if low < self.order.low:
-            self._emit(AdvanceLedger(self.order.low))
+            self._emit(decisions.AdvanceLedger(self.order.low))
         closing_again: list[int] = []
         for index in range(self.order.low, self.next_admission):
             outcome = view.closed.get(index)
@@ -400,10 +388,10 @@ class Book:
             if reason is not None and outcome == reason:
                 self._forget(index)
             elif reason is not None:
-                self._emit(CloseGroup(self.epoch, index, reason))
+                self._emit(decisions.CloseGroup(self.epoch, index, reason))
                 if reason != TRAINED:
                     closing_again.append(index)
-            elif not self.order.taken(index) or outcome == COMPLETE:
+            elif not self.order.taken(index) or outcome == decisions.COMPLETE:
                 self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
         return closing_again
 
@@ -414,7 +402,7 @@ class Book:
             batch = self.order.batches[step]
             freed = any(g < view.low or view.closed.get(g) == TRAINED for g in batch)
             if freed or view.batches.get(step) != batch:
-                self._emit(AssignBatch(step, batch))
+                self._emit(decisions.AssignBatch(step, batch))
                 told.append(batch)
         return told
 
@@ -423,10 +411,10 @@ class Book:
     ) -> None:
         stored = view.samples.get(index, {})
         group = self.groups.get(index)
-        if (outcome == COMPLETE and not stored) or outcome == TRAINED:
-            self._emit(ReopenGroup(index))
+        if (outcome == decisions.COMPLETE and not stored) or outcome == TRAINED:
+            self._emit(decisions.ReopenGroup(index))
             outcome = None
-        if outcome == COMPLETE:
+        if outcome == decisions.COMPLETE:
             group = group or self._create(index)
             if group.phase is not GroupPhase.DECIDED:
                 self._drop_lease(group)
@@ -483,7 +471,7 @@ class Book:
                 self._forget(index)
         order.committed = max(order.committed, step)
         if order.advance_low(self.next_admission):
-            self._emit(AdvanceLedger(order.low))
+            self._emit(decisions.AdvanceLedger(order.low))
 
     def fell_back(self, step: int) -> None:
         """A trainer started from a checkpoint of this step, which may be an older one."""

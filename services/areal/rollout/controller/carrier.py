@@ -14,51 +14,27 @@ from typing import Protocol, TypeAlias
 
 from areal.ledger.journal import JournalState, PoolChange
 from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
+from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.core import Controller, Rebuilt
-from areal.rollout.controller.decisions import (
-    Admit,
-    AdvanceLedger,
-    AssignBatch,
-    CallAnswer,
-    CloseGroup,
-    Decision,
-    FleetChanged,
-    GrantLease,
-    JournalBatch,
-    JournalPools,
-    JournalTombstone,
-    JournalTrainer,
-    KeepHot,
-    KeepServed,
-    LeaseEvaluation,
-    RecordEvaluation,
-    ReopenGroup,
-    Resend,
-    Revoke,
-    ScanLedger,
-    StopWorkers,
-    TurnChanged,
-    WantWeights,
-)
-from areal.rollout.controller.inputs import (
-    BatchJournalled,
-    Call,
-    GroupClosed,
-    Input,
-    KeptOnDisk,
-    LedgerRestarted,
-    LedgerScanned,
-    PoolsJournalled,
-    TombstoneJournalled,
-    TrainerJournalled,
-)
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
-Entry: TypeAlias = JournalTombstone | JournalBatch | JournalTrainer | JournalPools | CloseGroup
-Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger
+Entry: TypeAlias = (
+    decisions.JournalTombstone
+    | decisions.JournalBatch
+    | decisions.JournalTrainer
+    | decisions.JournalPools
+    | decisions.CloseGroup
+)
+Operation: TypeAlias = (
+    decisions.CloseGroup
+    | decisions.ReopenGroup
+    | decisions.ScanLedger
+    | decisions.AssignBatch
+    | decisions.AdvanceLedger
+)
 LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
-WorkOrder: TypeAlias = GrantLease | Revoke | LeaseEvaluation
+WorkOrder: TypeAlias = decisions.GrantLease | decisions.Revoke | decisions.LeaseEvaluation
 
 TURNS = 1 << 20  # of one controller, at most: its successor's have higher numbers
 _CLOSES_AT_ONCE = 64  # more would only queue inside the ledger's client
@@ -79,7 +55,7 @@ class CarrierPorts(Protocol):
     def keep(self, kept: RestoredState) -> None:
         """Write this to disk, then call `Carrier.kept`."""
 
-    def reply(self, answer: CallAnswer) -> None:
+    def reply(self, answer: decisions.CallAnswer) -> None:
         """A call has its answer."""
 
     def order(self, order: WorkOrder) -> None:
@@ -100,7 +76,7 @@ class CarrierPorts(Protocol):
     def tell_trainers(self) -> None:
         """Tell the trainer the turn."""
 
-    def record(self, evaluation: RecordEvaluation) -> None:
+    def record(self, evaluation: decisions.RecordEvaluation) -> None:
         """Write an evaluation's result down."""
 
     def admitted(self, group: int) -> None:
@@ -115,7 +91,7 @@ class Carrier:
         self._ports = ports
         self._kept = kept
         self._keeping = False
-        self._inbox: list[Input] = []
+        self._inbox: list[inputs.Input] = []
         self._tickets = 0
         self._to_write: list[Entry] = []
         self._writing: list[Entry] = []
@@ -124,12 +100,12 @@ class Carrier:
 
     # ---- inputs
 
-    def post(self, item: Input) -> None:
+    def post(self, item: inputs.Input) -> None:
         """Something happened."""
         self._inbox.append(item)
         self._ports.wake()
 
-    def ask(self, call: Call) -> int:
+    def ask(self, call: inputs.Call) -> int:
         """A call came: the ticket that its answer will hold."""
         self._tickets += 1
         self.post(replace(call, ticket=self._tickets))
@@ -154,15 +130,15 @@ class Carrier:
         written, self._writing = self._writing, []
         for entry in written:
             match entry:
-                case JournalTombstone(group, reason):
-                    self.post(TombstoneJournalled(group, reason))
-                case JournalTrainer(ticket):
-                    self.post(TrainerJournalled(ticket))
-                case JournalBatch(step):
-                    self.post(BatchJournalled(step))
-                case JournalPools(committed):
-                    self.post(PoolsJournalled(committed))
-                case CloseGroup(epoch):
+                case decisions.JournalTombstone(group, reason):
+                    self.post(inputs.TombstoneJournalled(group, reason))
+                case decisions.JournalTrainer(ticket):
+                    self.post(inputs.TrainerJournalled(ticket))
+                case decisions.JournalBatch(step):
+                    self.post(inputs.BatchJournalled(step))
+                case decisions.JournalPools(committed):
+                    self.post(inputs.PoolsJournalled(committed))
+                case decisions.CloseGroup(epoch):
                     if epoch == self.core.book.epoch:
                         self._to_ask.append(entry)
         self._write_next()
@@ -171,7 +147,7 @@ class Carrier:
     def kept(self) -> None:
         """What was given to keep is on disk."""
         self._keeping = False
-        self.post(KeptOnDisk())
+        self.post(inputs.KeptOnDisk())
 
     def answered(self, operation: Operation, answer: LedgerAnswer) -> None:
         """The ledger did an operation. An answer that nobody waits for any more changes nothing."""
@@ -179,11 +155,11 @@ class Carrier:
             return
         self._asked.remove(operation)
         match operation, answer:
-            case CloseGroup(epoch, group, outcome), CloseResult(status, final, missing):
+            case decisions.CloseGroup(epoch, group, outcome), CloseResult(status, final, missing):
                 lacking = missing if status is CloseStatus.MISSING else ()
-                self.post(GroupClosed(epoch, group, final or outcome, lacking))
-            case ScanLedger(ticket, epoch), LedgerSnapshot():
-                self.post(LedgerScanned(ticket, epoch, answer))
+                self.post(inputs.GroupClosed(epoch, group, final or outcome, lacking))
+            case decisions.ScanLedger(ticket, epoch), LedgerSnapshot():
+                self.post(inputs.LedgerScanned(ticket, epoch, answer))
             case _:
                 pass
         self._ask_next()
@@ -192,7 +168,7 @@ class Carrier:
         """The ledger's run id changed and it is claimed again: what was meant for the old one is void."""
         self._to_ask.clear()
         self._asked.clear()
-        self.post(LedgerRestarted())
+        self.post(inputs.LedgerRestarted())
 
     @property
     def unanswered(self) -> Sequence[Operation]:
@@ -206,37 +182,49 @@ class Carrier:
 
     # ---- decisions
 
-    def _carry(self, decisions: Iterable[Decision]) -> None:
+    def _carry(self, made: Iterable[decisions.Decision]) -> None:
         ports = self._ports
-        for decision in decisions:
+        for decision in made:
             match decision:
-                case GrantLease() | Revoke() | LeaseEvaluation():
+                case decisions.GrantLease() | decisions.Revoke() | decisions.LeaseEvaluation():
                     ports.order(decision)
-                case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools() | CloseGroup(short=True):
+                case (
+                    decisions.JournalTombstone()
+                    | decisions.JournalBatch()
+                    | decisions.JournalTrainer()
+                    | decisions.JournalPools()
+                    | decisions.CloseGroup(short=True)
+                ):
                     self._to_write.append(decision)
-                case CloseGroup() | ReopenGroup() | ScanLedger() | AssignBatch() | AdvanceLedger():
+                case (
+                    decisions.CloseGroup()
+                    | decisions.ReopenGroup()
+                    | decisions.ScanLedger()
+                    | decisions.AssignBatch()
+                    | decisions.AdvanceLedger()
+                ):
                     self._to_ask.append(decision)
-                case KeepServed(weights):
+                case decisions.KeepServed(weights):
                     self._keep(replace(self._kept, served=weights))
-                case KeepHot(max_steps, max_staleness, max_concurrent, ahead):
+                case decisions.KeepHot(max_steps, max_staleness, max_concurrent, ahead):
                     hot = (max_steps, max_staleness, max_concurrent)
                     self._keep(RestoredState(self._kept.served, *hot, self._kept.job_digest, ahead))
-                case CallAnswer():
+                case decisions.CallAnswer():
                     ports.reply(decision)
-                case WantWeights():
+                case decisions.WantWeights():
                     ports.tell_servers()
-                case TurnChanged():
+                case decisions.TurnChanged():
                     ports.tell_servers()
                     ports.tell_trainers()
-                case FleetChanged():
+                case decisions.FleetChanged():
                     ports.tell_fleet()
-                case Resend():
+                case decisions.Resend():
                     ports.resend()
-                case StopWorkers():
+                case decisions.StopWorkers():
                     ports.stop_workers()
-                case RecordEvaluation():
+                case decisions.RecordEvaluation():
                     ports.record(decision)
-                case Admit(group):
+                case decisions.Admit(group):
                     ports.admitted(group)
         self._write_next()
         self._ask_next()
@@ -254,7 +242,9 @@ class Carrier:
         """The next operation, or all closes up to the next other one."""
         if not self._to_ask or self._asked:
             return
-        closes = list(takewhile(lambda operation: isinstance(operation, CloseGroup), self._to_ask))[:_CLOSES_AT_ONCE]
+        closes = list(takewhile(lambda operation: isinstance(operation, decisions.CloseGroup), self._to_ask))[
+            :_CLOSES_AT_ONCE
+        ]
         for _ in range(max(1, len(closes))):
             self._asked.append(self._to_ask.popleft())
         self._ports.ledger(self.unanswered)

@@ -13,42 +13,12 @@ from areal.errors import ConfigError, Kind
 from areal.ledger.values import TombstoneReason
 from areal.net.heartbeat import Health
 from areal.rollout.contract.values import WorkerReport
+from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
-from areal.rollout.controller.decisions import (
-    CallAnswer,
-    Decision,
-    FleetChanged,
-    JournalPools,
-    KeepHot,
-    Resend,
-    Revoke,
-    StopWorkers,
-    TurnChanged,
-    WantWeights,
-)
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
-from areal.rollout.controller.inputs import (
-    AdvanceTrainer,
-    AttachTrainer,
-    BatchJournalled,
-    GroupClosed,
-    Input,
-    KeptOnDisk,
-    LedgerRestarted,
-    LedgerScanned,
-    PoolsJournalled,
-    ProposeTombstone,
-    PublishWeights,
-    ServerBeat,
-    SetHotFields,
-    TombstoneJournalled,
-    TrainerBeat,
-    TrainerJournalled,
-    WorkerBeat,
-)
 from areal.rollout.controller.leasing import AdmissionRound, lease
 from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.reports import LedgerView, PublishedWeights
@@ -91,7 +61,7 @@ class Controller:
     def __init__(
         self, settings: ControllerSettings, rebuilt: Rebuilt, now: float, place: Callable[[int], str] = lambda group: ""
     ) -> None:
-        self._out: list[Decision] = []
+        self._out: list[decisions.Decision] = []
         self._position = TrainPosition(settings, rebuilt.trainer_fence, rebuilt.trainer_step)
         order = TrainOrder(self._position, rebuilt.tombstones, rebuilt.batches)
         self.book = Book(self._position, order, self._out.append, place)
@@ -109,8 +79,12 @@ class Controller:
         self._attention = now
         self._reconciled_epoch = 0
         self._scan_again_at: float | None = None
-        self._calls: deque[AttachTrainer | PublishWeights | SetHotFields] = deque()  # behind the one that waits
-        self._keeping: PublishWeights | SetHotFields | None = None  # waits until what it changes is on disk
+        self._calls: deque[inputs.AttachTrainer | inputs.PublishWeights | inputs.SetHotFields] = (
+            deque()
+        )  # behind the one that waits
+        self._keeping: inputs.PublishWeights | inputs.SetHotFields | None = (
+            None  # waits until what it changes is on disk
+        )
         self._pooled, self._pools_from, self._pools_pending = rebuilt.pooled, rebuilt.pools_from, False
         self._restarted = rebuilt.restarted
         self._choose_from = now + settings.adopt_grace_s * rebuilt.restarted  # workers say first what they hold
@@ -118,7 +92,7 @@ class Controller:
             self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
             self.book.bound_claims(self._restarted)
         if rebuilt.served is not None:
-            self._out.append(WantWeights(rebuilt.served))
+            self._out.append(decisions.WantWeights(rebuilt.served))
             self.evaluations.published(rebuilt.served)
         self._wanted = self.wanted
 
@@ -161,42 +135,42 @@ class Controller:
 
     # ---- inputs
 
-    def take(self, item: Input, now: float) -> None:
+    def take(self, item: inputs.Input, now: float) -> None:
         """Something happened. What follows from it is what `decide` returns next."""
         match item:
-            case WorkerBeat(report):
+            case inputs.WorkerBeat(report):
                 self._worker(now, report)
-            case ServerBeat(report):
+            case inputs.ServerBeat(report):
                 self.fleet.beat(self._attention, report)
-            case TrainerBeat(report):
+            case inputs.TrainerBeat(report):
                 self.desk.beat(self._attention, report)
-            case AttachTrainer() | PublishWeights() | SetHotFields():
+            case inputs.AttachTrainer() | inputs.PublishWeights() | inputs.SetHotFields():
                 self._calls.append(item)
                 self._next_calls()
-            case AdvanceTrainer():
+            case inputs.AdvanceTrainer():
                 self.desk.advance(now, item)
-            case ProposeTombstone():
+            case inputs.ProposeTombstone():
                 self.desk.propose(item)
-            case KeptOnDisk():
+            case inputs.KeptOnDisk():
                 self._kept()
                 self._next_calls()
-            case TombstoneJournalled(group, reason):
+            case inputs.TombstoneJournalled(group, reason):
                 self.book.journalled(now, group, reason)
-            case PoolsJournalled(committed):
+            case inputs.PoolsJournalled(committed):
                 self._pooled, self._pools_pending = committed, False
-            case TrainerJournalled(ticket):
+            case inputs.TrainerJournalled(ticket):
                 self.desk.journalled(ticket)
-            case BatchJournalled(step):
+            case inputs.BatchJournalled(step):
                 self.book.batch_journalled(step)
-            case GroupClosed(epoch, group, outcome, missing):
+            case inputs.GroupClosed(epoch, group, outcome, missing):
                 self.book.closed(now, epoch, group, outcome, missing)
                 if epoch == self.book.epoch:
                     self.desk.closed(group)
-            case LedgerScanned(ticket, epoch, view):
+            case inputs.LedgerScanned(ticket, epoch, view):
                 self._scanned(now, ticket, epoch, view)
-            case LedgerRestarted():
+            case inputs.LedgerRestarted():
                 self.book.lost_data()
-                self._out.append(Resend())
+                self._out.append(decisions.Resend())
                 self.book.scan()
                 self.desk.rescan()
 
@@ -218,7 +192,7 @@ class Controller:
             self.evaluations.orphan(name)
             for item in held:
                 if not self.book.adopt(now, name, item):
-                    self._out.append(Revoke(name, item.group))
+                    self._out.append(decisions.Revoke(name, item.group))
         for index in news.released:
             self.book.given_back(now, name, index)
 
@@ -227,38 +201,38 @@ class Controller:
         while self._calls and self._keeping is None:
             call = self._calls.popleft()
             match call:
-                case AttachTrainer():
+                case inputs.AttachTrainer():
                     self.desk.attach(call)
                     self.done = self.done and self.desk.finished
-                case PublishWeights():
+                case inputs.PublishWeights():
                     self._keeping = call if self.desk.publish(call) else None
-                case SetHotFields():
+                case inputs.SetHotFields():
                     self._keeping = call if self._set_hot(call) else None
 
     def _kept(self) -> None:
         """The call that waited for the disk takes effect and is answered."""
         call, self._keeping = self._keeping, None
         match call:
-            case PublishWeights():
+            case inputs.PublishWeights():
                 self.desk.serve(call)
                 self.evaluations.published(call.weights)
-            case SetHotFields():
+            case inputs.SetHotFields():
                 self._position.settings = _changed(self.settings, call)
-                self._out.append(CallAnswer(call.ticket))
+                self._out.append(decisions.CallAnswer(call.ticket))
 
-    def _set_hot(self, call: SetHotFields) -> bool:
+    def _set_hot(self, call: inputs.SetHotFields) -> bool:
         """Groups with tokens keep their η; groups beyond a lowered end are ended. True when something changes.
 
         Being told what holds already is no change, and is never refused: whoever sets fields may repeat itself.
         """
         new = _changed(self.settings, call)
         if new == self.settings:
-            self._out.append(CallAnswer(call.ticket))
+            self._out.append(decisions.CallAnswer(call.ticket))
             return False
         if (error := self._wrong_with(new)) is not None:
-            self._out.append(CallAnswer(call.ticket, error, accepted=False))
+            self._out.append(decisions.CallAnswer(call.ticket, error, accepted=False))
             return False
-        self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent, new.ahead))
+        self._out.append(decisions.KeepHot(new.max_steps, new.max_staleness, new.max_concurrent, new.ahead))
         return True
 
     def _wrong_with(self, new: ControllerSettings) -> ConfigError | None:
@@ -339,7 +313,7 @@ class Controller:
             if (group.worker or group.done) and group.floor <= version:
                 self.book.spend(group, seconds)
 
-    def decide(self, now: float) -> list[Decision]:
+    def decide(self, now: float) -> list[decisions.Decision]:
         """Everything to be carried out, in this order, since the last call."""
         book = self.book
         most = max(0, self.max_steps - book.order.chosen) * self.settings.batch_groups
@@ -360,10 +334,10 @@ class Controller:
         self._turn()
         if self.settings.evaluation_pins and (wanted := self.wanted) is not None and wanted != self._wanted:
             self._wanted = wanted
-            self._out.append(WantWeights(wanted))
+            self._out.append(decisions.WantWeights(wanted))
         if self.fleet.changed:
             self.fleet.changed = False
-            self._out.append(FleetChanged())
+            self._out.append(decisions.FleetChanged())
         out = list(self._out)
         self._out.clear()  # the parts hold this list's append
         return out
@@ -378,7 +352,7 @@ class Controller:
             return
         self._pools_pending = True
         self._pools_from = max(self._pools_from, book.next_admission, bound)
-        self._out.append(JournalPools(book.order.low, self._pools_from))
+        self._out.append(decisions.JournalPools(book.order.low, self._pools_from))
 
     def _finish(self) -> None:
         """The trainer is done: end what is left, measure the last version, then stop."""
@@ -389,7 +363,7 @@ class Controller:
         measured = self.evaluations.final(served)
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True
-            self._out.append(StopWorkers())
+            self._out.append(decisions.StopWorkers())
 
     def _turn(self) -> None:
         """Shared cards go to the other side when their turn is over."""
@@ -405,10 +379,10 @@ class Controller:
             idle=lost and not book.open and not self.last_round.room,
         )
         if self.turns.judge(demand, self._attention):
-            self._out.append(TurnChanged())
+            self._out.append(decisions.TurnChanged())
 
 
-def _changed(settings: ControllerSettings, call: SetHotFields) -> ControllerSettings:
+def _changed(settings: ControllerSettings, call: inputs.SetHotFields) -> ControllerSettings:
     """The settings with the fields that the call names."""
     return replace(
         settings,

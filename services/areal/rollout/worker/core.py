@@ -14,16 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
-from areal.rollout.contract.values import (
-    EvaluationAnswer,
-    EvaluationGrant,
-    FailureKind,
-    Grant,
-    GroupInHand,
-    SampleDone,
-    SampleFailure,
-    WorkReport,
-)
+from areal.rollout.contract import values
 
 EARLY_S = 1.0  # a worker ends late samples a little before the controller counts what is there
 SHORT_S = 10.0  # deadlines so short that a second matters are kept to the letter
@@ -51,7 +42,7 @@ class StopGroup:
 class StartEvaluation:
     """Run one evaluation row."""
 
-    grant: EvaluationGrant
+    grant: values.EvaluationGrant
 
 
 Action: TypeAlias = StartEpisode | StopGroup | StartEvaluation
@@ -70,7 +61,7 @@ class GroupExpiry:
 class HeldGroup:
     """A leased group."""
 
-    grant: Grant
+    grant: values.Grant
     time_left_s: float
     working: set[int] = field(default_factory=set)
     refused: bool = False  # the ledger would not take a sample: the group is given back, in case it is leased rightly
@@ -90,18 +81,18 @@ class WorkerCore:
     def __init__(self) -> None:
         self.groups: dict[int, HeldGroup] = {}
         self.samples: dict[int, dict[int, HeldSample]] = {}
-        self.failures: dict[tuple[int, int], SampleFailure] = {}
+        self.failures: dict[tuple[int, int], values.SampleFailure] = {}
         self.fence = 0
         self.committed = 0
         self.resent_total = 0
         self.duplicates_total = 0
         self._to_store: dict[tuple[int, int], NewSample] = {}
-        self._done: dict[tuple[int, int], SampleDone] = {}  # not told on this stream yet
-        self._failed: list[SampleFailure] = []
+        self._done: dict[tuple[int, int], values.SampleDone] = {}  # not told on this stream yet
+        self._failed: list[values.SampleFailure] = []
         self._released: list[int] = []
         self._evaluating: set[tuple[str, int, int]] = set()
-        self._evaluated: OrderedDict[tuple[str, int, int], EvaluationAnswer] = OrderedDict()
-        self._new_evaluated: list[EvaluationAnswer] = []
+        self._evaluated: OrderedDict[tuple[str, int, int], values.EvaluationAnswer] = OrderedDict()
+        self._new_evaluated: list[values.EvaluationAnswer] = []
         self._ticked: float | None = None
 
     # ---- orders of the controller
@@ -113,7 +104,7 @@ class WorkerCore:
         self.fence = fence
         return True
 
-    def grant(self, grant: Grant) -> list[Action]:
+    def grant(self, grant: values.Grant) -> list[Action]:
         """A lease. Samples already made are stored and told again instead of being made again, if young enough."""
         held = self.groups.get(grant.group)
         if held is None:
@@ -162,7 +153,7 @@ class WorkerCore:
                 self.resent_total += 1
                 self._store(sample)
 
-    def grant_evaluation(self, grant: EvaluationGrant) -> list[Action]:
+    def grant_evaluation(self, grant: values.EvaluationGrant) -> list[Action]:
         """An evaluation row. A result that is known is told again; a row in work stays so."""
         key = (grant.evaluation_id, grant.row, grant.sample)
         known = self._evaluated.get(key)
@@ -196,7 +187,7 @@ class WorkerCore:
         held = self.samples.setdefault(sample.group, {})[sample.index] = HeldSample(sample)
         self._store(held)
 
-    def failed(self, failure: SampleFailure) -> None:
+    def failed(self, failure: values.SampleFailure) -> None:
         """An episode ended without a sample."""
         if not self.wants(failure.group, failure.index):
             return
@@ -205,12 +196,12 @@ class WorkerCore:
         self._failed.append(failure)
         self._forget_if_idle(failure.group)
 
-    def evaluated(self, result: EvaluationAnswer) -> None:
+    def evaluated(self, result: values.EvaluationAnswer) -> None:
         """An evaluation row ended. Only a result that trying again can't change is remembered."""
         key = (result.evaluation_id, result.row, result.sample)
         self._evaluating.discard(key)
         self._new_evaluated.append(result)
-        if result.kind is FailureKind.INFRA:
+        if result.kind is values.FailureKind.INFRA:
             return
         self._evaluated[key] = result
         if len(self._evaluated) > EVALUATIONS_KEPT:
@@ -241,7 +232,7 @@ class WorkerCore:
         meta = result.stored or sample.meta
         if held is not None:
             held.stored = meta
-        self._done[sample.group, sample.index] = SampleDone.of(sample.group, sample.index, meta)
+        self._done[sample.group, sample.index] = values.SampleDone.of(sample.group, sample.index, meta)
         self._forget_if_idle(sample.group)
 
     def tick(self, now: float, can_serve: Callable[[int], bool]) -> list[GroupExpiry]:
@@ -276,18 +267,18 @@ class WorkerCore:
         """Whether there is something to report before the next beat."""
         return bool(self._done or self._failed or self._released or self._new_evaluated)
 
-    def hello(self, has_tokens: Callable[[int], bool]) -> WorkReport:
+    def hello(self, has_tokens: Callable[[int], bool]) -> values.WorkReport:
         """For a new stream: everything that the controller may not know, all over again."""
         self._done.clear()
         self._failed.clear()
         self._new_evaluated.clear()
         done = tuple(
-            SampleDone.of(group, index, sample.stored)
+            values.SampleDone.of(group, index, sample.stored)
             for group, made in self.samples.items()
             for index, sample in made.items()
             if sample.stored is not None
         )
-        return WorkReport(
+        return values.WorkReport(
             done=done,
             failures=tuple(self.failures.values()),
             evaluated=tuple(self._evaluated.values()),
@@ -297,12 +288,14 @@ class WorkerCore:
             ),
         )
 
-    def report(self) -> WorkReport:
+    def report(self) -> values.WorkReport:
         """News since the last message of this stream."""
         done, self._done = tuple(self._done.values()), {}
         failures, self._failed = tuple(self._failed), []
         evaluated, self._new_evaluated = tuple(self._new_evaluated), []
-        return WorkReport(done=done, failures=failures, evaluated=evaluated, released=tuple(self._take_released()))
+        return values.WorkReport(
+            done=done, failures=failures, evaluated=evaluated, released=tuple(self._take_released())
+        )
 
     # ---- how
 
@@ -315,9 +308,9 @@ class WorkerCore:
         waiting = [index for index, sample in self.samples.get(group, {}).items() if sample.stored is None]
         return sorted({*self.groups[group].working, *waiting})
 
-    def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> GroupInHand:
+    def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> values.GroupInHand:
         tokens = bool(self.samples.get(group)) or has_tokens(group)
-        return GroupInHand(
+        return values.GroupInHand(
             group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens, held.grant.floor
         )
 

@@ -12,7 +12,7 @@ from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ConfigError, DataError, ExitCode
 from areal.gateway.session import SessionLimits
-from areal.ledger.client import AsyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry

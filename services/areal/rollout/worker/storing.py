@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from areal.errors import InfraError
-from areal.ledger.client import AsyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.core import WorkerCore

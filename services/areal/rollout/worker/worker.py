@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
-from areal.ledger.client import AsyncLedger
+from areal.ledger.async_client import AsyncLedger
 from areal.net.heartbeat import PERIOD_S
 from areal.net.kept_stream import KeptStream
 from areal.observe.metrics import RoleMetrics

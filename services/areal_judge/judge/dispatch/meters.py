@@ -1,7 +1,5 @@
 """Prometheus metrics of the dispatcher. Labels hold words of ours only, never what a caller sends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from areal.observe.metrics import RoleMetrics
@@ -24,7 +22,7 @@ class Meters:
         self._peak_bytes = 0.0
 
     @classmethod
-    def unserved(cls) -> Meters:
+    def unserved(cls) -> "Meters":
         """Counts for nobody."""
         return cls(RoleMetrics("reward", "unserved"), frozenset())
 

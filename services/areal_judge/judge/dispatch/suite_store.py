@@ -4,8 +4,6 @@ Pure. Keeps the most recently used ones within a number of bytes; a request hold
 one from here disturbs no run.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 
@@ -26,7 +24,7 @@ class StoredSuite:
     size_bytes: int
 
     @classmethod
-    def of(cls, suite: Suite, *, read: bool = False) -> StoredSuite:
+    def of(cls, suite: Suite, *, read: bool = False) -> "StoredSuite":
         """Raises DataError when no program should be judged by it. Takes milliseconds for megabytes of tests.
 
         `read`: it comes from its text, whose reading looks for that.

@@ -28,17 +28,7 @@ from areal_judge.judge.languages.preparation import (
 )
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, PATH, Language, language_of
 from areal_judge.judge.values import CaseResult, Status, Submission
-from areal_judge.sandbox.values import (
-    Ending,
-    ImageCommand,
-    Limits,
-    MemoryBound,
-    Powers,
-    ProgramRun,
-    PythonScript,
-    RunEnding,
-    Tier,
-)
+from areal_judge.sandbox import values
 
 _HEAD_BYTES = 2048  # of what a compiler said
 _OVERHEAD_BYTES = 1024  # of a remembered artefact, beside its files
@@ -47,11 +37,11 @@ _HEAD_LINES = 12
 _NOT_STARTED = 127
 _NOWHERE = "/nonexistent"
 _OVER = {
-    Ending.CPU_LIMIT: "took more than its {limits.cpu_s:g} s of CPU time",
-    Ending.MEMORY_LIMIT: "took more than its {megabytes} MB of memory",
-    Ending.OUTPUT_LIMIT: "printed more than {limits.output_bytes} bytes",
-    Ending.DISK_LIMIT: "wrote more than {limits.disk_bytes} bytes",
-    Ending.PROCESS_LIMIT: "started more than {limits.processes} processes",
+    values.Ending.CPU_LIMIT: "took more than its {limits.cpu_s:g} s of CPU time",
+    values.Ending.MEMORY_LIMIT: "took more than its {megabytes} MB of memory",
+    values.Ending.OUTPUT_LIMIT: "printed more than {limits.output_bytes} bytes",
+    values.Ending.DISK_LIMIT: "wrote more than {limits.disk_bytes} bytes",
+    values.Ending.PROCESS_LIMIT: "started more than {limits.processes} processes",
 }
 _FIX_MISSING = "install it, or ask for another language"
 _FIX_TIER = "use a machine of tier T3 with a delegated cgroup, or another language"
@@ -91,7 +81,7 @@ class Toolchains:
         *,
         store: PreparedFiles | None = None,
         cache_bytes: int = 256 << 20,
-        compile_limits: Limits = COMPILE_LIMITS,
+        compile_limits: values.Limits = COMPILE_LIMITS,
         unbounded_memory: bool = False,
         found: Sequence[Toolchain] | None = None,
     ) -> None:
@@ -121,7 +111,7 @@ class Toolchains:
         return tuple(dict.fromkeys([*paths, *([str(store.path)] if store else [])]))
 
     @property
-    def tier(self) -> Tier:
+    def tier(self) -> values.Tier:
         """What the sandbox reaches."""
         return self._cells.powers.tier
 
@@ -145,7 +135,7 @@ class Toolchains:
             if toolchain.runnable and (languages is None or language.name in languages):
                 await self._prepare(language, toolchain)
 
-    def capabilities(self, powers: Powers | None = None) -> tuple[Toolchain, ...]:
+    def capabilities(self, powers: values.Powers | None = None) -> tuple[Toolchain, ...]:
         """Every language: whether it runs here, and if not, why."""
         powers = powers or self._cells.powers
         return tuple(
@@ -173,12 +163,12 @@ class Toolchains:
         made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source))
         return replace(made, cached=cached)
 
-    def run_of(self, compiled: Compilation, stdin: bytes, limits: Limits) -> ProgramRun:
+    def run_of(self, compiled: Compilation, stdin: bytes, limits: values.Limits) -> values.ProgramRun:
         """One run of a compiled submission. `limits` are the suite's; the language's factors and shares are added."""
         language = LANGUAGES[compiled.language]
         adjusted = run_limits(language, limits, sum(map(len, compiled.files.values())))
         if not language.run:
-            return ProgramRun(PythonScript(compiled.source), stdin=stdin, limits=adjusted)
+            return values.ProgramRun(values.PythonScript(compiled.source), stdin=stdin, limits=adjusted)
         words = self._words(self._toolchains[language.name]) | {
             "source": next(iter(compiled.files)),
             "heap_mb": str(max(16, int(limits.memory_bytes * language.memory_factor) // _MEGABYTE)),
@@ -187,8 +177,8 @@ class Toolchains:
                 max(512, limits.stack_bytes * 3 // 4 // 1024)
             ),  # the rest is for frames of the runtime itself
         }
-        return ProgramRun(
-            ImageCommand(filled(language.run, words), filled_environment(language.environment, words)),
+        return values.ProgramRun(
+            values.ImageCommand(filled(language.run, words), filled_environment(language.environment, words)),
             stdin=stdin,
             files=compiled.files,
             executable=compiled.executable,
@@ -215,14 +205,14 @@ class Toolchains:
             raise LanguageRefusedError(f"{language.name} can't run here: {reason}", fix=fix)
         return language
 
-    def _refusal(self, language: Language, powers: Powers) -> str:
+    def _refusal(self, language: Language, powers: values.Powers) -> str:
         if not language.run:
             return "" if powers.tier >= language.tier or powers.execute else "no tier is reached, and T0 isn't allowed"
         if not (powers.execute and powers.scratch):
             return f"it starts programs, which needs tier T3; this machine has {powers.tier.name}"
         if language.processes > 1 and not powers.fork:
             return "it needs several threads or processes, which this machine's tier forbids"
-        if powers.memory_bound is MemoryBound.PROCESS and not self._unbounded_memory:
+        if powers.memory_bound is values.MemoryBound.PROCESS and not self._unbounded_memory:
             if not language.as_memory:
                 return "its runtime can't start under RLIMIT_AS, and without a cgroup nothing else bounds its memory"
             if language.processes > 1:
@@ -267,8 +257,10 @@ class Toolchains:
 
     async def _compile(self, language: Language, toolchain: Toolchain, source: str) -> Compilation:
         words = self._words(toolchain)
-        run = ProgramRun(
-            ImageCommand(filled(language.compile, words), filled_environment(language.compile_environment, words)),
+        run = values.ProgramRun(
+            values.ImageCommand(
+                filled(language.compile, words), filled_environment(language.compile_environment, words)
+            ),
             files={**self._prepared.get(language.name, {}), language.source: _encoded(source)},
             keep=(language.artefact,),
             limits=self._limits,
@@ -293,7 +285,7 @@ class Toolchains:
         return {**toolchain.programs, "store": place, "path": place if ready else PATH}
 
 
-def run_limits(language: Language, limits: Limits, laid_bytes: int) -> Limits:
+def run_limits(language: Language, limits: values.Limits, laid_bytes: int) -> values.Limits:
     """A suite's limits, made those of a language: what its runtime takes for itself comes on top. Pure."""
     return replace(
         limits,
@@ -306,7 +298,7 @@ def run_limits(language: Language, limits: Limits, laid_bytes: int) -> Limits:
     )
 
 
-def compile_result(ended: RunEnding, language: Language, limits: Limits) -> CaseResult:
+def compile_result(ended: values.RunEnding, language: Language, limits: values.Limits) -> CaseResult:
     """What a compilation came to. Raises InfraError when it says nothing about the source. Pure.
 
     A compiler that ran out of a limit has refused its source like one that found an error in it; except for wall time,
@@ -315,11 +307,11 @@ def compile_result(ended: RunEnding, language: Language, limits: Limits) -> Case
     said = (ended.stdout + ended.stderr)[:_HEAD_BYTES].decode(errors="replace").strip()
     status = Status.COMPILE_ERROR
     detail = "\n".join(said.splitlines()[:_HEAD_LINES])
-    if ended.ending is Ending.CANCELLED:
+    if ended.ending is values.Ending.CANCELLED:
         raise InfraError("the compilation was cancelled")
-    if ended.ending is Ending.EXITED and ended.exit_code == _NOT_STARTED and not ended.stdout:
+    if ended.ending is values.Ending.EXITED and ended.exit_code == _NOT_STARTED and not ended.stdout:
         raise InfraError(f"the {language.name} compiler can't be started in a cell: {detail}", fix=_FIX_READABLE)
-    if ended.ending is Ending.WALL_LIMIT:
+    if ended.ending is values.Ending.WALL_LIMIT:
         status, detail = Status.TIME_LIMIT, f"the compiler didn't end within {limits.wall_s:g} s"
     elif ended.ending in _OVER:
         detail = f"the compiler {_OVER[ended.ending].format(limits=limits, megabytes=limits.memory_bytes >> 20)}"

@@ -5,8 +5,6 @@ held, and raises `NotHeld` or OSError when it didn't. "Present" proves nothing: 
 a namespace and then not enforce it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -3,8 +3,6 @@
 Owns the directories `areal-sandbox-*` below the service's own groups; it removes those of services that are gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping, Sequence

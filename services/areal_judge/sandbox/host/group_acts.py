@@ -1,7 +1,5 @@
 """Acts that try a cgroup's bounds: memory above them ends a process, one task more is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

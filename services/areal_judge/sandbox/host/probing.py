@@ -4,8 +4,6 @@ Owns the asking: a fresh interpreter without the service's threads, memory and e
 at once, and prints what they saw. `acts` does, `tiers` decides. Needs no privilege, and leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

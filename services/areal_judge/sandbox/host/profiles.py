@@ -3,8 +3,6 @@
 Owns the choice among zygotes, their uid ranges and their recycling. A kind that can't be started says so to each run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -5,8 +5,6 @@ request to `RunEnding`. It never blocks, never touches a path that a run could h
 machine into a program's: that is an InfraError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.util
@@ -21,6 +19,7 @@ from typing import Any
 
 from areal.errors import ConfigError, InfraError
 
+from areal_judge.sandbox import values
 from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.cell.orders import packed, write_order
 from areal_judge.sandbox.host import delegation, tiers
@@ -31,18 +30,6 @@ from areal_judge.sandbox.host.slots import RunSlots
 from areal_judge.sandbox.host.streams import CappedReader, DescriptorPair, input_of, unpack
 from areal_judge.sandbox.host.verdicts import EndEvidence, verdict
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig
-from areal_judge.sandbox.values import (
-    ALL_LAYERS,
-    Driver,
-    ImageCommand,
-    Layers,
-    Limits,
-    MemoryBound,
-    Powers,
-    ProgramRun,
-    RunEnding,
-    Tier,
-)
 
 _GRACE_S = 0.2  # for pipes that something still holds open
 _STUCK_S = 10.0  # beyond a run's own deadline: its zygote doesn't answer any more
@@ -56,9 +43,9 @@ _KEEP_OVERHEAD = 1 << 16
 class SandboxConfig:
     """How to build a sandbox."""
 
-    min_tier: Tier = Tier.T2
+    min_tier: values.Tier = values.Tier.T2
     allow_unsafe: bool = False  # T0, for a person's own machine
-    highest_tier: Tier = Tier.T4  # to try how a lower tier behaves
+    highest_tier: values.Tier = values.Tier.T4  # to try how a lower tier behaves
     zygotes: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
     spares: int = 2  # cells made ahead, a zygote
     max_runs: int = 0  # at once; 0 is four a zygote
@@ -66,7 +53,7 @@ class SandboxConfig:
     driver_paths: tuple[str, ...] = ()  # directories that drivers are imported from beside the service's own
     preload: tuple[str, ...] = ("numpy", "numpy.random")  # what the zygotes of runs with `numpy` import beside
     first_uid: int = 200000
-    layers: Layers = ALL_LAYERS
+    layers: values.Layers = values.ALL_LAYERS
     readable: tuple[str, ...] = ()
 
 
@@ -90,14 +77,14 @@ class ZygotePlace:
     groups: tuple[str, ...]
 
 
-def _tasks(limits: Limits) -> int:
+def _tasks(limits: values.Limits) -> int:
     return max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
 
 
 class Sandbox:
     """Runs programs in cells. `start` before use, `stop` after."""
 
-    powers: Powers
+    powers: values.Powers
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self._config = config or SandboxConfig()
@@ -121,10 +108,10 @@ class Sandbox:
         if self.powers.tier < config.min_tier:
             message, fix = tiers.why_not(config.min_tier, self.powers)
             raise ConfigError(message, fix=fix)
-        if self.powers.base is Tier.T0 and not config.allow_unsafe:
-            message, fix = tiers.why_not(Tier.T2, self.powers)
+        if self.powers.base is values.Tier.T0 and not config.allow_unsafe:
+            message, fix = tiers.why_not(values.Tier.T2, self.powers)
             raise ConfigError(f"{message}; without a sandbox nothing runs unless that is allowed", fix=fix)
-        if self.powers.memory_bound is MemoryBound.CGROUP and config.layers.cgroup:
+        if self.powers.memory_bound is values.MemoryBound.CGROUP and config.layers.cgroup:
             self._delegation = await asyncio.to_thread(delegation.find)
             delegation.sweep(self._delegation)
         await self._profile(False)
@@ -155,7 +142,7 @@ class Sandbox:
 
     @property
     def _namespaced(self) -> bool:
-        return self.powers.base >= Tier.T3
+        return self.powers.base >= values.Tier.T3
 
     async def _profile(self, numpy: bool) -> Profile:
         async with self._starting:
@@ -195,19 +182,21 @@ class Sandbox:
 
     # ---- runs
 
-    async def run(self, run: ProgramRun) -> RunEnding:
+    async def run(self, run: values.ProgramRun) -> values.RunEnding:
         """Runs a Script or a Command to its end.
 
         Raises:
             SandboxRefusalError: this tier can't run it. Nothing was run.
             InfraError: the machine failed; nothing is known about the program.
         """
-        if isinstance(run.entry, Driver):
+        if isinstance(run.entry, values.Driver):
             raise SandboxRefusalError("a Driver needs someone to talk to", fix="use session()")
         return await self._run(run, None)
 
     @contextlib.asynccontextmanager
-    async def session(self, run: ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES) -> AsyncIterator[CellSession]:
+    async def session(
+        self, run: values.ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES
+    ) -> AsyncIterator[CellSession]:
         """Starts a Driver and gives the line to it, once it runs. On leaving, the run is killed if it isn't over.
 
         Raises as `run` does.
@@ -216,16 +205,18 @@ class Sandbox:
             yield session
 
     @contextlib.asynccontextmanager
-    async def pair(self) -> AsyncIterator[Pair]:
+    async def pair(self) -> "AsyncIterator[Pair]":
         """Takes the slots of two runs at once, for sessions that need each other."""
         async with self._slots.held(2):
             yield Pair(self)
 
     @contextlib.asynccontextmanager
-    async def _session(self, run: ProgramRun, max_frame_bytes: int, *, reserved: bool) -> AsyncIterator[CellSession]:
+    async def _session(
+        self, run: values.ProgramRun, max_frame_bytes: int, *, reserved: bool
+    ) -> AsyncIterator[CellSession]:
         drivers = self._config.drivers
-        if not isinstance(run.entry, Driver) or run.entry.module not in drivers:
-            name = run.entry.module if isinstance(run.entry, Driver) else type(run.entry).__name__
+        if not isinstance(run.entry, values.Driver) or run.entry.module not in drivers:
+            name = run.entry.module if isinstance(run.entry, values.Driver) else type(run.entry).__name__
             raise SandboxRefusalError(f"{name} is no driver that cells have: {', '.join(drivers)}", fix="use run()")
         ours, theirs = socket.socketpair()
         went: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -252,13 +243,13 @@ class Sandbox:
             finally:
                 close(ours)
 
-    def _bounds(self, run: ProgramRun, zygote: Zygote) -> dict[str, int]:
+    def _bounds(self, run: values.ProgramRun, zygote: Zygote) -> dict[str, int]:
         """What bounds a run's address space, 0 where its memory is counted by a group, and its user's tasks."""
         limits = run.limits
         address_space = 0
         if run.as_memory and not self._delegation.version:
             address_space = limits.memory_bytes
-            if not isinstance(run.entry, ImageCommand):
+            if not isinstance(run.entry, values.ImageCommand):
                 address_space += zygote.address_space
         apart = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
         # A user's tasks are counted all over the machine, those of another service's runs too: a group counts better.
@@ -266,7 +257,7 @@ class Sandbox:
         return {"address_space": address_space, "tasks": bound}
 
     @staticmethod
-    def _message(number: int, run: ProgramRun, tell: bool) -> dict[str, Any]:
+    def _message(number: int, run: values.ProgramRun, tell: bool) -> dict[str, Any]:
         """What the zygote is told of a run."""
         limits = run.limits
         return {
@@ -277,13 +268,13 @@ class Sandbox:
 
     async def _run(
         self,
-        run: ProgramRun,
+        run: values.ProgramRun,
         channel: socket.socket | None,
         went: asyncio.Future[None] | None = None,
         killers: list[Any] | None = None,
         *,
         reserved: bool = False,
-    ) -> RunEnding:
+    ) -> values.RunEnding:
         asked = time.monotonic()
         theirs: list[int] = [channel.detach()] if channel is not None else []
         try:
@@ -307,12 +298,12 @@ class Sandbox:
     async def _on(
         self,
         zygote: Zygote,
-        run: ProgramRun,
+        run: values.ProgramRun,
         channel: list[int],
         asked: float,
         went: asyncio.Future[None] | None,
         killers: list[Any] | None,
-    ) -> RunEnding:
+    ) -> values.RunEnding:
         number = next(self._numbers)
         reasons: list[str] = []
 
@@ -366,7 +357,7 @@ class Sandbox:
 
     def _ended(
         self,
-        run: ProgramRun,
+        run: values.ProgramRun,
         event: dict[str, Any],
         asked: float,
         out: bytes,
@@ -374,7 +365,7 @@ class Sandbox:
         truncated: bool,
         files: dict[str, bytes],
         over: bool,
-    ) -> RunEnding:
+    ) -> values.RunEnding:
         if event.get("lost") and not event["reason"] and not event["oom"]:
             raise InfraError("the first process of a cell was lost", fix="try again")
         began = event["went"] if event["went"] is not None else event["ended"]
@@ -389,7 +380,7 @@ class Sandbox:
         counters.runs += 1
         counters.spare_misses += bool(event["cold"])
         counters.endings[said.ending] = counters.endings.get(said.ending, 0) + 1
-        return RunEnding(
+        return values.RunEnding(
             ending=said.ending, exit_code=said.exit_code, signal=said.signal, stdout=out, stderr=err,
             stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
             memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
@@ -403,7 +394,7 @@ class Pair:
         self._sandbox = sandbox
 
     def session(
-        self, run: ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES
+        self, run: values.ProgramRun, max_frame_bytes: int = MAX_FRAME_BYTES
     ) -> contextlib.AbstractAsyncContextManager[CellSession]:
         """As `Sandbox.session`, in a slot of the pair."""
         return self._sandbox._session(run, max_frame_bytes, reserved=True)
@@ -420,12 +411,12 @@ class SandboxRefusalError(ConfigError):
     """This machine's tier can't run what was asked."""
 
 
-def _admit(run: ProgramRun, powers: Powers) -> None:
+def _admit(run: values.ProgramRun, powers: values.Powers) -> None:
     """Raises SandboxRefusalError for a run that these powers can't run, or that names files where none may be."""
     needs = []
     if run.limits.processes > 1 and not powers.fork:
         needs.append(f"{run.limits.processes} processes")
-    if isinstance(run.entry, ImageCommand) and not powers.execute:
+    if isinstance(run.entry, values.ImageCommand) and not powers.execute:
         needs.append("to execute programs")
     if (run.files or run.keep) and not powers.scratch:
         needs.append("a scratch directory for its files")

@@ -4,8 +4,6 @@ A frame is its length as 4 bytes, little-endian, and that many bytes. What comes
 above the bound ends the conversation before anything is read for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

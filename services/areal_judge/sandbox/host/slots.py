@@ -4,8 +4,6 @@ Owns how many runs there are at once. Whoever needs two runs at the same time ta
 two callers hold one each and wait for the other's. Lives on one event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

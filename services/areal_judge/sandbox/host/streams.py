@@ -1,7 +1,5 @@
 """Pipes of a run as the service sees them: read up to a cap while the program writes; its input is a file."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -3,8 +3,6 @@
 Pure: from probes to a tier, and from a tier to words. Who tries what is `probing`'s business.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Maps what a zygote saw of a run to how it ended. Pure."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import dataclass

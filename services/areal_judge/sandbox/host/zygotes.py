@@ -3,8 +3,6 @@
 Owns the process, the line to it and its cgroups. A run in flight when the zygote dies ends with InfraError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -76,7 +74,7 @@ class Zygote:
     link: socket.socket
     groups: tuple[str, ...]
     errors: int
-    on_end: Callable[[Zygote], None]
+    on_end: "Callable[[Zygote], None]"
     means: Means = field(default_factory=Means)
     address_space: int = 0
     tasks: int = 0

@@ -6,8 +6,6 @@ nothing else, whatever token the caller holds. The platform's runtime opens the 
 code, or manages policies itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -135,11 +133,11 @@ def _service(url: str) -> list[Json]:
     return [{"to": [home], **_ports(address.port or _WEB_PORTS[address.scheme])}]
 
 
-def _of_job(w: JobBlueprint, listed: list[NetworkCall]) -> list[NetworkCall]:
+def _of_job(w: JobBlueprint, listed: "list[NetworkCall]") -> "list[NetworkCall]":
     return [call for call in listed if w.resolved.spec.weights_by_group or not call.in_group]
 
 
-def _by_port(calls: list[NetworkCall]) -> dict[int | None, list[NetworkCall]]:
+def _by_port(calls: "list[NetworkCall]") -> "dict[int | None, list[NetworkCall]]":
     found: dict[int | None, list[NetworkCall]] = {}
     for call in calls:
         found.setdefault(call.port, []).append(call)
