@@ -38,6 +38,7 @@ def _curves(curves: list[dict[str, Any]]) -> Iterator[str]:
     sizes = [row["gpus"] for row in curves[0]["rows"]]
     yield "| GPUs | " + " | ".join(str(size) for size in sizes) + " |"
     yield "| --- |" + " --- |" * len(sizes)
+    known: list[str] = []
     for curve in curves:
         rows = curve["rows"]
         first, turns = rows[0]["apart"], rows[0]["by_turns"]
@@ -47,7 +48,10 @@ def _curves(curves: list[dict[str, Any]]) -> Iterator[str]:
                 for row in rows
             ]
             cells += [""] * (len(sizes) - len(cells))
-            yield f"| {curve['name']}: {name} | " + " | ".join(cells) + " |"
+            if (line := " | ".join(cells)) not in known:  # by turns nothing is ahead
+                what = curve["name"].partition(", ahead")[0] if key == "by_turns" else curve["name"]
+                yield f"| {what}: {name} | {line} |"
+            known.append(line)
         splits = [f"{row['apart']['generation']} + {row['apart']['training']}" for row in rows]
         splits += [""] * (len(sizes) - len(splits))
         yield f"| {curve['name']}: best split | " + " | ".join(splits) + " |"

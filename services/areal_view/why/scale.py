@@ -103,7 +103,7 @@ CARDS = (
 
 
 @dataclass(frozen=True)
-class Drawn:
+class AnswerLaw:
     """Speeds of a card at a job's lengths, drawn once."""
 
     card: CardSpeeds
@@ -157,7 +157,7 @@ class Drawn:
         )  # fmt: skip
 
 
-def drawn(card: CardSpeeds, work: Workload) -> Drawn:
+def drawn(card: CardSpeeds, work: Workload) -> AnswerLaw:
     """Lengths of groups: what a group has in common by quantiles, so that the mean is the law's; the rest by a seed."""
     rest = random.Random(1)
     shared = [NormalDist().inv_cdf((rank + 0.5) / _DRAWN) for rank in range(_DRAWN)]
@@ -167,7 +167,7 @@ def drawn(card: CardSpeeds, work: Workload) -> Drawn:
     def length(place: float) -> float:
         return min(work.longest, card.median_tokens * math.exp(common * place + own * rest.gauss(0.0, 1.0)))
 
-    return Drawn(card, work, [[length(place) for _ in range(work.group_size)] for place in shared])
+    return AnswerLaw(card, work, [[length(place) for _ in range(work.group_size)] for place in shared])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.status import CompleteReason
-from areal_operator.kube.resources import Json
+from areal_operator.kube.resources import CLUSTER_RUNTIMES, Json
 from areal_operator.operator import decide, evictions, failure_policy, observe, reconcile
 from areal_operator.operator.decide import _Reconcile
 from areal_operator.operator.decision import Converge, EndJob, Eviction
@@ -173,7 +173,7 @@ def the_runtime_is_followed(patch: pytest.MonkeyPatch) -> None:
     real = observe._runtime
 
     def live(job: Json, world: Any) -> Any:
-        found = world.caches[observe.CLUSTER_RUNTIMES].get("", "cpu")
+        found = world.caches[CLUSTER_RUNTIMES].get("", "cpu")
         return found if found is not None else real(job, world)
 
     patch.setattr(observe, "_runtime", live)

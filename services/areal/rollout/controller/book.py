@@ -76,8 +76,8 @@ class Book:
         return sum(group.phase is GroupPhase.CLOSED for group in untaken)
 
     def live(self) -> list[PromptGroup]:
-        """Open groups that the trainer did not take, the most urgent first."""
-        return sorted((self.groups[g] for g in self.open if not self.order.taken(g)), key=lambda group: group.urgency)
+        """Open groups that the trainer did not take, in no order."""
+        return [self.groups[g] for g in self.open if not self.order.taken(g)]
 
     def unsettled(self) -> int:
         """Groups on their way to a tombstone."""
@@ -113,6 +113,8 @@ class Book:
         if not order.wanted:
             return
         self._make_again(now, order.too_old(self.groups))
+        if len(order.waiting) - len(self.open & order.waiting) < self.settings.batch_groups:
+            return  # so few can be complete: the answer is no, and to look costs with each group
         if (batch := order.pick(self.groups)) is None:
             return
         groups = [self.groups[g] for g in batch]
@@ -278,7 +280,7 @@ class Book:
 
     def end_beyond(self, most: int, verdict: GroupVerdict) -> None:
         """End all but so many of the groups in no batch, the least urgent first."""
-        waiting = sorted((self.groups[g] for g in self.order.waiting), key=lambda group: group.urgency)
+        waiting = sorted((self.groups[g] for g in self.order.waiting), key=PromptGroup.by_urgency)
         going = [group for group in waiting if group.phase is not GroupPhase.DECIDED]
         able = [group for group in going if group.phase is not GroupPhase.CLOSING]
         for group in able[max(0, len(able) - max(0, len(going) - most)) :]:
@@ -481,6 +483,6 @@ class Book:
 
     def drop_what_does_not_fit(self, now: float) -> None:
         """After a fall back earlier groups need the bytes: the least urgent complete groups are made again later."""
-        waiting = sorted((self.groups[g] for g in self.order.waiting), key=lambda group: group.urgency, reverse=True)
+        waiting = sorted((self.groups[g] for g in self.order.waiting), key=PromptGroup.by_urgency, reverse=True)
         complete = [group for group in waiting if group.phase is GroupPhase.CLOSED]
         self._make_again(now, complete[: max(0, self.holding - self.capacity)])

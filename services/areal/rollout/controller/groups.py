@@ -71,8 +71,7 @@ class PromptGroup:
         """The last step that may train the samples that it has."""
         return min(figures.oldest_version + figures.max_staleness for figures in self.done.values())
 
-    @property
-    def urgency(self) -> tuple[float, int]:
+    def by_urgency(self) -> tuple[float, int]:
         """Its place among the groups that are to be made: by deadline, then in admission order."""
         return (math.inf if self.due is None else self.due, self.index)
 

@@ -5,7 +5,7 @@ Reads the core, changes nothing.
 
 from areal.observe.live import Idle, IdleCause
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.groups import GroupPhase
+from areal.rollout.controller.groups import GroupPhase, PromptGroup
 
 
 def idle_of(core: Controller) -> Idle | None:
@@ -66,7 +66,7 @@ def batch_waits(core: Controller) -> str:
     if not order.wanted:
         return ""
     waiting = [group for g in order.waiting if (group := book.groups[g]).due is not None]
-    late = sorted((group for group in waiting if group.phase is not GroupPhase.CLOSED), key=lambda group: group.urgency)
+    late = sorted((group for group in waiting if group.phase is not GroupPhase.CLOSED), key=PromptGroup.by_urgency)
     complete, batch = len(waiting) - len(late), core.settings.batch_groups
     if complete < batch or not late:
         return f"step {order.chosen} waits for {max(0, batch - complete)} of {batch} groups to be complete"

@@ -35,13 +35,15 @@ def lease(
     groups = book.live()
     seats = Seats(crew.live(), Counter([group.worker for group in groups if group.worker]))
     newest = versions.stop - 1
-    parked = [group for group in groups if group.worker and group.floor > newest]  # the most urgent first
+    parked = sorted((group for group in groups if group.worker and group.floor > newest), key=PromptGroup.by_urgency)
     in_work = sum(1 for group in groups if group.worker and group.floor <= newest)
     order = sorted(book.order.waiting) if settings.admission_order else []
     waiting = 0
-    for group in groups:
+    lacking = [group for group in groups if versions and group.unassigned(settings.group_size)]
+    eligible = {group.index: group for group in (*lacking, *parked) if versions}.values()  # one parked may be released
+    for group in sorted(eligible, key=PromptGroup.by_urgency):
         missing = group.unassigned(settings.group_size)
-        if not missing or not versions:
+        if not missing:
             continue
         if now < group.not_before or not _may_start(book, group, versions, bisect_left(order, group.index)):
             waiting += not group.worker
@@ -103,7 +105,7 @@ def _make_place(
     group: PromptGroup, parked: list[PromptGroup], seats: Seats, emit: Callable[[Decision], None]
 ) -> str | None:
     """Take the place of the least urgent group that waits for a version: what it waits for may need this one first."""
-    while parked and parked[-1].urgency > group.urgency:
+    while parked and parked[-1].by_urgency() > group.by_urgency():
         other = parked.pop()
         if other.worker in seats:
             emit(Revoke(other.worker, other.index))
