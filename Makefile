@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 STEPS ?= 10000
+FAULTS ?= 100
 SECONDS ?= 1500
 export TOKENIZERS_PARALLELISM ?= false
 # Images of development environments set it; without bytecode every process compiles torch again, for three seconds.
@@ -16,7 +17,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents eta test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents eta test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos recovery stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +149,11 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	@$(MAKE) -s stalls
 	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
 	@$(MAKE) -s soak
+
+recovery: setup runs/digits-sft/model  ## What a fault costs: each role killed, stopped, cut off FAULTS=100 times, into docs/recovery.md (many hours; it goes on where it was)
+	$(PY) bench/chaos.py --faults $(FAULTS)
+	$(PY) bench/chaos.py --ettr injected poisson --minutes 30
+	$(PY) bench/chaos.py --table
 
 stalls: setup  ## The stall matrix: of each fault what `areal why` says and how soon, on a run's processes and on fake nodes
 	@command -v iptables >/dev/null || echo 'iptables is not installed: edges that lose every packet are not tried'

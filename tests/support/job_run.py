@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,14 @@ class JobRun:
     overrides: list[str] = field(default_factory=list)
     resume: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    launcher: Sequence[str] = ("-m", "areal.cli.main")
     process: subprocess.Popen[bytes] | None = None
     _read: int = 0  # bytes of the metrics that are known
     _step: int = 0
 
     def start(self) -> JobRun:
         flags = ["--run-dir", str(self.run_dir), *(["--resume"] if self.resume else [])]
-        command = [sys.executable, "-m", "areal.cli.main", "run", str(self.job), *self.overrides, *flags]
+        command = [sys.executable, *self.launcher, "run", str(self.job), *self.overrides, *flags]
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
         with (self.run_dir.parent / f"{self.run_dir.name}.out").open("ab") as out:
             self.process = subprocess.Popen(

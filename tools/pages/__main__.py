@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.pages import algorithms, command_line, conditions, dataflow, families, gpu_proof, job_file, python_api, scale
+from tools.pages import (
+    algorithms,
+    command_line,
+    conditions,
+    dataflow,
+    families,
+    gpu_proof,
+    job_file,
+    python_api,
+    recovery,
+    scale,
+)
 
 DOCS = Path("docs")
 
@@ -20,6 +31,7 @@ def pages() -> dict[str, str]:
         "gpus.md": gpu_proof.render(),  # a block of it
         "models.md": families.render(),  # a block of it
         "scale.md": scale.render(),  # its tables
+        "recovery.md": recovery.render(),  # a block of it
         **dataflow.files(),
     }
 
