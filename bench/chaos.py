@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.append(str(ROOT / "bench"))
 
 from chaos_faults import CUT, TORN, Forwarder, cut_off, full_disk, kill, partition, stopped, tear  # noqa: E402
 from chaos_watch import Quiet, Recovery, Watch, effective_time, old_pace, recovery  # noqa: E402

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import chaos
 import chaos_faults
 from chaos_watch import Quiet, Sight, Step, Watch, effective_time, paces, recovery

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from order import Run, Setting
 
 SMALL = Setting("heavy", 2, 4, servers=2, slots=16, batch_groups=6, group_size=2, steps=16, warm_up=4)
