@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import os
@@ -164,9 +163,8 @@ def main() -> None:
         told = " / ".join(f"{one:,.2f}" for one in value) if isinstance(value, list) else f"{value:,.4g}"
         print(f"  {name:<16}{told}" + ("   median / p99" if isinstance(value, list) else ""))
     if given.out is not None:
-        with contextlib.suppress(FileNotFoundError):
-            result = {**json.loads(given.out.read_text()), "control_plane": result}
-            given.out.write_text(json.dumps(result, ensure_ascii=False) + "\n")
+        kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+        given.out.write_text(json.dumps({**kept, "control_plane": result}, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
     """A machine bound to a server."""
 
     class SameAsModel(RuleBasedStateMachine):
+        compared = 0  # answers
+
         @initialize()
         def begin(self) -> None:
             server.flush()
@@ -89,6 +91,7 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
                 except FencedError as error:
                     answers.append(str(error))
             assert answers[0] == answers[1]
+            type(self).compared += 1
 
         @rule(group=GROUPS, index=st.integers(0, SIZE - 1))
         def add(self, group: int, index: int) -> None:
@@ -211,9 +214,11 @@ def differs(server: RedisServer) -> bool:
 
 def test_redis_answers_and_holds_what_the_model_does(redis_server: RedisServer) -> None:
     with asyncio.Runner() as runner:
+        same = machine(redis_server, runner)
         run_state_machine_as_test(
-            machine(redis_server, runner),
+            same,
             settings=settings(
                 max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
             ),
         )
+    assert same.compared > 60, "each operation of the schedules was compared, and each schedule has some"

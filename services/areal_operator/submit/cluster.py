@@ -347,7 +347,7 @@ _STDERR, _ERROR = 2, 3  # channels of the exec protocol
 _FRAME_BYTES = 128 << 10
 _LONGEST = 800
 _LAST_WORDS_S = 2.0  # for words on the way: who refuses sends them before it closes, so they are here or nearly
-_AGAIN = "Submit again: what arrived is kept, only the rest is sent."
+_AGAIN = "Give the command again: what arrived is kept, only the rest is sent."
 
 
 class PodChannel:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from areal.errors import DataError, InfraError
+from areal.errors import ConfigError, DataError, InfraError
 from areal.plan.cluster_names import MAIN_CONTAINER
 from areal.spec import job_from_object
 
@@ -25,6 +25,7 @@ from areal_operator.submit.temporary_pod import running
 
 LEFT_OUT = "token redis"  # secrets of the job
 _LINE_S = 300.0
+_MARK = ".rljob-uid"  # in a directory that was made from a job: whose it is
 _AGAIN = "Pull again: what arrived is kept, only the rest is fetched."
 
 
@@ -34,6 +35,9 @@ def pull(
 ) -> int:  # fmt: skip
     """Fetch `parts` of the job's run into `target`; returns how many files came."""
     job, metadata = job_from_object(found), found["metadata"]
+    mark = target / _MARK
+    if target.is_dir() and any(target.iterdir()) and not (mark.is_file() and mark.read_text() == metadata["uid"]):
+        raise ConfigError(f"{target} holds something else than this job's run", fix="Name another place by --out.")
     pod = pod_of(job, metadata["uid"], metadata["namespace"], cluster)
     giver = resources.files("areal_operator.submit").joinpath("give.py").read_text(encoding="utf-8")
     command = ["python3", "-c", giver, page_dir(metadata["name"]), LEFT_OUT, *parts]
@@ -42,6 +46,8 @@ def pull(
         running(pod, cluster, say, "to read the run from"),
         started(metadata["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, command) as channel,
     ):
+        target.mkdir(parents=True, exist_ok=True)
+        mark.write_text(metadata["uid"])
         return receive(channel, target, say)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -29,8 +29,9 @@ def show_plan(job: RLJob, gpus: Sequence[int], run: Path | None, card: str | Non
         if count > speeds.server_gpus:
             chosen = scale.best(speeds, count)
             own = speeds.server_gpus * max(1, count * 3 // 4 // speeds.server_gpus)
-            rows += [(count, "apart, best", chosen), (count, "apart", scale.split(speeds, own, count - own))]
-            rows = rows[:-1] if own in (chosen.generation, count) else rows
+            rows.append((count, "apart, best", chosen))
+            if own not in (chosen.generation, count):
+                rows.append((count, "apart", scale.split(speeds, own, count - own)))
     if as_json:
         print(
             json.dumps({"constants": words, "rows": [{"gpus": n, "how": how, **asdict(one)} for n, how, one in rows]})
@@ -86,8 +87,16 @@ def _of_run(job: RLJob, run: Path | None) -> tuple[scale.Speeds, list[str]]:
     server = int(engine.get("tensorParallel", 1))
     tokens = [float(row.get("tokens") or 0.0) for row in rows]
     fixed, error = scale.fixed_and_error(tokens, page.constants.work_s)
+    asked, had = job.spec.algorithm, spec.get("algorithm") or {}
+    if (asked.batch_size, asked.group_size) != (had.get("batchSize"), had.get("groupSize")):
+        sizes = f"{had.get('batchSize')} × {had.get('groupSize')}, not {asked.batch_size} × {asked.group_size}"
+        raise ConfigError(f"the steps of {place} have {sizes} samples", fix="take constants of a run of the job's size")
     measured = page.constants.servers * server + ranks
-    return scale.RunSpeeds(page.constants, ranks, server, fixed, fmean(tokens)), [
+    gate = replace(
+        page.constants, ahead=ahead(job), staleness=asked.max_staleness,
+        admission_order=job.spec.rollout.order == "admission", max_concurrent=job.spec.rollout.max_concurrent_rollouts,
+    )  # fmt: skip
+    return scale.RunSpeeds(gate, ranks, server, fixed, fmean(tokens)), [
         f"constants of {place}: steps {page.first_step} to {page.last_step}, {page.constants.servers} servers of "
         f"{server} and {ranks} trainer processes, {measured} places in all",
         f"of a step {fixed:.2f} s don't shrink with more trainers: a line through its odd steps, {error:.1%} off on "

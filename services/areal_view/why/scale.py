@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist, fmean
-from typing import Protocol
 
 from areal_view.why.pace import Constants, Pace, play
 
@@ -45,25 +44,6 @@ class Split:
     generation_waits: float  # shares of the time
     trainer_waits: float
     age: float  # versions, the mean of the oldest token of each group
-
-
-class Speeds(Protocol):
-    """Measured constants from which those of another number of GPUs follow."""
-
-    @property
-    def server_gpus(self) -> int: ...
-    @property
-    def tokens(self) -> float:
-        """Trained in a step; 0 where that isn't known."""
-
-    @property
-    def switch_s(self) -> float:
-        """Of a step in which the same GPUs generate and train."""
-
-    def constants(self, servers: int, trainers: int, company: float | None) -> Constants:
-        """`trainers`: GPUs. `company`: sequences that a server decodes together, the mean; None: all its slots."""
-
-    def company(self, servers: int, step_s: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -110,6 +90,9 @@ class AnswerLaw:
     work: Workload
     groups: Sequence[Sequence[float]]
 
+    def synchronous(self) -> "AnswerLaw":
+        return replace(self, work=replace(self.work, ahead=0, staleness=0))
+
     @property
     def server_gpus(self) -> int:
         return self.card.server_gpus
@@ -146,6 +129,7 @@ class AnswerLaw:
         return self._most(servers) if busy >= 1 else min(self._most(servers), arrivals * self.card.step_s / (1 - busy))
 
     def constants(self, servers: int, trainers: int, company: float | None) -> Constants:
+        """`trainers`: GPUs. `company`: sequences that a server decodes together, the mean; None: all its slots."""
         card, work, most = self.card, self.work, self._most(servers)
         alone = self._token_s(most if company is None else company)
         again = 0.0 if work.ahead == 0 else servers * ((company or most) * self.context / card.prefill_tokens_s)
@@ -181,6 +165,9 @@ class RunSpeeds:
     tokens: float
     switch_s: float = 0.0
 
+    def synchronous(self) -> "RunSpeeds":
+        return replace(self, measured=replace(self.measured, ahead=0, staleness=0))
+
     def company(self, servers: int, step_s: float) -> float:
         return 0.0
 
@@ -188,6 +175,10 @@ class RunSpeeds:
         part = self.trainers / trainers
         work_s = [self.fixed_s + max(0.0, one - self.fixed_s) * part for one in self.measured.work_s]
         return replace(self.measured, servers=servers, work_s=work_s)
+
+
+Speeds = AnswerLaw | RunSpeeds
+"""Measured constants from which those of another number of GPUs follow."""
 
 
 def fixed_and_error(tokens: Sequence[float], work_s: Sequence[float]) -> tuple[float, float]:
@@ -205,12 +196,10 @@ def fixed_and_error(tokens: Sequence[float], work_s: Sequence[float]) -> tuple[f
     return fixed, fmean(errors) if errors else math.inf
 
 
-def _played(speeds: Speeds, servers: int, trainers: int, change: Constants | None = None) -> tuple[Pace, Constants]:
+def _played(speeds: Speeds, servers: int, trainers: int) -> tuple[Pace, Constants]:
     company: float | None = None
     for _ in range(_ROUNDS):
         c = speeds.constants(servers, trainers, company)
-        if change is not None:
-            c = replace(c, ahead=change.ahead, staleness=change.staleness)
         pace = play(c)
         empty = fmean(c.work_s) + c.swap_s if c.ahead == 0 else 0.0  # servers, while the trainer trains
         found = speeds.company(servers, pace.step_s - empty)
@@ -234,8 +223,7 @@ def split(speeds: Speeds, generation: int, training: int) -> Split:
 def by_turns(speeds: Speeds, gpus: int) -> Split:
     """Synchronous training: every GPU generates a batch, then every GPU trains it."""
     servers = max(1, gpus // speeds.server_gpus)
-    c = speeds.constants(servers, gpus, None)
-    pace, c = _played(speeds, servers, gpus, replace(c, ahead=0, staleness=0))
+    pace, c = _played(speeds.synchronous(), servers, gpus)
     step_s = pace.step_s + 2 * speeds.switch_s
     return Split(
         gpus, 0, step_s, speeds.tokens / step_s, 1 - c.batch * c.generation_s / servers / step_s,

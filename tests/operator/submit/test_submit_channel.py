@@ -86,7 +86,7 @@ def test_who_writes_to_a_closed_connection_hears_why_it_was_closed(ending):
     with ending(frame(3, json.dumps(_REFUSAL).encode()) + _CLOSE) as channel:
         with pytest.raises(InfraError, match="error dialing backend: connection refused") as caught:
             write_until_it_breaks(channel)
-        assert "Submit again" in caught.value.fix
+        assert "Give the command again" in caught.value.fix
 
 
 def test_what_the_program_wrote_to_standard_error_is_said_too(ending):

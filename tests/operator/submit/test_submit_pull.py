@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from areal.cli.main import app, guarded
-from areal.errors import DataError, ExitCode, InfraError
+from areal.errors import ConfigError, DataError, ExitCode, InfraError
 from areal_operator.submit import fetch
 from areal_operator.submit.fetch import LEFT_OUT, receive
 from submit_parts import GIVER, running
@@ -202,4 +202,13 @@ def test_a_pod_of_the_command_s_own_reads_the_run(run_dir, tmp_path, monkeypatch
 
     found = {"metadata": {"name": "digits", "namespace": "team", "uid": "u"}}
     assert fetch.pull(found, made, ["model"], tmp_path / "here", lambda text: None, program) == 3
-    assert made == ["digits-view-1"]
+    assert fetch.pull(found, made, ["model"], tmp_path / "here", lambda text: None, program) == 0
+    assert made == ["digits-view-1"] * 2
+    another = {"metadata": {**found["metadata"], "uid": "of-a-job-made-anew"}}
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "metrics.jsonl").write_text("of this machine")
+    for job, target in ((another, "here"), (found, "local")):
+        with pytest.raises(ConfigError, match=f"{target} holds something else"):
+            fetch.pull(job, made, ["."], tmp_path / target, lambda text: None, program)
+    assert (tmp_path / "local" / "metrics.jsonl").read_text() == "of this machine"
+    assert len(made) == 2, "no pod was made for it"

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from areal.errors import ExitCode
@@ -158,3 +159,30 @@ def test_constants_that_are_not_there_are_refused_with_what_to_name(
     Path("job.yaml").write_text(JOB)
     assert guarded(lambda: app(["plan", "job.yaml", "--gpus", "8", *words])) == ExitCode.CONFIG
     assert answer in capsys.readouterr().err
+
+
+def test_the_constants_are_the_runs_and_the_gate_is_the_jobs(tmp_path: Path, monkeypatch, capsys) -> None:
+    from areal.cli.main import app, guarded
+    from areal_view.pages import scaling
+
+    page = SimpleNamespace(
+        constants=replace(RUN, batch=64), first_step=0, last_step=9,
+        forecast=SimpleNamespace(modelled_s=1.0, measured_s=1.1),
+    )  # fmt: skip
+    rows = [{"tokens": 1000.0 + step} for step in range(2)]
+    spec = {"algorithm": {"batchSize": 64, "groupSize": 16}, "trainer": {"replicas": 2}}
+    monkeypatch.setattr(scaling, "read_time", lambda place, steps: (page, rows, spec))
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+    Path("run").mkdir()
+    Path("run", "resolved.json").write_text("{}")
+
+    def ages(*overrides: str) -> dict[str, float]:
+        command = ["plan", "job.yaml", *overrides, "--gpus", "4", "--run", "run", "--json"]
+        assert guarded(lambda: app(command)) == 0
+        return {row["how"]: row["age"] for row in json.loads(capsys.readouterr().out)["rows"]}
+
+    assert ages()["apart, best"] > ages("rollout.ahead=1")["apart, best"] > 0
+    command = ["plan", "job.yaml", "algorithm.batchSize=32", "--gpus", "4", "--run", "run"]
+    assert guarded(lambda: app(command)) == ExitCode.CONFIG
+    assert "have 64 × 16, not 32 × 16 samples" in capsys.readouterr().err
