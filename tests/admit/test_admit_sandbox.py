@@ -135,7 +135,7 @@ def test_only_the_first_rows_are_read():
 
 @pytest.mark.parametrize("row", [GOOD, EMPTY], ids=["good", "empty"])
 def test_areal_check_looks_at_the_tests_and_at_the_sandbox(row, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("areal.admit.sandbox.probe", lambda **asked: powers(Tier.T2))
+    monkeypatch.setattr("areal.admit.sandbox.api.probe", lambda **asked: powers(Tier.T2))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     paths = [f"dataset.{split}.jsonl={tmp_path}/rows.jsonl" for split in ("train", "evaluation")]
     assert check_command(read_document(JOB), [*paths, "reward.code.minTier=T3"], as_json=True) == 64

@@ -90,8 +90,9 @@ def _calls(function: ast.AST) -> Iterator[tuple[str, Resource]]:
 
 def _constants(node: ast.AST) -> Iterator[Resource]:
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and isinstance(getattr(resources, part.id, None), Resource):
-            yield getattr(resources, part.id)
+        name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
+        if isinstance(getattr(resources, name, None), Resource):
+            yield getattr(resources, name)
 
 
 def applied() -> set[Resource]:

@@ -143,6 +143,16 @@ def machine(server: RedisServer, runner: asyncio.Runner) -> type[RuleBasedStateM
             self.assign(step, groups, 0)
             self.take(step, 0)
 
+        @rule(groups=st.lists(GROUPS, min_size=2, max_size=2, unique=True))
+        def batches_that_share_a_group(self, groups: list[int]) -> None:
+            step = self.model.committed
+            for group in groups:
+                self.finish(group)
+            self.assign(step, groups[:1], 0)
+            self.assign(step + 1, groups, 0)
+            self.commit(step + 1, 0)
+            self.take(step + 1, 0)
+
         @rule(low=GROUPS, behind=FENCES)
         def advance(self, low: int, behind: int) -> None:
             fence = max(0, self.controller - behind)

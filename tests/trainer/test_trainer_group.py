@@ -211,6 +211,8 @@ def test_a_server_that_hears_no_offer_or_is_not_ready_keeps_no_other_from_the_ve
             first.tell(offered=str(POLICY), ready=str(POLICY), received=str(POLICY))
             second.tell(offered=str(POLICY) if name == "first" else "")
             until(thread, lambda: first.heard[-1].offer.policy_id == str(POLICY))
+            until(thread, lambda: sender._members.able()["generation-0"].received == str(POLICY))
+            until(thread, lambda name=name: bool(sender._members.able()["generation-1"].offered) == (name == "first"))
             assert sender.offer(POLICY)
             sent = sender.send(MANIFEST, "digest", {})
             if name == "first":  # it was busy: its group goes on
