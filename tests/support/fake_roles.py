@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from areal.processes.core import ChildPhase
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
 from areal_operator.operator.reports import Targets
 from support.fake_cluster import FakeCluster, incarnation
@@ -54,8 +55,10 @@ class FakeRoles:
             if training is not None and targets.controller is not None and self._pod_of(targets.controller) is not None:
                 controller = self._controller_report(training)
             if training is not None and any(report.phase in WORKS for report in heard.values()):
-                trainer = TrainerProgress(training.step, training.checkpoint, self._cluster.now, self._cluster.now)
-            self.reports[key] = Reports(controller, trainer, {**kept, **heard})
+                shown = StepEvidence(training.epoch, f"{training.epoch:016x}", training.made)
+                now = self._cluster.now
+                trainer = TrainerProgress(training.step, training.checkpoint, now, now, evidence=shown)
+            self.reports[key] = Reports(controller, trainer, {**kept, **heard}, self._cluster.now)
 
     def _controller_report(self, training: Training) -> ControllerReport:
         assert training.hot is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from areal.processes.core import ChildPhase
 from areal_operator.operator.hot_fields import HotFields
@@ -34,6 +34,8 @@ class Training:
 
     max_steps: int = 12
     step: int = 0
+    made: int = 0  # in this epoch
+    made_by_epoch: dict[int, int] = field(default_factory=dict)
     checkpoint: int = 0
     checkpoint_every: int = 5
     epoch: int = 0  # that trains
@@ -52,12 +54,14 @@ class Training:
             for launcher in working:
                 launcher.phase = ChildPhase.READY
             if epochs != {self.epoch}:
-                self.epoch, self.step, self.hung = epochs.pop(), self.checkpoint, False
+                self.epoch, self.step, self.made, self.hung = epochs.pop(), self.checkpoint, 0, False
             elif not self.hung:
                 self._train(working)
 
     def _train(self, launchers: Sequence[Launcher]) -> None:
         self.step += 1
+        self.made += 1
+        self.made_by_epoch[self.epoch] = self.made
         finished = self.step >= self.max_steps
         if finished or self.step % self.checkpoint_every == 0:
             self.checkpoint = self.step

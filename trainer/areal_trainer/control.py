@@ -6,6 +6,8 @@ is told the cursor again before anything else. Waits are named and bounded; a fe
 """
 
 import logging
+import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -44,6 +46,7 @@ class Telling:
     """What the beats say; written by the training thread, read by the loop's."""
 
     step: int = 0
+    restored: int = 0  # the step that this process began at
     finished: bool = False
     phase: str = "starting"
     max_steps: int = 0
@@ -271,6 +274,7 @@ class TrainerControl(operations_grpc.TrainerControlServicer):
     def __init__(self, telling: Telling, progress: ProgressCounter) -> None:
         self._telling = telling
         self._progress = progress
+        self._incarnation = secrets.randbits(64)
 
     async def GetTrainerStatus(
         self, request: operations.GetTrainerStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -285,4 +289,7 @@ class TrainerControl(operations_grpc.TrainerControlServicer):
             skipped_steps=told.skipped_steps,
             checkpoint_step=told.checkpoint_step,
             checkpoint_at=told.checkpoint_at,
+            epoch=int(os.environ.get("AREAL_EPOCH", "0")),
+            incarnation=self._incarnation,
+            steps_made=max(0, told.step - told.restored),
         )

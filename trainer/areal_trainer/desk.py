@@ -64,7 +64,7 @@ class Desk:
         self.fence = fences.allocate(self.paths.fences, "trainer")
         step = found.record.step if found is not None else 0
         _log.info("trainer starts under fence %d at step %d", self.fence, step)
-        self.telling.step = self.telling.checkpoint_step = step
+        self.telling.step = self.telling.restored = self.telling.checkpoint_step = step
         if found is not None:
             self.telling.checkpoint_at = found.path.stat().st_mtime
         return RankMessage({"fence": self.fence}, {})

@@ -205,7 +205,10 @@ _ALL += [
     _job("created_timestamp_seconds", "When the job was created"),
     _job("start_timestamp_seconds", "When the job was accepted"),
     _job("completion_timestamp_seconds", "When the job came to its end"),
-    _job("last_report_timestamp_seconds", "When the job last reported its progress"),
+    _job("last_report_timestamp_seconds", "When a step of the job that was made was last reported"),
+    _job(
+        "loss_timestamp_seconds", "When a role was last lost, by whose fault, on which node", ("role", "owner", "node")
+    ),
 ]
 
 CATALOG: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -130,6 +130,8 @@ class TrainerReason(ConditionReason):
     PODS_NOT_READY = "PodsNotReady", "False", "Trainer pods pull their image, or start."
     FORMING = "Forming", "False", "The pods are there, the processes of this epoch don't train yet."
     RESTARTING = "Restarting", "False", "The trainers start again from the last checkpoint."
+    VERIFYING = "Verifying", "Unknown", "A launcher of the gang doesn't answer; what became of it isn't known yet."
+    OPERATOR_BLIND = "OperatorBlind", "Unknown", "Nobody of the job answers the operator, which may be cut off itself."
     SUSPENDED = "Suspended", "False", "The job rests."
     FINISHED = "Finished", "False", "The run has ended."
 
@@ -154,7 +156,13 @@ class RewardReason(ConditionReason):
 
 
 class ProgressingReason(ConditionReason):
-    STEP_REPORTED = "StepReported", "True", "A step was trained within runPolicy.stallTimeoutSeconds."
+    STEP_REPORTED = (
+        "StepReported",
+        "True",
+        "A trainer of the present epoch made a step, within runPolicy.stallTimeoutSeconds.",
+    )
+    VERIFYING = "Verifying", "Unknown", "A launcher of the gang doesn't answer; whether steps are made isn't known."
+    OPERATOR_BLIND = "OperatorBlind", "Unknown", "Nobody of the job answers the operator, which may be cut off itself."
     AWAITING_FIRST_STEP = "AwaitingFirstStep", "False", "All is starting, no step was trained yet."
     NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
     STALLED = "Stalled", "False", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
@@ -164,7 +172,7 @@ class ProgressingReason(ConditionReason):
         "No step for runPolicy.stallTimeoutSeconds, but for want of what the trainers can't bring about.",
     )
     BACKING_OFF = "BackingOff", "False", "Epochs end without a step: the next one starts after a pause."
-    RECOVERING = "Recovering", "False", "The trainers start again; the next step will be reported."
+    RECOVERING = "Recovering", "False", "The trainers start again; none made a step since."
     SUSPENDED = "Suspended", "False", "The job rests."
     FINISHED = "Finished", "False", "The run has ended."
 
@@ -232,6 +240,8 @@ class Summary(StrEnum):
     PREPARING = "Preparing", "Sources are checked and snapshots are written."
     STARTING = "Starting", "Pods are starting; no step was trained yet."
     RUNNING = "Running", "Steps are being trained."
+    RECOVERING = "Recovering", "The trainers start again from a checkpoint; the next step is awaited."
+    VERIFYING = "Verifying", "A trainer doesn't answer; whether steps are made isn't known."
     STALLED = "Stalled", "No step for runPolicy.stallTimeoutSeconds."
     WAITING = "Waiting", "No step is trained, for want of nodes or servers; the condition Progressing says which."
     SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."
@@ -296,6 +306,14 @@ class RoleStatus(StatusBlock):
     failed: int = seen(0, what="Pods that have failed and aren't ready again.", ge=0, le=1 << 20)
 
 
+class Evidence(StatusBlock):
+    """What shows that steps are made: compared, never timed."""
+
+    epoch: int = seen(0, what="The trainers' gang that made them.", ge=0)
+    incarnation: str = seen("", what="The process of rank 0, by the number it drew at its start.", max_length=32)
+    made: int = seen(0, what="Steps that it made; those of a checkpoint aren't counted.", ge=0)
+
+
 class Progress(StatusBlock):
     """How far the run is, as its trainer and controller last reported."""
 
@@ -309,7 +327,8 @@ class Progress(StatusBlock):
     estimated_remaining_seconds: int | None = seen(
         None, what="Until the last step, at the speed of the last ones.", unit="seconds", ge=0
     )
-    last_report_time: Time | None = seen(None, what="When it was reported.")
+    last_report_time: Time | None = seen(None, what="When the last step that was made was reported.")
+    evidence: Evidence | None = seen(None, what="What shows that steps are made.")
 
 
 class CheckpointStatus(StatusBlock):
@@ -331,6 +350,7 @@ class Attempts(StatusBlock):
     fruitless: int = seen(0, what="Gangs that ended without a step, one after the other.", ge=0)
     next_epoch_time: Time | None = seen(None, what="The next gang doesn't start before then.")
     members: list[Argument] = seen(list, what="The uids of its pods; none while it forms.", max_length=1024)
+    proven_epoch: int = seen(0, what="The newest gang that was seen complete.", ge=0)
 
 
 class FailureEntry(StatusBlock):
@@ -345,9 +365,10 @@ class FailureEntry(StatusBlock):
     action: str = seen("", what="What was done.", max_length=63)
     step: int | None = seen(None, what="The last step trained before it.", ge=0)
     epoch: int | None = seen(None, what="The trainers' gang at that time.", ge=0)
-    owner: str = seen("", what="Whose it is: job, role, node, platform or queue.", max_length=63)
+    owner: str = seen("", what="Whose it is: job, role, node, platform, queue or user.", max_length=63)
     counted: bool = seen(False, what="Whether it counts towards failurePolicy.maxRestarts.")
     cause: str = seen("", what="Why, by its identifier in docs/causes.md.", max_length=63)
+    node: str = seen("", what="The node of the pod.", max_length=253)
 
 
 class Waiting(StatusBlock):

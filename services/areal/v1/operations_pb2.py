@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from areal.v1 import rollout_pb2 as areal_dot_v1_dot_rollout__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61real/v1/operations.proto\x12\x08\x61real.v1\x1a\x16\x61real/v1/rollout.proto\"\x12\n\x10ListWaitsRequest\"@\n\x11ListWaitsResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x1d\n\x05waits\x18\x02 \x03(\x0b\x32\x0e.areal.v1.Wait\"\x14\n\x12GetProgressRequest\"q\n\x13GetProgressResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tpolicy_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x06\x12\x18\n\x10since_progress_s\x18\x04 \x01(\x01\x12\r\n\x05\x64oing\x18\x05 \x01(\t\"%\n\x15GetChildStatusRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\"\xda\x01\n\x16GetChildStatusResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12#\n\x05phase\x18\x02 \x01(\x0e\x32\x14.areal.v1.ChildPhase\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x10\n\x08restarts\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0elast_exit_code\x18\x06 \x01(\x05\x12\x18\n\x10last_exit_reason\x18\x07 \x01(\t\x12\x14\n\x0c\x61waits_epoch\x18\x08 \x01(\x08\x12\x17\n\x0frestart_warning\x18\t \x01(\t\"2\n\x13RestartChildRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x02 \x01(\t\"(\n\x14RestartChildResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"2\n\x11\x44rainChildRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\x12\x0c\n\x04role\x18\x02 \x01(\t\"&\n\x12\x44rainChildResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\x19\n\x17GetTrainerStatusRequest\"\xc6\x01\n\x18GetTrainerStatusResponse\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\x11\n\tmax_steps\x18\x03 \x01(\r\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x14\n\x0ctokens_per_s\x18\x07 \x01(\x01\x12\x15\n\rskipped_steps\x18\x08 \x01(\r\x12\x17\n\x0f\x63heckpoint_step\x18\t \x01(\r\x12\x15\n\rcheckpoint_at\x18\n \x01(\x01J\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07*\xdc\x01\n\nChildPhase\x12\x1b\n\x17\x43HILD_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HILD_PHASE_STARTING\x10\x01\x12\x15\n\x11\x43HILD_PHASE_READY\x10\x02\x12\x1b\n\x17\x43HILD_PHASE_BACKING_OFF\x10\x03\x12\x18\n\x14\x43HILD_PHASE_COMPLETE\x10\x04\x12\x16\n\x12\x43HILD_PHASE_FAILED\x10\x05\x12\x18\n\x14\x43HILD_PHASE_DRAINING\x10\x06\x12\x17\n\x13\x43HILD_PHASE_STOPPED\x10\x07\x32M\n\x05Waits\x12\x44\n\tListWaits\x12\x1a.areal.v1.ListWaitsRequest\x1a\x1b.areal.v1.ListWaitsResponse2V\n\x08Progress\x12J\n\x0bGetProgress\x12\x1c.areal.v1.GetProgressRequest\x1a\x1d.areal.v1.GetProgressResponse2\xf7\x01\n\x08Launcher\x12S\n\x0eGetChildStatus\x12\x1f.areal.v1.GetChildStatusRequest\x1a .areal.v1.GetChildStatusResponse\x12M\n\x0cRestartChild\x12\x1d.areal.v1.RestartChildRequest\x1a\x1e.areal.v1.RestartChildResponse\x12G\n\nDrainChild\x12\x1b.areal.v1.DrainChildRequest\x1a\x1c.areal.v1.DrainChildResponse2k\n\x0eTrainerControl\x12Y\n\x10GetTrainerStatus\x12!.areal.v1.GetTrainerStatusRequest\x1a\".areal.v1.GetTrainerStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61real/v1/operations.proto\x12\x08\x61real.v1\x1a\x16\x61real/v1/rollout.proto\"\x12\n\x10ListWaitsRequest\"@\n\x11ListWaitsResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x1d\n\x05waits\x18\x02 \x03(\x0b\x32\x0e.areal.v1.Wait\"\x14\n\x12GetProgressRequest\"q\n\x13GetProgressResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tpolicy_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x06\x12\x18\n\x10since_progress_s\x18\x04 \x01(\x01\x12\r\n\x05\x64oing\x18\x05 \x01(\t\"%\n\x15GetChildStatusRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\"\xda\x01\n\x16GetChildStatusResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12#\n\x05phase\x18\x02 \x01(\x0e\x32\x14.areal.v1.ChildPhase\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x10\n\x08restarts\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\r\x12\x16\n\x0elast_exit_code\x18\x06 \x01(\x05\x12\x18\n\x10last_exit_reason\x18\x07 \x01(\t\x12\x14\n\x0c\x61waits_epoch\x18\x08 \x01(\x08\x12\x17\n\x0frestart_warning\x18\t \x01(\t\"2\n\x13RestartChildRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0c\n\x04role\x18\x02 \x01(\t\"(\n\x14RestartChildResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"2\n\x11\x44rainChildRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\x12\x0c\n\x04role\x18\x02 \x01(\t\"&\n\x12\x44rainChildResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\x19\n\x17GetTrainerStatusRequest\"\xfe\x01\n\x18GetTrainerStatusResponse\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\x11\n\tmax_steps\x18\x03 \x01(\r\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x14\n\x0ctokens_per_s\x18\x07 \x01(\x01\x12\x15\n\rskipped_steps\x18\x08 \x01(\r\x12\x17\n\x0f\x63heckpoint_step\x18\t \x01(\r\x12\x15\n\rcheckpoint_at\x18\n \x01(\x01\x12\r\n\x05\x65poch\x18\x0b \x01(\r\x12\x13\n\x0bincarnation\x18\x0c \x01(\x06\x12\x12\n\nsteps_made\x18\r \x01(\rJ\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07*\xdc\x01\n\nChildPhase\x12\x1b\n\x17\x43HILD_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HILD_PHASE_STARTING\x10\x01\x12\x15\n\x11\x43HILD_PHASE_READY\x10\x02\x12\x1b\n\x17\x43HILD_PHASE_BACKING_OFF\x10\x03\x12\x18\n\x14\x43HILD_PHASE_COMPLETE\x10\x04\x12\x16\n\x12\x43HILD_PHASE_FAILED\x10\x05\x12\x18\n\x14\x43HILD_PHASE_DRAINING\x10\x06\x12\x17\n\x13\x43HILD_PHASE_STOPPED\x10\x07\x32M\n\x05Waits\x12\x44\n\tListWaits\x12\x1a.areal.v1.ListWaitsRequest\x1a\x1b.areal.v1.ListWaitsResponse2V\n\x08Progress\x12J\n\x0bGetProgress\x12\x1c.areal.v1.GetProgressRequest\x1a\x1d.areal.v1.GetProgressResponse2\xf7\x01\n\x08Launcher\x12S\n\x0eGetChildStatus\x12\x1f.areal.v1.GetChildStatusRequest\x1a .areal.v1.GetChildStatusResponse\x12M\n\x0cRestartChild\x12\x1d.areal.v1.RestartChildRequest\x1a\x1e.areal.v1.RestartChildResponse\x12G\n\nDrainChild\x12\x1b.areal.v1.DrainChildRequest\x1a\x1c.areal.v1.DrainChildResponse2k\n\x0eTrainerControl\x12Y\n\x10GetTrainerStatus\x12!.areal.v1.GetTrainerStatusRequest\x1a\".areal.v1.GetTrainerStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'areal.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHILDPHASE']._serialized_start=961
-  _globals['_CHILDPHASE']._serialized_end=1181
+  _globals['_CHILDPHASE']._serialized_start=1017
+  _globals['_CHILDPHASE']._serialized_end=1237
   _globals['_LISTWAITSREQUEST']._serialized_start=63
   _globals['_LISTWAITSREQUEST']._serialized_end=81
   _globals['_LISTWAITSRESPONSE']._serialized_start=83
@@ -57,13 +57,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTRAINERSTATUSREQUEST']._serialized_start=732
   _globals['_GETTRAINERSTATUSREQUEST']._serialized_end=757
   _globals['_GETTRAINERSTATUSRESPONSE']._serialized_start=760
-  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_end=958
-  _globals['_WAITS']._serialized_start=1183
-  _globals['_WAITS']._serialized_end=1260
-  _globals['_PROGRESS']._serialized_start=1262
-  _globals['_PROGRESS']._serialized_end=1348
-  _globals['_LAUNCHER']._serialized_start=1351
-  _globals['_LAUNCHER']._serialized_end=1598
-  _globals['_TRAINERCONTROL']._serialized_start=1600
-  _globals['_TRAINERCONTROL']._serialized_end=1707
+  _globals['_GETTRAINERSTATUSRESPONSE']._serialized_end=1014
+  _globals['_WAITS']._serialized_start=1239
+  _globals['_WAITS']._serialized_end=1316
+  _globals['_PROGRESS']._serialized_start=1318
+  _globals['_PROGRESS']._serialized_end=1404
+  _globals['_LAUNCHER']._serialized_start=1407
+  _globals['_LAUNCHER']._serialized_end=1654
+  _globals['_TRAINERCONTROL']._serialized_start=1656
+  _globals['_TRAINERCONTROL']._serialized_end=1763
 # @@protoc_insertion_point(module_scope)

@@ -306,6 +306,9 @@ class GetTrainerStatusResponse(_message.Message):
     SKIPPED_STEPS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
     CHECKPOINT_AT_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STEPS_MADE_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.str
     step: _builtins.int
     max_steps: _builtins.int
@@ -316,6 +319,12 @@ class GetTrainerStatusResponse(_message.Message):
     """of the newest checkpoint on disk; 0 before the first"""
     checkpoint_at: _builtins.float
     """when it was written, unix seconds; 0 before the first"""
+    epoch: _builtins.int
+    """of the gang that this process is in; 0 outside of one"""
+    incarnation: _builtins.int
+    """of this process, drawn when it started"""
+    steps_made: _builtins.int
+    """in this process, those left out included: what a checkpoint brought doesn't count"""
     def __init__(
         self,
         *,
@@ -327,10 +336,13 @@ class GetTrainerStatusResponse(_message.Message):
         skipped_steps: _builtins.int = ...,
         checkpoint_step: _builtins.int = ...,
         checkpoint_at: _builtins.float = ...,
+        epoch: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        steps_made: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at", b"checkpoint_at", "checkpoint_step", b"checkpoint_step", "max_steps", b"max_steps", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at", b"checkpoint_at", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "incarnation", b"incarnation", "max_steps", b"max_steps", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "steps_made", b"steps_made", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,7 @@ from areal_operator.operator.failure_policy import STALLED
 from areal_operator.operator.gang import TrainerGang, gang_of
 from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, reason_of
 from areal_operator.operator.observed import BatchStage, Observation, Pod
-from areal_operator.operator.times import CREATED_S, FRESH_S, render, words
+from areal_operator.operator.times import CREATED_S, FRESH_S, QUIET_S, render, words
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,18 @@ class _View:
         """Whether the gang can't form because pods wait for nodes for longer than their creation takes."""
         since = self.state.waiting_since
         return since is not None and not self.state.members and self.now >= since + CREATED_S
+
+    @property
+    def blind(self) -> bool:
+        """Whether neither a launcher nor the controller answers: the operator itself may be cut off."""
+        controller = self.seen.reports.controller
+        heard = controller is not None and self.now - controller.at <= QUIET_S
+        return not heard and (self.gang is None or not self.gang.heard)
+
+    def silence(self, pod: Pod) -> str:
+        report = self.seen.reports.launchers.get(pod.uid)
+        since = f" since {render(report.at)}" if report is not None else ""
+        return f"{pod.name} on {pod.node or 'no node'} doesn't answer{since}"
 
     def ready(self, role: Role) -> list[Pod]:
         return [pod for pod in self.seen.of(role) if pod.ready and not pod.terminating]
@@ -209,11 +221,16 @@ def _trainer(view: _View) -> ConditionText:
         return ConditionText(TrainerReason.NOT_STARTED, "")
     if isinstance(view.decision, Finish):
         return ConditionText(TrainerReason.FINISHED, "the last step is trained")
+    before = view.before(ConditionType.TRAINER_READY)
+    if gang.formed and gang.proven and not view.seen.reports.at and before is not None:  # nobody was asked yet
+        return ConditionText(reason_of(TrainerReason, before.reason, before.status), before.message)
+    if gang.proven and (pod := gang.quiet()) is not None:
+        return ConditionText(TrainerReason.OPERATOR_BLIND if view.blind else TrainerReason.VERIFYING, view.silence(pod))
     if gang.formed and gang.up == gang.size:
         return ConditionText(TrainerReason.RENDEZVOUS_COMPLETE, f"{gang.size} pods train in epoch {view.state.epoch}")
     if gang.formed:
         text = f"epoch {view.state.epoch}: {gang.up} of {gang.size} pods are in it"
-        return ConditionText(TrainerReason.RESTARTING if view.state.restarts else TrainerReason.FORMING, text)
+        return ConditionText(TrainerReason.RESTARTING if view.state.epoch > 1 else TrainerReason.FORMING, text)
     why = "; ".join(gang.missing[:3])
     if view.state.epoch > 0:
         return ConditionText(TrainerReason.RESTARTING, f"waiting until the gang is whole: {why}")
@@ -296,12 +313,21 @@ def _progressing(view: _View) -> ConditionText:
     lack = fault_owner.lack_of(view.seen, view.replicas)
     if lack is not None and (view.overdue(unbroken) or view.unplaced_long):
         return ConditionText(ProgressingReason.WAITING, f"step {state.step} was last; {lack.text}")
+    if not state.members:
+        lost = f"{last.pod or 'a trainer'} was lost ({last.reason}); " if last is not None else ""
+        return ConditionText(ProgressingReason.RECOVERING, f"{lost}step {state.step} was last")
+    if (gang := view.gang) is not None and (pod := gang.quiet()) is not None:
+        reason = ProgressingReason.OPERATOR_BLIND if view.blind else ProgressingReason.VERIFYING
+        return ConditionText(reason, f"{view.silence(pod)}; step {state.step} was last")
     began = max(state.started_at or 0.0, last.at if last is not None else 0.0)
-    if not state.members or unbroken <= began:
-        return ConditionText(
-            ProgressingReason.RECOVERING, f"the trainers go on from their checkpoint; step {state.step} was last"
-        )
-    return ConditionText(ProgressingReason.STEP_REPORTED, "steps are being trained")
+    shown = state.evidence
+    if shown is None and unbroken > began:  # as an operator before this one left it
+        return ConditionText(ProgressingReason.STEP_REPORTED, "steps are being trained")
+    if shown is None or shown.epoch != state.epoch or not shown.made:
+        text = f"epoch {state.epoch} goes on from its checkpoint at step {state.step}; its first step is awaited"
+        return ConditionText(ProgressingReason.RECOVERING, text)
+    text = f"steps are being trained: step {state.step}, {shown.made} of them in epoch {state.epoch}"
+    return ConditionText(ProgressingReason.STEP_REPORTED, text)
 
 
 def _complete(view: _View) -> ConditionText:

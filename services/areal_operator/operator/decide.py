@@ -28,7 +28,7 @@ from areal_operator.operator.decision import (
     Suspend,
 )
 from areal_operator.operator.failure_policy import STALLED, FailureAction, Incident, Ruling
-from areal_operator.operator.fault_owner import Lack
+from areal_operator.operator.fault_owner import NODE_LEAVES, TEMPLATE_CHANGED, Lack
 from areal_operator.operator.gang import TrainerGang, gang_of
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobOutcome, JobState, Rest
@@ -133,6 +133,8 @@ class _Reconcile:
         self.state = progress.stepped(self.state, self.seen.reports, self.now)
         if (trainer := self.seen.reports.trainer) is not None:
             self.state = failure_policy.refunded(self.state, trainer.checkpoint_step)
+        if self.gang.formed and self.gang.up == self.gang.size:
+            self.state = replace(self.state, proven_epoch=self.state.epoch)
         questions: tuple[Callable[[], Decision | None], ...] = (
             self._deadline,
             self._roles_failures,
@@ -280,8 +282,8 @@ class _Reconcile:
             if (end := self._charge(incident, ruling)) is not None:
                 return end
             self.state = failure_policy.epoch_over(self.state, self.now)
-        elif gang.broken or gang.overtaken:
-            self.state = replace(self.state, members=())
+        elif lost := gang.dissolved():
+            self.state = failure_policy.dissolved(self.state, failure_policy.worst(lost, policy)[0])
         return None
 
     def _stall(self) -> EndJob | None:
@@ -320,8 +322,10 @@ class _Reconcile:
     def _converge(self) -> Converge:
         """Everything runs as the spec asks, and the trainers are one gang."""
         gang, moved = self.gang, self._moved()
-        if moved:
-            self.state = replace(self.state, members=())
+        if moved and gang.formed:
+            reason = TEMPLATE_CHANGED if gang.outdated() else NODE_LEAVES
+            first = Incident(Role.TRAINER, moved[0].pod.name, float(int(self.now)), reason, node=moved[0].pod.node)
+            self.state = failure_policy.dissolved(self.state, first)
         elif not gang.formed and not gang.missing and self.now >= (self.state.next_epoch_at or 0.0):
             self.state = replace(self.state, epoch=gang.next_epoch, members=gang.members, next_epoch_at=None)
         gang = self.gang

@@ -56,6 +56,7 @@ class Incident:
     message: str = ""
     exit_code: int | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)  # type → status, of the pod
+    node: str = ""
 
     @property
     def owner(self) -> FaultOwner:
@@ -77,7 +78,7 @@ class Incident:
         return JobFailure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
             rule=ruling.rule, action=ruling.action.value, step=state.step, epoch=state.epoch,
-            owner=self.owner.value, cause=self.cause.value,
+            owner=self.owner.value, cause=self.cause.value, node=self.node,
             counted=ruling.counted and ruling.action is not FailureAction.FAIL_JOB,
         )  # fmt: skip
 
@@ -224,6 +225,12 @@ def refunded(state: JobState, checkpoint_step: int) -> JobState:
     if checkpoint_step <= state.checkpoint_step:
         return state
     return replace(state, checkpoint_step=checkpoint_step, counted=0, counted_since=None)
+
+
+def dissolved(state: JobState, incident: Incident) -> JobState:
+    """The state after an epoch ended that nothing of the job's ended: it is on record, and costs and waits nothing."""
+    failure = incident.failure(Ruling(FailureAction.RESTART_TRAINER, counted=False), state)
+    return replace(state, members=(), failures=kept((*state.failures, failure)))
 
 
 def epoch_over(state: JobState, now: float) -> JobState:

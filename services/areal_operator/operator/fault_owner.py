@@ -18,6 +18,7 @@ DISRUPTION = "DisruptionTarget"
 NODE_LOST = "NodeLost"
 POD_GONE = "PodGone"
 POD_DELETED = "PodDeleted"
+OVERTAKEN, NODE_LEAVES, TEMPLATE_CHANGED = "Overtaken", "NodeLeaves", "TemplateChanged"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # Kubernetes' words
 
 
@@ -29,6 +30,7 @@ class FaultOwner(StrEnum):
     NODE = "node"
     PLATFORM = "platform"  # somebody deleted or evicted the pod
     QUEUE = "queue"  # another job was preferred
+    USER = "user"  # the job was changed
 
 
 _OF_DISRUPTION = {
@@ -48,7 +50,11 @@ _OF_REASON = {
     "Preempting": FaultOwner.QUEUE,
     "NodeShutdown": FaultOwner.NODE,
     "Terminated": FaultOwner.NODE,  # by a node that shuts down
+    "ContainerStatusUnknown": FaultOwner.NODE,  # it was started anew under its pods
     "Drained": FaultOwner.PLATFORM,
+    OVERTAKEN: FaultOwner.PLATFORM,
+    NODE_LEAVES: FaultOwner.PLATFORM,
+    TEMPLATE_CHANGED: FaultOwner.USER,
 }
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from areal.plan.cluster_names import Role
 from areal.processes.core import ChildPhase
-from areal.spec.status import ConditionType
 
 from areal_operator.operator.failure_policy import Incident, shell_code
-from areal_operator.operator.fault_owner import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE
+from areal_operator.operator.fault_owner import DISRUPTION, NODE_LOST, OVERTAKEN, POD_DELETED, POD_GONE
 from areal_operator.operator.job_state import JobState
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
-from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S
+from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S, QUIET_S
 
 _OVER = (ChildPhase.STOPPED, ChildPhase.COMPLETE, ChildPhase.FAILED)
 
@@ -101,8 +100,7 @@ class TrainerGang:
     @property
     def proven(self) -> bool:
         """Whether the epoch's rendezvous has been seen complete. Before that, pods come and go: nothing was running."""
-        ready = self.state.conditions.get(ConditionType.TRAINER_READY)
-        return ready is not None and ready.status == "True"
+        return self.state.proven_epoch == self.state.epoch
 
     def incidents(self) -> list[Incident]:
         """Incidents of the gang of this epoch; none while it forms.
@@ -115,10 +113,21 @@ class TrainerGang:
         found = [incident for pod in self.pods if (incident := self._child_ended(pod)) is not None]
         return found + self._members_lost() if self.proven or found else []
 
-    @property
-    def broken(self) -> bool:
-        """Whether the members aren't who they were when the epoch was written down."""
-        return self.formed and bool(self._members_lost())
+    def dissolved(self) -> list[Incident]:
+        """Why the members can't be an epoch, though nothing failed that was running; nothing while they can."""
+        if self.formed and self.overtaken:
+            return [Incident(Role.TRAINER, "", float(int(self.now)), OVERTAKEN, "launchers run in a newer epoch")]
+        return self._members_lost() if self.formed else []
+
+    def quiet(self) -> Pod | None:
+        """A member of which nothing is known now: its launcher missed two rounds of questions, or all."""
+        if not self.formed or not self.seen.reports.at:
+            return None
+        for pod in self.pods:
+            report = self.seen.reports.launchers.get(pod.uid)
+            if pod.uid in self.state.members and (report is None or self.now - report.at > QUIET_S):
+                return pod
+        return None
 
     def ended_launchers(self) -> list[Incident]:
         """Launchers that ended by themselves, whatever the epoch: their exit code may say that no restart helps."""
@@ -158,6 +167,8 @@ class TrainerGang:
             return self._incident(pod, disruption.reason or DISRUPTION, disruption.message)
         if self.seen.nodes is not None and pod.node and pod.node not in self.seen.nodes:
             return self._incident(pod, NODE_LOST, f"its machine {pod.node} is gone")
+        if self.node(pod).silent:
+            return self._incident(pod, NODE_LOST, f"its machine {pod.node} does not answer")
         return self._incident(pod, POD_DELETED, "its pod was deleted")
 
     @property
@@ -195,7 +206,7 @@ class TrainerGang:
 
     def _incident(self, pod: Pod, reason: str, message: str, code: int | None = None) -> Incident:
         conditions = {name: condition.status for name, condition in pod.conditions.items()}
-        return Incident(Role.TRAINER, pod.name, float(int(self.now)), reason, message, code, conditions)
+        return Incident(Role.TRAINER, pod.name, float(int(self.now)), reason, message, code, conditions, pod.node)
 
     def to_tell(self) -> tuple[Pod, ...]:
         """Members whose launcher has not confirmed the epoch. Telling twice is telling once."""

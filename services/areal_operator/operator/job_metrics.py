@@ -63,6 +63,12 @@ def samples(job: Json) -> Iterator[Sample]:
         "completion_timestamp_seconds": status.get("completionTime"),
         "last_report_timestamp_seconds": progress.get("lastReportTime"),
     }
+    losses: dict[tuple[str, ...], float] = {}
+    for entry in status.get("failures") or ():  # the newest is last
+        labels = tuple(str(entry.get(name, "")) for name in ("role", "owner", "node"))
+        losses[labels] = datetime.fromisoformat(entry["time"]).timestamp()
+    for (role, owner, node), at in losses.items():
+        yield "loss_timestamp_seconds", {"role": role, "owner": owner, "node": node}, at
     for name, value in numbers.items():
         if isinstance(value, int | float):
             yield name, {}, float(value)

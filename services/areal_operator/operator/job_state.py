@@ -48,6 +48,7 @@ class JobFailure:
     owner: str = ""
     counted: bool = False
     cause: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,15 @@ class JobCondition:
 
 
 @dataclass(frozen=True)
+class StepEvidence:
+    """Evidence that steps are made now: what one process of rank 0 made in one epoch. Says nothing of any other."""
+
+    epoch: int
+    incarnation: str = ""  # of the process; "" where it names none
+    made: int = 0  # steps; those that a checkpoint brought back are none
+
+
+@dataclass(frozen=True)
 class JobState:
     """A job as its status remembers it."""
 
@@ -72,6 +82,7 @@ class JobState:
     saving_since: float = 0.0  # when the suspension took the trainers away, or when they were lost before it
     epoch: int = 0
     members: tuple[str, ...] = ()  # uids of the pods that run in `epoch`; none: the gang has to form
+    proven_epoch: int = 0  # the newest one whose rendezvous was seen complete
     restarts: int = 0
     counted: int = 0  # restarts that count, since the last checkpoint and within the window
     counted_since: float | None = None  # the first of them
@@ -82,7 +93,8 @@ class JobState:
     checkpoint_step: int = 0  # newest checkpoint that was reported
     failures: tuple[JobFailure, ...] = ()  # oldest first
     step: int = 0
-    step_at: float | None = None  # when a step was reported last
+    step_at: float | None = None  # when a step that was made was reported last
+    evidence: StepEvidence | None = None  # of the newest step; None before the first, or of an older operator
     finishing: bool = False  # the trainer is done: the audit is what remains
     outcome: JobOutcome | None = None
     ended_at: float | None = None
@@ -128,14 +140,16 @@ def state_in(status: Json) -> JobState:
     resting = conditions.get(ConditionType.SUSPENDED)
     complete = conditions.get(ConditionType.COMPLETE)
     trainer = conditions.get(ConditionType.TRAINER_READY)
+    epoch, evidence = int(attempts.get("epoch", 0)), progress.get("evidence")
     return JobState(
         accepted=true(ConditionType.ACCEPTED),
         prepared=true(ConditionType.PREPARED),
         started_at=times.parse(status.get("startTime")),
         rest=rest_of(resting) if resting else Rest.AWAKE,
         saving_since=trainer.since if trainer else 0.0,
-        epoch=int(attempts.get("epoch", 0)),
+        epoch=epoch,
         members=tuple(attempts.get("members", ())),
+        proven_epoch=int(attempts.get("provenEpoch", epoch if true(ConditionType.TRAINER_READY) else 0)),
         restarts=int(attempts.get("restarts", 0)),
         counted=int(attempts.get("restartsCountTowardsMax", 0)),
         counted_since=times.parse(attempts.get("countedSince")),
@@ -147,6 +161,7 @@ def state_in(status: Json) -> JobState:
         failures=tuple(sorted(_failure(entry) for entry in status.get("failures", []))),
         step=int(progress.get("step", 0)),
         step_at=times.parse(progress.get("lastReportTime")),
+        evidence=StepEvidence(**evidence) if evidence else None,
         finishing=complete is not None and complete.reason == CompleteReason.AUDITING,
         outcome=next((outcome for outcome in JobOutcome if true(outcome)), None),
         ended_at=times.parse(status.get("completionTime")),
@@ -169,4 +184,5 @@ def _failure(entry: Json) -> JobFailure:
         owner=entry.get("owner", ""),
         counted=bool(entry.get("counted", False)),
         cause=entry.get("cause", ""),
+        node=entry.get("node", ""),
     )

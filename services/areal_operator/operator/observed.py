@@ -22,7 +22,7 @@ from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import times
 from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobState
+from areal_operator.operator.job_state import JobState, StepEvidence
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ class TrainerProgress:
     checkpoint_at: float
     at: float
     max_steps: int = 0  # as it knows them; 0 where it doesn't say
+    evidence: StepEvidence | None = None  # None: an older trainer, which doesn't count what it made itself
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ class Reports:
     controller: ControllerReport | None = None
     trainer: TrainerProgress | None = None
     launchers: Mapping[str, LauncherReport] = field(default_factory=dict)
+    at: float = 0.0  # of the newest round of questions; 0 before the first
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,17 @@ def _of_pod(pod: Pod) -> Incident | None:
     disrupted = pod.conditions.get(DISRUPTION)
     if disrupted is not None and disrupted.status == "True":
         reason = disrupted.reason or DISRUPTION
-        return Incident(pod.role, pod.name, disrupted.at, reason, disrupted.message, None, conditions)
+        return Incident(pod.role, pod.name, disrupted.at, reason, disrupted.message, None, conditions, pod.node)
     if pod.terminating:
         return None
     ending = pod.ending
     if ending is not None and ending.code not in _NO_FAILURE:
         return Incident(
-            pod.role, pod.name, ending.at, ending.reason or "Error", ending.message, ending.code, conditions
+            pod.role, pod.name, ending.at, ending.reason or "Error", ending.message, ending.code, conditions, pod.node
         )
     if pod.phase == "Failed":
         at = max((condition.at for condition in pod.conditions.values()), default=0.0)
-        return Incident(pod.role, pod.name, at, "Failed", "the pod has failed", None, conditions)
+        return Incident(pod.role, pod.name, at, "Failed", "the pod has failed", None, conditions, pod.node)
     return None
 
 

@@ -1,7 +1,8 @@
 """Progress of a run by the reports of its roles, and its deadline clocks: start, queue.
 
-Owns which report speaks: the trainer's own, and the controller's once the trainer has stopped to answer. A step is
-reported when the number changes, also downwards: after a restart the trainers go on from their checkpoint. And which
+Owns which report speaks: the trainer's own, and the controller's once the trainer has stopped to answer. And what is
+evidence of a step: that a process of the present epoch made one. A number says nothing: after a restart it is the
+checkpoint's, and the report of a pod that has just died is still fresh. And which
 clock runs when: the startup clock only while every pod is bound to a machine that answers, the queue clock otherwise.
 Both start over at each start or resumption and stop to matter at the first step. Pure; what was waited is in the job's
 state, so a successor continues to count.
@@ -9,20 +10,19 @@ state, so a successor continues to count.
 
 from dataclasses import replace
 
-from areal_operator.operator.job_state import JobState
-from areal_operator.operator.observed import Reports
+from areal_operator.operator.job_state import JobState, StepEvidence
+from areal_operator.operator.observed import ControllerReport, Reports, TrainerProgress
 from areal_operator.operator.times import FRESH_S, POLL_S
 
 
-def reported_step(reports: Reports, now: float) -> int | None:
-    """The step that the run is at; None when nobody says."""
+def speaker(reports: Reports, now: float) -> TrainerProgress | ControllerReport | None:
+    """The report that speaks for the run; None when nobody does."""
     trainer, controller = reports.trainer, reports.controller
     if trainer is not None and (now - trainer.at > FRESH_S or (controller and controller.at - trainer.at > POLL_S)):
         trainer = None
     if controller is not None and now - controller.at > FRESH_S:
         controller = None
-    report = trainer or controller
-    return report.step if report is not None else None
+    return trainer or controller
 
 
 def trained_out(state: JobState, reports: Reports, max_steps: int) -> JobState:
@@ -34,16 +34,31 @@ def trained_out(state: JobState, reports: Reports, max_steps: int) -> JobState:
 
 
 def stepped(state: JobState, reports: Reports, now: float) -> JobState:
-    """The state with a newly reported step."""
-    step = reported_step(reports, now)
-    if step is None or step == state.step:
+    """The state with a newly reported step, and its time when there is evidence that it was made in this epoch."""
+    report = speaker(reports, now)
+    if report is None:
         return state
-    made = step > state.step and bool(state.members)  # a lower one is where the trainers went on from
-    state = replace(state, step=step, step_at=float(int(now)))
+    if not state.members:  # of an epoch that is over
+        return replace(state, step=max(state.step, report.step))
+    known = state.evidence or StepEvidence(state.epoch)
+    shown = report.evidence if isinstance(report, TrainerProgress) else None
+    step = report.step
+    if shown is None:  # who doesn't count what it made: each step above the first that it named in this epoch
+        if known.epoch == state.epoch:
+            step = max(state.step, step)  # a controller that starts anew names the journal's for a while
+            shown = replace(known, made=known.made + step - state.step)
+        else:
+            shown = StepEvidence(state.epoch)
+    if shown.epoch != state.epoch:
+        return state  # the last word of a process that is gone
+    made = shown.made > (known.made if replace(known, made=shown.made) == shown else 0)
+    state = replace(state, step=step, evidence=shown)
     if not made:
         return state
     waiting_since = state.waiting_since if state.waiting_since is None else float(int(now))
-    return replace(state, fruitless=0, next_epoch_at=None, waited_s=0.0, waiting_since=waiting_since)
+    return replace(
+        state, step_at=float(int(now)), fruitless=0, next_epoch_at=None, waited_s=0.0, waiting_since=waiting_since
+    )
 
 
 def kept_waiting(state: JobState, waits: bool, now: float) -> JobState:

@@ -27,8 +27,9 @@ from areal.values.policy import version_of
 
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
-from areal_operator.operator.times import ASK_S, DRAIN_GRACE_S, POLL_S, TELL_S
+from areal_operator.operator.times import ASK_S, DRAIN_GRACE_S, POLL_S, QUIET_S, TELL_S
 
 _T = TypeVar("_T")
 
@@ -63,6 +64,7 @@ class Asker:
             controller=controller or (last.controller if targets.controller is not None else None),
             trainer=trainer or (last.trainer if targets.trainers else None),
             launchers={**kept, **heard},
+            at=self._clock(),
         )
 
     async def restart(self, key: Key, pod: Pod, token: str, epoch: int) -> bool:
@@ -118,8 +120,10 @@ class Asker:
         answer = await _answer(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=ASK_S))
         if answer is None:
             return None
-        said = answer
-        return TrainerProgress(said.step, said.checkpoint_step, said.checkpoint_at, self._clock(), said.max_steps)
+        said, made = answer, None
+        if answer.incarnation:
+            made = StepEvidence(answer.epoch, f"{answer.incarnation:016x}", answer.steps_made)
+        return TrainerProgress(said.step, said.checkpoint_step, said.checkpoint_at, self._clock(), said.max_steps, made)
 
     async def _launcher(self, key: Key, targets: Targets, pod: Pod) -> LauncherReport | None:
         stub = operations_grpc.LauncherStub(self._channel(key, pod, LAUNCHER_PORT, targets.token))
@@ -305,7 +309,10 @@ def news(before: Reports, after: Reports) -> bool:
 def _gist(reports: Reports) -> object:
     controller, trainer = reports.controller, reports.trainer
     return (
-        {uid: (r.phase, r.epoch, r.awaits_epoch, r.exit_code) for uid, r in reports.launchers.items()},
+        {
+            uid: (r.phase, r.epoch, r.awaits_epoch, r.exit_code, reports.at - r.at > QUIET_S)
+            for uid, r in reports.launchers.items()
+        },
         (controller.hot, controller.stalled, controller.step) if controller else None,
-        (trainer.step, trainer.checkpoint_step) if trainer else None,
+        (trainer.step, trainer.checkpoint_step, trainer.evidence) if trainer else None,
     )

@@ -5,6 +5,7 @@ same status, so that an unchanged job is never written.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from areal.observe.live import Diagnosis
@@ -86,6 +87,10 @@ def summary_of(found: Mapping[ConditionType, JobCondition]) -> Summary:
         return Summary.STALLED
     if progressing.reason == ProgressingReason.WAITING:
         return Summary.WAITING
+    if progressing.status == "Unknown":
+        return Summary.VERIFYING
+    if progressing.reason == ProgressingReason.RECOVERING:
+        return Summary.RECOVERING
     return Summary.RUNNING if true(ConditionType.PROGRESSING) else Summary.STARTING
 
 
@@ -106,6 +111,7 @@ def _attempts(state: JobState) -> Json:
         "restarts": state.restarts,
         "restartsCountTowardsMax": state.counted,
         "members": list(state.members),
+        "provenEpoch": state.proven_epoch,
         "fruitless": state.fruitless,
     }
     if state.counted_since is not None:
@@ -142,6 +148,7 @@ def _failure(failure: JobFailure) -> Json:
         "owner": failure.owner,
         "counted": failure.counted,
         "cause": failure.cause,
+        "node": failure.node,
     }
     return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 
@@ -166,6 +173,8 @@ def _progress(seen: Observation, state: JobState, now: float) -> Json:
             "staleness": None if report.staleness is None else round(report.staleness, 3),
         }
         found |= {name: value for name, value in optional.items() if value is not None}
+    if state.evidence is not None:
+        found["evidence"] = asdict(state.evidence)
     if state.step_at is not None:
         found["lastReportTime"] = times.render(state.step_at)
         found |= _remaining(seen, state, int(found.get("maxSteps", 0)))

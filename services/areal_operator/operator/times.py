@@ -56,6 +56,9 @@ POLL_S: Final = 2.0
 ASK_S: Final = 1.5
 """For one answer. Shorter than POLL_S, so that one silent role doesn't delay the news of the others."""
 
+QUIET_S: Final = 2 * (POLL_S + ASK_S)
+"""A launcher that missed two rounds: nothing is claimed of its trainer any more, before anybody knows what happened."""
+
 TELL_S: Final = 5.0
 """For one order (restart, drain, hot fields): launchers answer at once, they don't wait for their child."""
 

@@ -40,8 +40,8 @@ def line(status: JobStatus) -> str:
         parts.append(f"generation {status.generation.ready_replicas}/{status.generation.replicas}")
     if status.attempts is not None and status.attempts.restarts:
         parts.append(f"restarts {status.attempts.restarts}")
-    if status.summary in ("Pending", "Preparing", "Starting", "Stalled", "Waiting", "Suspending"):
-        holding = next((each for each in reversed(status.conditions) if each.status == "False" and each.message), None)
+    if status.summary not in ("", "Running", "Complete", "Failed", "Rejected", "Completing", "Suspended"):
+        holding = next((each for each in reversed(status.conditions) if each.status != "True" and each.message), None)
         parts += [holding.message] if holding else []
     return "  ".join(parts)
 

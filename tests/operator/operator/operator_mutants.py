@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal.spec.status import CompleteReason
+from areal.spec.status import CompleteReason, ConditionType
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, Json
-from areal_operator.operator import decide, evictions, failure_policy, observe, reconcile
+from areal_operator.operator import conditions, decide, evictions, failure_policy, observe, progress, reconcile
 from areal_operator.operator.decide import _Reconcile
 from areal_operator.operator.decision import Converge, EndJob, Eviction
 from areal_operator.operator.effects import Effects
 from areal_operator.operator.fault_owner import FaultOwner
 from areal_operator.operator.gang import TrainerGang
-from areal_operator.operator.job_state import JobOutcome, JobState, state_in
+from areal_operator.operator.job_state import JobOutcome, JobState, StepEvidence, state_in
 from areal_operator.operator.observed import Observation
 from areal_operator.operator.reconcile import StatusWrite
 
@@ -197,3 +197,32 @@ def an_audit_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
 def failures_of_others_are_counted(patch: pytest.MonkeyPatch) -> None:
     """Evictions and lost machines spend the job's budget."""
     patch.setattr(failure_policy, "owner_of", lambda role, reason, conditions: FaultOwner.JOB)
+
+
+def a_number_is_taken_for_a_step(patch: pytest.MonkeyPatch) -> None:
+    """A step that a checkpoint brought back, or that a dead process named, counts as made."""
+
+    def stepped(state: JobState, reports: Any, now: float) -> JobState:
+        report = progress.speaker(reports, now)
+        if report is None or report.step == state.step:
+            return state
+        return replace(state, step=report.step, step_at=now, evidence=StepEvidence(state.epoch, "", report.step))
+
+    patch.setattr(progress, "stepped", stepped)
+
+
+def a_gang_is_given_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """Members go, and no failure says why."""
+    patch.setattr(failure_policy, "dissolved", lambda state, incident: replace(state, members=()))
+
+
+def what_no_rule_excludes_is_progress(patch: pytest.MonkeyPatch) -> None:
+    """The evidence's epoch isn't asked for."""
+    real = conditions._QUESTIONS[ConditionType.PROGRESSING]
+
+    def progressing(view: Any) -> Any:
+        shown = view.state.evidence
+        lenient = shown and replace(view.state, evidence=replace(shown, epoch=view.state.epoch, made=1))
+        return real(replace(view, state=lenient) if lenient else view)
+
+    patch.setitem(conditions._QUESTIONS, ConditionType.PROGRESSING, progressing)

@@ -333,6 +333,7 @@ class Watcher:
         self.schedule = schedule
         self.highest: dict[str, int] = {}
         self.gangs: dict[int, tuple[str, ...]] = {}
+        self.formed = 0  # the epoch that was seen with members last
         self.outcome: str | None = None
         self.counted = self.checkpoint = 0
         self.hashes: set[str] = set()
@@ -352,6 +353,7 @@ class Watcher:
         require(attempts.get("restarts", 0) <= self.schedule.blows, f"{attempts} after {self.schedule.blows} blows")
         self._budget(attempts.get("restartsCountTowardsMax", 0), status)
         self._gang(attempts)
+        self._claims(status)
         self._outcome(status)
         self._snapshot(status)
         self._sleep(status)
@@ -379,6 +381,33 @@ class Watcher:
             known = self.gangs.setdefault(epoch, members)
             self.schedule.require(known == members, f"epoch {epoch} has two gangs: {known}, {members}")
             self.schedule.require(len(members) == 2, f"a gang of {len(members)} where 2 make one")
+
+    def _claims(self, status: Json) -> None:
+        """Who says that steps are trained has seen one of this epoch; and no gang is given up in silence."""
+        require, attempts = self.schedule.require, status.get("attempts", {})
+        conditions = {c["type"]: c for c in status.get("conditions", [])}
+        progressing = conditions.get("Progressing", {})
+        if progressing.get("status") == "True" and (training := self.schedule.cluster.training.get(KEY)) is not None:
+            epoch, made = attempts["epoch"], training.made_by_epoch.get(attempts["epoch"], 0)
+            require(made > 0, f"steps are said to be trained in epoch {epoch}, which made none")
+        resting = conditions.get("Suspended", {}).get("reason", "NotSuspended") != "NotSuspended"
+        ended = any(conditions.get(kind, {}).get("status") == "True" for kind in ("Complete", "Failed"))
+        finishing = conditions.get("Complete", {}).get("reason") == "Auditing"
+        if resting or ended or finishing:
+            self.formed = 0
+        elif attempts.get("members"):
+            self.require_record(status, attempts["epoch"])
+            self.formed = attempts["epoch"]
+        else:
+            self.require_record(status, 0)
+            self.formed = 0
+
+    def require_record(self, status: Json, epoch: int) -> None:
+        """An epoch that had members and was left has an entry of its own."""
+        if self.formed in (0, epoch):
+            return
+        epochs = [entry.get("epoch") for entry in status.get("failures", []) if entry["role"] == "trainer"]
+        self.schedule.require(self.formed in epochs, f"epoch {self.formed} went without a word: {epochs}")
 
     def _outcome(self, status: Json) -> None:
         true = [c["type"] for c in status.get("conditions", []) if c["status"] == "True"]

@@ -13,7 +13,7 @@ from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
 from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobCondition, JobFailure, JobState
+from areal_operator.operator.job_state import JobCondition, JobFailure, JobState, StepEvidence
 from areal_operator.operator.observed import (
     BatchJob,
     BatchStage,
@@ -91,6 +91,7 @@ def remembered(**changes: Any) -> JobState:
     ready = JobCondition("True", "RendezvousComplete", "", STARTED, 1)
     made = JobState(
         accepted=True, prepared=True, started_at=STARTED, epoch=1, members=("t0", "t1"), step=5, step_at=NOW - 10,
+        proven_epoch=1, evidence=StepEvidence(1, "p1", 5),
         conditions={ConditionType.TRAINER_READY: ready},
     )  # fmt: skip
     return replace(made, **changes)
@@ -107,7 +108,7 @@ def seen(state: JobState | None = None, **changes: Any) -> Observation:
         pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},
         workloads=(fleet(), fleet(role=Role.TRAINER)),
         prepare=BatchJob(BatchStage.COMPLETE, "digits-prepare", "p", NOW - 900),
-        reports=Reports(controller(), TrainerProgress(5, 0, 0.0, NOW), ready),
+        reports=Reports(controller(), TrainerProgress(5, 0, 0.0, NOW, evidence=StepEvidence(1, "p1", 5)), ready, NOW),
     )  # fmt: skip
     return replace(made, **changes)
 

@@ -23,8 +23,16 @@ from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, state_in
-from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, PodCondition, Reports
+from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, StepEvidence, state_in
+from areal_operator.operator.observed import (
+    BatchJob,
+    BatchStage,
+    NodeState,
+    Observation,
+    PodCondition,
+    Reports,
+    TrainerProgress,
+)
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
 from operator_values import NOW, a_failure, controller, launchers, on_rows, remembered, says, seen, server, trainer
@@ -39,6 +47,16 @@ def said(base: Observation) -> dict[ConditionType, JobCondition]:
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
     return conditions(base, decision, decision.state, NOW)
+
+
+QUIET = says(ChildPhase.READY, at=NOW - 60)
+
+
+def reported(launcher_epoch: int, *, step: int, epoch: int, made: int) -> Reports:
+    """Two launchers in one epoch, and what rank 0 says of its own."""
+    heard = {uid: says(ChildPhase.READY, launcher_epoch) for uid in ("t0", "t1")}
+    shown = StepEvidence(epoch, f"p{epoch}", made)
+    return Reports(None, TrainerProgress(step, 4, NOW - 60, NOW, evidence=shown), heard, NOW)
 
 
 UNBOUND = {"PodScheduled": PodCondition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
@@ -134,11 +152,42 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ),
     (
         "recovering",
-        seen(remembered(failures=(a_failure(NOW - 5, "trainer", "t"),))),
+        seen(remembered(members=(), failures=(a_failure(NOW - 5, "trainer", "t"),)), pods=()),
         ConditionType.PROGRESSING,
         "Recovering",
-        "",
+        "t was lost (Error); step 5 was last",
     ),
+    (
+        "restored",
+        seen(remembered(epoch=2, proven_epoch=2, step=4), reports=reported(2, step=4, epoch=2, made=0)),
+        ConditionType.PROGRESSING,
+        "Recovering",
+        "epoch 2 goes on from its checkpoint at step 4; its first step is awaited",
+    ),
+    (
+        "the word of a process that is gone",
+        seen(remembered(epoch=2, proven_epoch=2), reports=reported(2, step=9, epoch=1, made=9)),
+        ConditionType.PROGRESSING,
+        "Recovering",
+        "epoch 2",
+    ),
+    (
+        "first step of an epoch",
+        seen(remembered(epoch=2, proven_epoch=2, step=4), reports=reported(2, step=5, epoch=2, made=1)),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "step 5, 1 of them in epoch 2",
+    ),
+    ("silent", launchers(seen(), t1=QUIET), ConditionType.PROGRESSING, "Verifying", "digits-trainer-1 on n1 doesn't"),
+    ("silent gang", launchers(seen(), t1=QUIET), ConditionType.TRAINER_READY, "Verifying", "since 20"),
+    (
+        "nobody answers",
+        seen(reports=Reports(launchers={"t0": QUIET, "t1": QUIET}, at=NOW)),
+        ConditionType.PROGRESSING,
+        "OperatorBlind",
+        "digits-trainer-0 on n0 doesn't answer",
+    ),
+    ("nobody was asked yet", seen(reports=Reports()), ConditionType.TRAINER_READY, "RendezvousComplete", ""),
     (
         "stalled",
         seen(remembered(step_at=NOW - 100, failures=(STALLED,))),

@@ -10,6 +10,7 @@ from areal.plan.cluster_names import Role
 from areal.processes.core import ChildPhase
 from areal_operator.operator.gang import gang_of
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
+from areal_operator.operator.times import QUIET_S
 from operator_values import NOW, disrupted, ended, fleet, launchers, remembered, says, seen, trainer
 
 
@@ -67,7 +68,7 @@ def test_the_end_of_a_child_in_this_epoch_is_an_incident(phase: ChildPhase) -> N
 
 
 def test_the_end_of_a_child_in_an_earlier_epoch_is_none() -> None:
-    unproven = seen(remembered(epoch=2, conditions={}))
+    unproven = seen(remembered(epoch=2, proven_epoch=0))
     assert gang(launchers(unproven, t1=says(ChildPhase.BACKING_OFF, 1, 1))).incidents() == []
 
 
@@ -86,9 +87,32 @@ def test_a_member_that_is_gone_or_going_is_an_incident_of_a_gang_that_worked() -
 
 
 def test_the_same_costs_nothing_before_the_gang_has_worked() -> None:
-    young = gang(seen(remembered(conditions={}), pods=(trainer(0),)))
+    young = gang(seen(remembered(proven_epoch=0), pods=(trainer(0),)))
     assert young.incidents() == []
-    assert young.broken
+    assert [incident.reason for incident in young.dissolved()] == ["PodGone"]
+
+
+def test_a_member_whose_machine_fell_silent_was_lost_with_it() -> None:
+    pod, silent = trainer(1), {"n1": NodeState(ready=False, silent_since=NOW - 40)}
+    (incident,) = gang(seen(pods=(trainer(0),), departed={"t1": pod}, nodes=silent)).incidents()
+    assert (incident.reason, incident.owner, incident.node) == ("NodeLost", "node", "n1")
+
+
+def test_a_container_that_the_kubelet_lost_count_of_was_its_nodes() -> None:
+    pod = trainer(1, restarts=1, ending=ended(137, reason="ContainerStatusUnknown"))
+    base = launchers(seen(pods=(trainer(0), pod)), t1=says(ChildPhase.IDLE, epoch=0))
+    (incident,) = gang(base).incidents()
+    assert (incident.exit_code, incident.owner, incident.node) == (137, "node", "n1")
+
+
+def test_a_member_is_quiet_after_two_rounds_without_its_launcher() -> None:
+    late = launchers(seen(), t1=says(ChildPhase.READY, at=NOW - QUIET_S - 1))
+    assert gang(seen()).quiet() is None
+    assert gang(launchers(seen(), t1=says(ChildPhase.READY, at=NOW - QUIET_S))).quiet() is None
+    assert gang(late).quiet().name == "digits-trainer-1"
+    assert gang(launchers(seen(), t1=None)).quiet().name == "digits-trainer-1"
+    assert gang(replace(late, reports=replace(late.reports, at=0.0))).quiet() is None  # nobody was asked yet
+    assert gang(replace(late, state=remembered(members=()))).quiet() is None
 
 
 def test_a_launcher_that_forgot_its_epoch_lost_its_child() -> None:

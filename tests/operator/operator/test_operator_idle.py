@@ -18,7 +18,7 @@ from operator_values import NOW, controller, on_rows, others, remembered, seen, 
 from test_operator_summarize import status
 
 FULL = {"PodScheduled": PodCondition("False", "Unschedulable", "0/5 nodes: 3 too few nvidia.com/gpu", NOW - 60)}
-NEVER = remembered(step=0, step_at=None)
+NEVER = remembered(step=0, step_at=None, evidence=None, proven_epoch=0)
 
 
 def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observation:

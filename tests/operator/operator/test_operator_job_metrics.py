@@ -54,6 +54,23 @@ def test_a_job_is_told_by_its_conditions_progress_restarts_and_roles():
     assert not any("completion" in line or "checkpoint_step" in line for line in lines), "what is unknown is not told"
 
 
+def test_losses_are_told_by_role_owner_and_node_each_by_its_newest():
+    def lost(time, node, owner="node"):
+        return {"time": time, "role": "trainer", "owner": owner, "node": node}
+
+    failures = [
+        lost("2026-01-01T00:00:10Z", "n1"),
+        lost("2026-01-01T00:00:20Z", "n1"),
+        lost("2026-01-01T00:00:30Z", "", "job"),
+    ]
+    lines = served([{**JOB, "status": {**JOB["status"], "failures": failures}}])
+    name, about = "areal_rljob_loss_timestamp_seconds", 'rljob="digits",role="trainer"'
+    assert sorted(line for line in lines if "loss_timestamp" in line) == [
+        f'{name}{{namespace="ns",node="",owner="job",{about}}} 1.76722563e+09',
+        f'{name}{{namespace="ns",node="n1",owner="node",{about}}} 1.76722562e+09',
+    ]
+
+
 def test_every_sample_is_of_the_catalogue_with_its_labels():
     declared = {name: metric for name, metric in CATALOG.items() if metric.scope is Scope.JOB}
     for name, labels, _value in samples(JOB):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.plan.cluster_names import Role
+from areal_operator.operator.times import QUIET_S
 from operator_stage import Stage
 
 
@@ -178,3 +179,41 @@ def test_time_at_rest_is_no_active_time() -> None:
     stage.until_training()
     stage.run(lambda: stage.summary == "Failed", limit=100)
     assert stage.condition("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+def test_a_lost_machine_is_never_called_progress_and_is_on_record_once() -> None:
+    """Silence comes first, then the node's state, its pods' end, a restored step, and last a made one."""
+    stage = Stage(algorithm={"maxSteps": 4000})
+    stage.until_training(step=8)
+    lost = stage.pods(Role.TRAINER)[1]["spec"]["nodeName"]
+    stage.cluster.down.add(lost)
+    said: list[tuple[int, str, str]] = []
+    for tick in range(60):
+        if tick == 12:
+            stage.cluster.lose_node(lost)
+        if tick == 40:
+            stage.cluster.mend_node(lost)
+        stage.step(5.0)
+        said.append((tick, stage.summary, stage.condition("Progressing")["reason"]))
+        if stage.training.made_by_epoch.get(2, 0) > 0:
+            break
+    assert "Verifying" in {summary for _, summary, _ in said}
+    claimed = [tick for tick, _, reason in said[:-1] if reason == "StepReported"]
+    assert claimed == list(range(len(claimed))), said
+    assert len(claimed) * 5.0 <= QUIET_S + 5.0, "nothing is claimed once two rounds brought no answer"
+    stage.run(lambda: stage.summary == "Running")
+    entries = [entry for entry in stage.status["failures"] if entry["role"] == "trainer"]
+    assert [(entry["owner"], entry["epoch"], entry["counted"]) for entry in entries] == [("node", 1, False)]
+    assert entries[0]["node"] == lost
+    evidence = stage.status["progress"]["evidence"]
+    assert (evidence["epoch"], evidence["made"]) == (stage.status["attempts"]["epoch"], stage.training.made)
+
+
+def test_a_changed_template_is_on_record_as_the_users() -> None:
+    stage = Stage(algorithm={"maxSteps": 4000})
+    stage.until_training()
+    stage.edit(lambda spec: spec.update(podTemplate={"trainer": {"env": [{"name": "X", "value": "1"}]}}))
+    stage.run(lambda: stage.status["attempts"]["epoch"] == 2 and stage.summary == "Running")
+    (entry,) = stage.status["failures"]
+    assert (entry["owner"], entry["reason"], entry["epoch"], entry["counted"]) == ("user", "TemplateChanged", 1, False)
+    assert stage.status["attempts"]["restarts"] == 0

@@ -58,6 +58,7 @@ def test_progress_has_the_newest_figures_of_all_roles() -> None:
     assert found["progress"] == {
         "step": 6, "maxSteps": 12, "groupsTrained": 24, "policyVersion": 5, "oldestServedVersion": 4, "reward": 0.5,
         "staleness": 0.25, "lastReportTime": "2027-01-15T08:00:00Z", "estimatedRemainingSeconds": 60,
+        "evidence": {"epoch": 1, "incarnation": "p1", "made": 6},
     }  # fmt: skip
     assert found["checkpoint"] == {"step": 5, "time": "2027-01-15T07:59:30Z"}
 
