@@ -208,12 +208,7 @@ MUTANTS = {
             "check_alive(fence, newest())",
             "None",
         ),
-        Mutant(
-            "kept: maxConcurrentRollouts forgotten",
-            carrier.rebuild,
-            "if kept.max_concurrent is None else kept.max_concurrent",
-            "if True else 0",
-        ),
+        Mutant("kept: maxConcurrentRollouts forgotten", carrier.rebuild, '"max_concurrent", ', ""),
         Mutant(
             "kept: weights are served before they are on disk",
             Controller._next_calls,

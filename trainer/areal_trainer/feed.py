@@ -97,7 +97,8 @@ class Feed:
             samples = self._decode(batch)
             if samples is None or not self._acknowledged(batch):
                 return None
-        self._done_waiting()
+        self._waiting.close()
+        self._waiting_since = None
         self._evidence.attempt(batch.step, _tokens(batch))
         divisor = 1
         if self._precaution is not None and self._precaution.step == batch.step:
@@ -124,10 +125,6 @@ class Feed:
             )
         with self._timer.phase("wait"):
             self._ledger.wait_ready(self.consumer.fence, step, SLICE_S)
-
-    def _done_waiting(self) -> None:
-        self._waiting.close()
-        self._waiting_since = None
 
     def _decode(self, batch: Batch) -> tuple[common.Sample, ...] | None:
         """All samples in order; None when one is damaged and its group was given up."""

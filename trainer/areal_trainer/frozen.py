@@ -52,7 +52,8 @@ class FrozenModels:
         for name, placement in self._needed.items():
             if placement != "served" and name not in self._here:
                 model = _LOADED[name](settings, ranks)
-                self._refuse_smaller(name, model.vocabulary)
+                if name == TEACHER and settings.paths.teacher is not None:
+                    refuse_smaller_vocabulary(engine.vocabulary, model.vocabulary, settings.paths.teacher)
                 self._here[name] = OnSameRanks(placed(model, placement))
                 if placement == "same":
                     self._resident.append(model)
@@ -89,11 +90,6 @@ class FrozenModels:
         served = ServedTeacher(teacher.endpoint, ranks, waits, away_s=settings.outage_s, start_s=settings.patience_s)
         self._here[TEACHER] = served
         return served
-
-    def _refuse_smaller(self, name: str, vocabulary: int) -> None:
-        teacher = self._settings.paths.teacher
-        if name == TEACHER and teacher is not None:
-            refuse_smaller_vocabulary(self._engine.vocabulary, vocabulary, teacher)
 
 
 def _placements(settings: TrainerSettings) -> dict[str, Place]:

@@ -22,12 +22,17 @@ from areal_trainer.blame import blamed
 
 def main(argv: list[str] | None = None) -> int:
     """Parse, run, classify."""
-    arguments = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="areal_trainer.main", description=__doc__)
+    parser.add_argument("--job", required=True, help="the resolved job")
+    parser.add_argument("--port", type=int, default=0, help="of this role's gRPC server")
+    parser.add_argument("--metrics-port", type=int, default=0, help="of this role's Prometheus metrics")
+    arguments = parser.parse_args(argv)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     rank = os.environ.get("RANK", "0")
-    logs.setup("trainer" if rank == "0" else f"trainer-{rank}", Path(arguments.job).stem, json=_wants_json())
+    as_json = os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
+    logs.setup("trainer" if rank == "0" else f"trainer-{rank}", Path(arguments.job).stem, json=as_json)
     log = logging.getLogger("areal_trainer")
     try:
         return _run(arguments, stopping)
@@ -49,18 +54,6 @@ def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     settings = settings_of(Path(arguments.job))
     require_gpus(settings.spec.trainer.gpus)
     return int(run(settings, TrainerPorts(arguments.port, arguments.metrics_port), stopping))
-
-
-def _wants_json() -> bool:
-    return os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="areal_trainer.main", description=__doc__)
-    parser.add_argument("--job", required=True, help="the resolved job")
-    parser.add_argument("--port", type=int, default=0, help="of this role's gRPC server")
-    parser.add_argument("--metrics-port", type=int, default=0, help="of this role's Prometheus metrics")
-    return parser
 
 
 def leave(code: int) -> None:

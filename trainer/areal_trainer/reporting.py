@@ -27,6 +27,10 @@ from areal_trainer.data.batch import TokenBatch
 from areal_trainer.timer import PHASES
 
 _NO_FIGURES = ("step", "fence", "at")
+_OF_LOSS = (
+    "loss", "clip_ratio", "rejected_ratio", "approx_kl", "reference_kl", "behaviour_weight_mean",
+    "behaviour_weight_max", "behaviour_gap", "logprob_mismatch", "logprob_mismatch_max", "entropy",
+)  # fmt: skip
 
 
 class StepLog:
@@ -53,7 +57,10 @@ class StepLog:
         if self._tensorboard is None:
             return
         if self._events is None:
-            self._events = _event_writer(self._tensorboard, step)
+            from torch.utils.tensorboard import SummaryWriter
+
+            # From `step` on: TensorBoard forgets what a trainer that died drew of this step and later ones.
+            self._events = SummaryWriter(str(self._tensorboard), flush_secs=5, purge_step=step)
         for name, value in values.items():
             if isinstance(value, int | float) and name not in _NO_FIGURES:
                 self._events.add_scalar(f"{group}/{name}", value, step)
@@ -159,18 +166,8 @@ class Reporter(StepLog):
             "zero_variance_groups": advantages.zero_variance_groups,
             "advantage_mean": _mean(used[np.isfinite(used)]),
             "advantage_std": _spread(used[np.isfinite(used)]),
-            "loss": _finite(loss.loss),
-            "clip_ratio": loss.clip_ratio,
-            "rejected_ratio": loss.rejected_ratio,
-            "approx_kl": _finite(loss.approx_kl),
-            "reference_kl": _finite(loss.reference_kl),
-            "behaviour_weight_mean": _finite(loss.behaviour_weight_mean),
-            "behaviour_weight_max": _finite(loss.behaviour_weight_max),
-            "behaviour_gap": _finite(loss.behaviour_gap),
-            "logprob_mismatch": loss.logprob_mismatch,
-            "logprob_mismatch_max": loss.logprob_mismatch_max,
-            "entropy": _finite(loss.entropy),
-            "grad_norm": _finite(update.grad_norm),
+            **{name: getattr(loss, name) for name in _OF_LOSS},
+            "grad_norm": update.grad_norm,
             "learning_rate": update.learning_rate,
             "updates": update.applied,
             "skipped_updates": update.tried - update.applied,
@@ -205,8 +202,7 @@ class Reporter(StepLog):
 def _rewards(tokens: TokenBatch, counted: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, Any]:
     """Reward of each sample that enters a mean: an episode of several sequences counts once."""
     sample = tokens.sample_of[counted]
-    sequences = np.bincount(sample)
-    sums = np.bincount(sample, tokens.rewards[counted])
+    sequences, sums = np.bincount(sample), np.bincount(sample, tokens.rewards[counted])
     return np.asarray(sums[sequences > 0] / sequences[sequences > 0])
 
 
@@ -253,10 +249,3 @@ def _spread(values: np.ndarray[Any, Any]) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _event_writer(directory: Path, step: int) -> Any:
-    """Writer from `step` on: TensorBoard forgets what a trainer that died drew of this step and later ones."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(directory), flush_secs=5, purge_step=step)

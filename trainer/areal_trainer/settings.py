@@ -96,18 +96,8 @@ class TrainerSettings:
 
     @property
     def engine(self) -> ModelOptions:
-        return ModelOptions(
-            precision=self.spec.trainer.precision,
-            attention=self.spec.trainer.attention_backend,
-            recompute=self.spec.trainer.recompute,
-            compile=self.spec.trainer.compiled,
-            fp32_head=self.spec.trainer.fp32_head,
-            temperature=self.spec.rollout.sampling.temperature,
-            replay=self.spec.replays_routes,
-            adapter=self.adapter,
-            seed=self.spec.seed,
-            optimizer=adamw_options(self.spec),
-        )
+        temperature = self.spec.rollout.sampling.temperature
+        return replace(model_options(self.spec), temperature=temperature, replay=self.spec.replays_routes)
 
     @property
     def adapter(self) -> AdapterConfig | None:
@@ -173,6 +163,21 @@ def adapter_of(spec: JobSpec) -> AdapterConfig | None:
     return None if wanted is None else AdapterConfig(wanted.rank, wanted.alpha, tuple(wanted.targets))
 
 
+def model_options(spec: JobSpec) -> ModelOptions:
+    """The numerics of any training."""
+    trainer = spec.trainer
+    return ModelOptions(
+        precision=trainer.precision,
+        attention=trainer.attention_backend,
+        recompute=trainer.recompute,
+        compile=trainer.compiled,
+        fp32_head=trainer.fp32_head,
+        adapter=adapter_of(spec),
+        seed=spec.seed,
+        optimizer=adamw_options(spec),
+    )
+
+
 @dataclass(frozen=True)
 class UserOverrides:
     """What the user's files replace: `trainer.hooks` first, then the recipe."""
@@ -234,6 +239,12 @@ def settings_of(job: Path) -> TrainerSettings | RowsSettings:
     )
 
 
+_OF_LAYOUT = (
+    "checkpoints", "fences", "cards", "evidence", "weights", "metrics", "tensorboard", "recording", "tokens", "model",
+    "exports", "evaluations",
+)  # fmt: skip
+
+
 def _paths(resolved: ResolvedJob) -> TrainerPaths:
     layout = resolved.layout
     return TrainerPaths(
@@ -241,19 +252,8 @@ def _paths(resolved: ResolvedJob) -> TrainerPaths:
         tokenizer=resolved.tokenizer_path,
         recipe=resolved.recipe_path,
         hooks=resolved.hooks_path,
-        checkpoints=layout.checkpoints,
-        fences=layout.fences,
-        cards=layout.cards,
-        evidence=layout.evidence,
-        weights=layout.weights,
-        metrics=layout.metrics,
-        tensorboard=layout.tensorboard,
-        recording=layout.recording,
-        tokens=layout.tokens,
-        model=layout.model,
-        exports=layout.exports,
-        evaluations=layout.evaluations,
         teacher=resolved.teacher_path,
+        **{name: getattr(layout, name) for name in _OF_LAYOUT},
     )
 
 

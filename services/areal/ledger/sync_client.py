@@ -167,10 +167,8 @@ class SyncLedger:
 
     def _sweep(self, fence: int) -> None:
         """Removes samples below the low watermark that came back from somewhere."""
-        prefix, low = (
-            self._calls.samples_prefix,
-            int(self._retry(lambda: self._redis.hget(self._calls.meta, "low")) or 0),
-        )
+        prefix = self._calls.samples_prefix
+        low = int(self._retry(lambda: self._redis.hget(self._calls.meta, "low")) or 0)
         keys = self._retry(lambda: list(self._redis.scan_iter(match=f"{prefix}*", count=1000)))
         groups = sorted(group for group in {int(key[len(prefix) :]) for key in keys} if group < low)
         for start in range(0, len(groups), SWEEP_PAGE):

@@ -249,11 +249,8 @@ class ControllerProcess:
         finally:
             if newest > self.fence:
                 checks.check_void(self.world, entries, self.fence)
-        self._after(self.world.scheduler.between(0.0, 0.01), self._written)
-
-    def _written(self) -> None:
         assert self.carrier is not None
-        self.carrier.journalled()
+        self._after(self.world.scheduler.between(0.0, 0.01), self.carrier.journalled)
 
     def keep(self, kept: RestoredState) -> None:
         world = self.world
@@ -265,11 +262,8 @@ class ControllerProcess:
         self.world.truth.kept = kept
         said = {name: value for name in checks.HELD if (value := getattr(kept, name)) is not None}
         self._on_disk.append(replace(self._on_disk[-1], **said))
-        self._after(self.world.scheduler.between(0.0, 0.01), self._told)
-
-    def _told(self) -> None:
         assert self.carrier is not None
-        self.carrier.kept()
+        self._after(self.world.scheduler.between(0.0, 0.01), self.carrier.kept)
 
     def reply(self, answer: decisions.CallAnswer) -> None:
         self.answers[answer.ticket] = answer

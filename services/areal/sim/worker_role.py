@@ -200,17 +200,8 @@ class WorkerProcess:
         luck = f"{self.world.scenario.seed} {group} {attempt} {self.name} {self._incarnation}"
         filtered = random.Random(luck).random()
         reward = 1.0 if filtered < self.world.scenario.filter_share else chance.random()
-        meta = SampleMeta(
-            attempt,
-            reward,
-            min(sample.versions),
-            max(sample.versions),
-            sample.eta,
-            len(sample.versions),
-            False,
-            0,
-            self.name,
-        )
+        made = sample.versions
+        meta = SampleMeta(attempt, reward, min(made), max(made), sample.eta, len(made), False, 0, self.name)
         self.world.log(lambda: f"{self.name}: sample {group}.{index} of versions {sample.versions}")
         self._core.made(NewSample(group, index, self.world.truth.payload(sample), meta))
 

@@ -234,7 +234,7 @@ class BoxRegistry:
         if call not in box.calls:
             if box.calls and call < max(box.calls):
                 raise DataError(f"call {call} of box {name} is over and forgotten", fix="number calls upwards")
-            work = self._command(box, language, source, timeout_s, output_bytes)
+            work = self._with(box, lambda line: line.run(language, source, timeout_s, output_bytes))
             for old in [number for number, task in box.calls.items() if task.done()]:
                 del box.calls[old]
             box.calls[call] = asyncio.get_running_loop().create_task(work)
@@ -243,11 +243,6 @@ class BoxRegistry:
         if task.cancelled():
             raise BoxEndedError(name, await asyncio.shield(box.ended))
         return task.result()
-
-    async def _command(
-        self, box: _RegistryBox, language: BoxLanguage, source: str, timeout_s: float, output_bytes: int
-    ) -> CommandResult:
-        return await self._with(box, lambda line: line.run(language, source, timeout_s, output_bytes))
 
     async def read(self, name: str, path: str, most_bytes: int) -> tuple[bytes, str]:
         """A file of a box, or why there is none. Raises BoxEndedError."""

@@ -63,7 +63,14 @@ class BoxesService(rpc.BoxesServicer):
             )
         except (boxes.BoxEndedError, ArealError) as error:
             await _refuse(context, error)
-        return _result_to_wire(result)
+        return pb.RunInBoxResult(
+            ending=pb.BoxCommandEnding.Value(f"BOX_COMMAND_ENDING_{result.ending.name}"),
+            code=result.code,
+            output=result.output,
+            left_out_bytes=result.left_out_bytes,
+            state_lost=result.state_lost,
+            wall_us=round(result.wall_s * 1e6),
+        )
 
     async def ReadBoxFile(self, request: pb.ReadBoxFileRequest, context: Context) -> pb.ReadBoxFileResult:
         try:
@@ -154,18 +161,6 @@ def _language_of(wire: pb.BoxLanguage.ValueType) -> boxes.BoxLanguage:
     if wire not in _LANGUAGES:
         raise DataError("a command's language is missing", fix="set it to BASH or PYTHON")
     return _LANGUAGES[wire]
-
-
-def _result_to_wire(result: boxes.CommandResult) -> pb.RunInBoxResult:
-    """How a command ended."""
-    return pb.RunInBoxResult(
-        ending=pb.BoxCommandEnding.Value(f"BOX_COMMAND_ENDING_{result.ending.name}"),
-        code=result.code,
-        output=result.output,
-        left_out_bytes=result.left_out_bytes,
-        state_lost=result.state_lost,
-        wall_us=round(result.wall_s * 1e6),
-    )
 
 
 @dataclass(frozen=True)

@@ -182,14 +182,8 @@ def show(judgement: Judgement, console: Console) -> None:
 
 def _table(judgement: Judgement) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title, justify in (
-        ("case", "right"),
-        ("status", "left"),
-        ("wall", "right"),
-        ("cpu", "right"),
-        ("memory", "right"),
-    ):
-        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for title in ("case", "status", "wall", "cpu", "memory"):
+        table.add_column(title, justify="left" if title == "status" else "right", no_wrap=True)
     table.add_column("what it did", overflow="fold")
     cases = list(judgement.cases)
     if len(cases) > _SHOWN:
@@ -230,8 +224,7 @@ def _facts(judgement: Judgement) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    held = promise(judgement.tier)
-    grid.add_row("tier", f"{judgement.tier.name} {held.name}")
+    grid.add_row("tier", f"{judgement.tier.name} {promise(judgement.tier).name}")
     grid.add_row("tests", "apart from the program" if judgement.integrity else "in the program's own process")
     if judgement.flags:
         grid.add_row("flags", Text(" ".join(sorted(flag.value for flag in judgement.flags)), style="yellow"))

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def suite_command(asked: SuiteOptions) -> int:
             answers = sampled_answers(asked.given, asking, {question.id for question in known})
         else:
             address, policy = _model(asked, stack)
-        bar = stack.enter_context(_bar(console))
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = stack.enter_context(Progress(*columns, console=console, transient=True))
         if asked.model:
             answers = asyncio.run(_answered(asked, asking, address, bar))
         grades = asyncio.run(_graded(asked, asking, answers, bar))
@@ -119,11 +121,7 @@ async def _answered(
 async def _graded(
     asked: SuiteOptions, asking: Sequence[SuiteQuestion], answers: Sequence[ModelAnswer], bar: Progress
 ) -> list[Grade]:
-    grading = bar.add_task("grading", total=len(answers))
-
-    def graded(count: int) -> None:
-        bar.advance(grading, count)
-
+    graded = partial(bar.advance, bar.add_task("grading", total=len(answers)))
     if SUITES[asked.suite].grader == "math":
         return await grade_math(asking, answers, MathVerifier(ANSWER_FIELD), graded)
     demands = Demands(Tier[asked.min_tier], allow_unsafe=asked.min_tier == "T0", zygotes=4)
@@ -237,8 +235,3 @@ def _show(report: dict[str, Any], console: Console) -> None:
             console.print(f"{report[name]:>9}  {what}", highlight=False)
     console.print(f"{report['right']} of {report['answers']} answers are right", highlight=False)
     console.print(f"{report['tokens']} tokens an answer, {report['seconds']} s", style="dim", highlight=False)
-
-
-def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)

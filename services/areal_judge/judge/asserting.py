@@ -3,7 +3,6 @@
 The tester says which calls to make and which asserts held; the program is asked for values and nothing else.
 """
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,24 +42,21 @@ async def judge_asserts(pair: Pair, submission: Submission, suite: AssertSuite, 
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
     whole_s = record.options.total_s + _OWN_S
     limits = Limits(wall_s=whole_s, cpu_s=whole_s, memory_bytes=max(_MEMORY_BYTES, suite.limits.memory_bytes))
-    run = ProgramRun(Driver(TESTER, _payload(suite)), limits=limits, numpy=suite.needs_numpy)
+    given = ("bridged", suite.prelude, suite.test, suite.entry_point, suite.updates_arguments)
+    payload = codec.encode(given, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
+    run = ProgramRun(Driver(TESTER, payload), limits=limits, numpy=suite.needs_numpy)
     async with pair.session(run, LONGEST_FRAME) as tester:
-        kind, *given = await _told(tester, PREPARE_S) or await _silent(tester)
-        if kind != "cases" or not given[0]:
-            words = ": ".join(map(str, given)) or "no cases"
+        kind, *said = await _told(tester, PREPARE_S) or await _silent(tester)
+        if kind != "cases" or not said[0]:
+            words = ": ".join(map(str, said)) or "no cases"
             raise DataError(f"the suite's tests can't run: {words}", fix="mend the suite's test code")
-        record.total = given[0]
+        record.total = said[0]
         async with opened(
             pair, submission.source, suite.entry_point, suite.prelude, suite.limits,
             calls=record.total, left_s=record.left_s, longest=LONGEST_FRAME, numpy=suite.needs_numpy,
         ) as program:  # fmt: skip
             await _Bridge(tester, program, suite, record).run()
             record.ended_with(await program.end())
-
-
-def _payload(suite: AssertSuite) -> bytes:
-    given = ("bridged", suite.prelude, suite.test, suite.entry_point, suite.updates_arguments)
-    return codec.encode(given, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
 
 
 class _Bridge:
@@ -77,13 +73,7 @@ class _Bridge:
 
     async def run(self) -> None:
         record = self._record
-        started = time.monotonic()
-        failure = await self._program.load(min(self._limits.wall_s, record.left_s))
-        record.spent_s += time.monotonic() - started
-        if failure is not None:
-            record.flags |= failure.flags
-            record.add(failure.case)
-            record.skip_rest()
+        if not await self._program.loaded(self._limits, record):
             return
         await self._send("go", record.runs_all)
         while not record.over:

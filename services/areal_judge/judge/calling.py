@@ -32,13 +32,13 @@ async def _session(
     """One process, until its cases are through or it is lost."""
     calls = _encoded(cases, len(record.cases))
     if record.left_s <= 0:
-        _out_of_time(record)
+        record.out_of_time()
         return
     async with opened(
         sandbox, submission.source, suite.entry_point, suite.prelude, suite.limits,
         calls=len(cases), left_s=record.left_s, longest=max(len(call.frame) for call in calls), numpy=suite.needs_numpy,
     ) as program:  # fmt: skip
-        alive = await _load(program, suite, record)
+        alive = await program.loaded(suite.limits, record)
         for case, call in zip(cases, calls, strict=True):
             if not alive or record.over:
                 break
@@ -49,22 +49,10 @@ async def _session(
         record.ended_with(await program.end())
 
 
-async def _load(program: Program, suite: CallSuite, record: AttemptRecord) -> bool:
-    started = time.monotonic()
-    failure = await program.load(min(suite.limits.wall_s, record.left_s))
-    record.spent_s += time.monotonic() - started
-    if failure is None:
-        return True
-    record.flags |= failure.flags
-    record.add(failure.case)
-    record.skip_rest()  # it would not load the next time either
-    return False
-
-
 async def _case(program: Program, suite: CallSuite, case: CallCase, call: EncodedCall, record: AttemptRecord) -> bool:
     """Runs one case; whether the program can go on."""
     if record.left_s <= 0:
-        _out_of_time(record)
+        record.out_of_time()
         return False
     outcome = await program.call(call, min(suite.limits.wall_s, record.left_s))
     if isinstance(outcome, CaseFailure):
@@ -114,11 +102,6 @@ def _encoded(cases: tuple[CallCase, ...], first: int) -> list[EncodedCall]:
                 f"case {index}: arguments can't be carried: {error}", fix="use plain builtin values"
             ) from None
     return calls
-
-
-def _out_of_time(record: AttemptRecord) -> None:
-    record.add(CaseResult(0, Status.TIME_LIMIT, detail=f"all cases together took over {record.options.total_s:g} s"))
-    record.skip_rest()
 
 
 def _shown(value: object) -> str:

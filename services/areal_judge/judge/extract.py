@@ -43,17 +43,13 @@ def program_of(completion: str, language: str = "python") -> str | None:
         for block in reversed(blocks):
             if block.tag in wanted:
                 return _bounded(block.source)
-    if blocks or _has_fence(answer):
+    if blocks or any(_fence(line) is not None for line in answer.split("\n")):
         return None
     return _bounded(answer.strip("\n")) if answer.strip() else None
 
 
 def _bounded(source: str) -> str | None:
     return source if len(source) <= PROGRAM_CHARS else None
-
-
-def _has_fence(text: str) -> bool:
-    return any(_fence(line) is not None for line in text.split("\n"))
 
 
 def _blocks(text: str) -> Iterator[FencedBlock]:

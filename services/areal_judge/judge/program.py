@@ -19,6 +19,7 @@ from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import CALLS
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
 from areal_judge.judge.endings import case_of, flags_of, of_silence
+from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import CaseResult, Flag, Status
 from areal_judge.sandbox.host.runner import Pair, Sandbox
 from areal_judge.sandbox.host.session import CellSession, FrameError
@@ -105,6 +106,18 @@ class Program:
             if isinstance(first, CaseFailure):
                 return first
         return None if first[0] == "loaded" else replace(await self._failure(first), alive=False)
+
+    async def loaded(self, limits: Limits, record: AttemptRecord) -> bool:
+        """`load`, timed for the record; a failure goes into it, and the program would not load the next time either."""
+        started = time.monotonic()
+        failure = await self.load(min(limits.wall_s, record.left_s))
+        record.spent_s += time.monotonic() - started
+        if failure is None:
+            return True
+        record.flags |= failure.flags
+        record.add(failure.case)
+        record.skip_rest()
+        return False
 
     async def _prepared(self) -> None:
         """Waits for the prelude. That is before any instruction of the program, which is to blame for nothing of it.

@@ -60,9 +60,7 @@ class AttemptRecord:
     @property
     def over(self) -> bool:
         """Whether no more case is to run."""
-        if len(self.cases) >= self.total:
-            return True
-        return self.failed and not self.runs_all
+        return len(self.cases) >= self.total or (self.failed and not self.runs_all)
 
     @property
     def may_pass(self) -> bool:
@@ -98,6 +96,11 @@ class AttemptRecord:
         """What the last case said holds for all that follow."""
         while len(self.cases) < self.total:
             self.cases.append(CaseResult(len(self.cases), Status.SKIPPED))
+
+    def out_of_time(self) -> None:
+        """The cases that are left have no time."""
+        self.add(CaseResult(0, Status.TIME_LIMIT, detail=f"all cases together took over {self.options.total_s:g} s"))
+        self.skip_rest()
 
     def saw(self, ended: RunEnding) -> None:
         """Takes over what a run tells about itself."""

@@ -37,9 +37,7 @@ async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record
         if record.over:
             return
         if record.left_s <= 0:
-            detail = f"all cases together took over {record.options.total_s:g} s"
-            record.add(CaseResult(0, Status.TIME_LIMIT, detail=detail))
-            record.skip_rest()
+            record.out_of_time()
             return
         limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
         run = run_of(stdin_of(case), limits)

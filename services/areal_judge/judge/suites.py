@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from areal.errors import DataError
 
-from areal_judge.judge.tagged import TaggedError, from_tagged, to_tagged
+from areal_judge.judge.tagged import TaggedError, each_within, from_tagged, to_tagged
 from areal_judge.judge.validation import MAX_CASES, validate
 from areal_judge.judge.values import AssertSuite, CallCase, CallSuite, Checker, Integrity, StdioCase, StdioSuite, Suite
 from areal_judge.sandbox.values import Limits
@@ -62,7 +62,7 @@ def _written(record: Any) -> dict[str, Any]:
         value = getattr(record, spec.name)
         try:
             if spec.name == "cases":
-                written[spec.name] = [_case_written(case, index) for index, case in enumerate(value)]
+                written[spec.name] = each_within(lambda case, _: _written(case), value, 0)
             elif isinstance(value, Checker | Limits):
                 written[spec.name] = _written(value)
             elif isinstance(value, IntEnum):
@@ -76,13 +76,6 @@ def _written(record: Any) -> dict[str, Any]:
         except TaggedError as error:
             raise error.within(f".{spec.name}") from None
     return written
-
-
-def _case_written(case: Any, index: int) -> dict[str, Any]:
-    try:
-        return _written(case)
-    except TaggedError as error:
-        raise error.within(f"[{index}]") from None
 
 
 def from_json(text: str | bytes, at: str = "suite") -> Suite:

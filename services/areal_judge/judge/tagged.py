@@ -7,6 +7,7 @@ of exactly the builtin types: a subclass is refused.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MAX_DEPTH = 60
@@ -45,13 +46,13 @@ def to_tagged(value: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise TaggedError(f"nested more than {MAX_DEPTH} deep")
     if kind is list:
-        return _all(value, depth)
+        return each_within(to_tagged, value, depth)
     if kind is tuple:
-        return {"$tuple": _all(value, depth)}
+        return {"$tuple": each_within(to_tagged, value, depth)}
     if kind is dict:
         return _mapping(value, depth)
     if kind is set or kind is frozenset:
-        return {f"${kind.__name__}": sorted(_all(value, depth), key=_order)}
+        return {f"${kind.__name__}": sorted(each_within(to_tagged, value, depth), key=_order)}
     if kind is bytes:
         return {"$bytes": value.hex()}
     if kind is complex:
@@ -67,14 +68,15 @@ def _integer(value: int) -> Any:
     return {"$int": hex(value)}
 
 
-def _all(values: Any, depth: int) -> list[Any]:
-    forms = []
-    for index, value in enumerate(values):
+def each_within(convert: Callable[[Any, int], Any], items: Iterable[Any], depth: int) -> list[Any]:
+    """What `convert` makes of each item, one deeper; a TaggedError of one says which."""
+    converted = []
+    for index, item in enumerate(items):
         try:
-            forms.append(to_tagged(value, depth + 1))
+            converted.append(convert(item, depth + 1))
         except TaggedError as error:
             raise error.within(f"[{index}]") from None
-    return forms
+    return converted
 
 
 def _mapping(value: dict[Any, Any], depth: int) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def from_tagged(form: Any, depth: int = 0) -> Any:
     if depth >= MAX_DEPTH:
         raise TaggedError(f"nested more than {MAX_DEPTH} deep")
     if kind is list:
-        return _values(form, depth)
+        return each_within(from_tagged, form, depth)
     if kind is dict:
         if any(type(key) is str and key.startswith("$") for key in form):
             return _special(form, depth)
@@ -124,27 +126,17 @@ def from_tagged(form: Any, depth: int = 0) -> Any:
     raise TaggedError(f"a {kind.__qualname__} is no JSON")
 
 
-def _values(forms: list[Any], depth: int) -> list[Any]:
-    values = []
-    for index, form in enumerate(forms):
-        try:
-            values.append(from_tagged(form, depth + 1))
-        except TaggedError as error:
-            raise error.within(f"[{index}]") from None
-    return values
-
-
 def _special(form: dict[str, Any], depth: int) -> Any:
     if len(form) != 1:
         raise TaggedError('an object with a "$" key has no other; a dictionary with such keys is a $dict')
     ((tag, content),) = form.items()
     match tag, content:
         case "$tuple", list():
-            return tuple(_values(content, depth))
+            return tuple(each_within(from_tagged, content, depth))
         case (("$set" | "$frozenset"), list()):
             kind = set if tag == "$set" else frozenset
             try:
-                return kind(_values(content, depth))
+                return kind(each_within(from_tagged, content, depth))
             except TypeError as error:
                 raise TaggedError(f"in a set: {error}") from None
         case "$bytes", str():

@@ -144,14 +144,19 @@ def _python(source: str, at: str) -> ast.Module | None:
         _refuse(at, "a text is due", "give Python source")
     if not source.strip():
         return None
+    return parsed_source(source, at, "mend the source")
+
+
+def parsed_source(source: str, at: str, fix: str) -> ast.Module:
+    """The syntax tree. Raises DataError naming the place and the line."""
     if len(source) > MAX_SOURCE_CHARS:
         _refuse(at, f"more than {MAX_SOURCE_CHARS >> 20} MiB of source", "keep the tests that matter")
     try:
         return ast.parse(source)
     except SyntaxError as error:
-        _refuse(at, f"line {error.lineno} is no Python: {error.msg}", "mend the source")
+        _refuse(at, f"line {error.lineno} is no Python: {error.msg}", fix)
     except (ValueError, RecursionError, MemoryError) as error:
-        _refuse(at, f"can't be parsed: {error or type(error).__name__}", "mend the source")
+        _refuse(at, f"can't be parsed: {error or type(error).__name__}", fix)
 
 
 def _refuse(at: str, message: str, fix: str) -> NoReturn:

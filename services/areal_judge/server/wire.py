@@ -34,14 +34,6 @@ _COUNTS = ("memory_bytes", "output_bytes", "stderr_bytes", "disk_bytes", "inodes
            "stack_bytes")  # fmt: skip
 
 
-def status_to_wire(status: values.Status) -> pb.SandboxStatus.ValueType:
-    return _STATUSES[status]
-
-
-def tier_to_wire(tier: Tier) -> pb.SandboxTier.ValueType:
-    return _TIERS[tier]
-
-
 def tier_of(wire: int, least: Tier) -> Tier:
     """What a request asks for, or the service's own."""
     return least if not wire else Tier[_word(pb.SandboxTier, wire, "SANDBOX_TIER_", "min_tier")]
@@ -131,12 +123,12 @@ def judgement_to_wire(judgement: values.Judgement, request_id: str, runtime_dige
     timing = judgement.timing
     wire = pb.JudgeResult(
         request_id=request_id,
-        status=status_to_wire(judgement.status),
+        status=_STATUSES[judgement.status],
         cases_total=judgement.cases_total,
         cases_run=sum(case.status is not values.Status.SKIPPED for case in judgement.cases),
         cases_passed=judgement.cases_passed,
         cases=[case_to_wire(case) for case in judgement.cases],
-        tier=tier_to_wire(judgement.tier),
+        tier=_TIERS[judgement.tier],
         integrity=_INTEGRITIES[judgement.integrity],
         flags=sorted(flag.value for flag in judgement.flags),
         timing=pb.SandboxTiming(
@@ -160,7 +152,7 @@ def judgement_to_wire(judgement: values.Judgement, request_id: str, runtime_dige
 
 def case_to_wire(case: values.CaseResult) -> pb.CaseResult:
     return pb.CaseResult(
-        index=case.index, status=status_to_wire(case.status), wall_us=_us(case.wall_s), cpu_us=_us(case.cpu_s),
+        index=case.index, status=_STATUSES[case.status], wall_us=_us(case.wall_s), cpu_us=_us(case.cpu_s),
         max_rss_bytes=case.max_rss_bytes, exit_code=case.exit_code, signal=case.signal,
         stdout_head=_text(case.stdout_head), stderr_head=_text(case.stderr_head), detail=_text(case.detail),
     )  # fmt: skip
@@ -184,7 +176,7 @@ def executed_to_wire(executed: ExecutionResult, request_id: str) -> pb.ExecuteRe
     ended = executed.ended
     wire = pb.ExecuteResult() if ended is None else _ended_to_wire(ended)
     wire.request_id = request_id
-    wire.status = status_to_wire(executed.status)
+    wire.status = _STATUSES[executed.status]
     wire.retryable = executed.status in values.RETRYABLE
     wire.message = executed.message
     wire.attempt = executed.attempt
@@ -201,7 +193,7 @@ def _ended_to_wire(ended: RunEnding) -> pb.ExecuteResult:
         stdout=ended.stdout, stderr=ended.stderr, stderr_truncated=ended.stderr_truncated, files=ended.files,
         exit_code=ended.exit_code, signal=ended.signal, wall_us=_us(ended.wall_s), cpu_us=_us(ended.cpu_s),
         max_rss_bytes=ended.max_rss_bytes, memory_peak_bytes=ended.memory_peak_bytes or 0,
-        tier=tier_to_wire(ended.tier),
+        tier=_TIERS[ended.tier],
         timing=pb.SandboxTiming(setup_us=_us(ended.setup_s), run_us=_us(ended.wall_s)),
     )  # fmt: skip
 
@@ -211,8 +203,8 @@ def offer_to_wire(
 ) -> pb.SandboxCapabilities:
     powers = offer.powers
     return pb.SandboxCapabilities(
-        tier=tier_to_wire(offer.tier),
-        min_tier=tier_to_wire(offer.min_tier),
+        tier=_TIERS[offer.tier],
+        min_tier=_TIERS[offer.min_tier],
         probes=[pb.SandboxProbe(name=each.name, held=each.held, detail=each.detail) for each in powers.probes],
         runtimes=[
             pb.SandboxRuntime(language=each.language, version=each.version, digest=each.digest)

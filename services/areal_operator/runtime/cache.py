@@ -19,7 +19,6 @@ from areal_operator.kube.resources import Json, Key, Resource, key_of
 
 Changed = Callable[[Json], None]
 _Entry = TypeVar("_Entry")
-_FASTEST = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ class Cache:
         known = None if kept is None else kept.object()
         if known is not None:
             self._unindex(key, known)
-        self._kept[key] = _kept(obj)
+        self._kept[key] = _CacheEntry(_uid(obj), version_of(obj), zlib.compress(orjson.dumps(obj), zlib.Z_BEST_SPEED))
         for uid in _owners(obj):
             self._by_owner.setdefault(uid, set()).add(key)
         if job := _labels(obj).get(LABEL_JOB):
@@ -198,11 +197,6 @@ class Cache:
             _discard(self._by_job, (key[0], job), key)
         if value := self._index(known):
             _discard(self._by_index, value, key)
-
-
-def _kept(obj: Json) -> _CacheEntry:
-    """An object as compressed text."""
-    return _CacheEntry(_uid(obj), version_of(obj), zlib.compress(orjson.dumps(obj), _FASTEST))
 
 
 def _discard(index: dict[_Entry, set[Key]], entry: _Entry, key: Key) -> None:

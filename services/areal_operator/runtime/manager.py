@@ -192,8 +192,7 @@ class Manager:
         beside = [asyncio.ensure_future(while_leading())] if while_leading else []
         try:
             await self._catch_up()
-            working = asyncio.create_task(self.queue.run(reconcile, self.settings.workers), name="queue")
-            beside.append(working)
+            beside.append(asyncio.create_task(self.queue.run(reconcile, self.settings.workers), name="queue"))
             done, _ = await asyncio.wait({holding, *beside}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

@@ -7,6 +7,7 @@ say must be safe to read from any thread.
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -151,11 +152,10 @@ class OperatorMetrics(Metrics):
     def refresh(self, pulses: Iterable[Pulse], caches: Iterable[Cache]) -> None:
         """Take over what reflectors and caches know. Several scopes of one resource count together."""
         heard: dict[str, float] = {}
-        restarts: dict[tuple[str, str], int] = {}
+        restarts: Counter[tuple[str, str]] = Counter()
         for pulse in pulses:
             heard[pulse.resource] = min(pulse.heard_wall, heard.get(pulse.resource, pulse.heard_wall))
-            for cause, times in list(pulse.restarts.items()):
-                restarts[pulse.resource, cause] = restarts.get((pulse.resource, cause), 0) + times
+            restarts.update({(pulse.resource, cause): times for cause, times in list(pulse.restarts.items())})
         for resource, at in heard.items():
             self.gauge("areal_operator_watch_last_event_timestamp_seconds", resource=resource).set(at)
         for (resource, cause), times in restarts.items():

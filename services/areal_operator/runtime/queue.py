@@ -170,9 +170,5 @@ class Queue:
         self.add(key, pause_s)
         namespace, name = key
         where = {"namespace": namespace, "rljob": name, "again_s": round(pause_s, 1)}
-        log.warning("%s: %s", type(error).__name__, error, extra=where, exc_info=_unexpected(error))
-
-
-def _unexpected(error: Exception) -> Exception | None:
-    """Errors of ours have a message for people; others need a traceback."""
-    return None if isinstance(error, ArealError) else error
+        told = None if isinstance(error, ArealError) else error  # ours have a message for people, others a traceback
+        log.warning("%s: %s", type(error).__name__, error, extra=where, exc_info=told)

@@ -42,10 +42,6 @@ _PLACEMENT = ("affinity", "imagePullSecrets", "nodeSelector", "priorityClassName
 _OF_MAIN = ("image", "imagePullPolicy", "resources")
 
 
-def recipe_config_map_name(job: str) -> str:
-    return f"{job}-recipe"
-
-
 def recipe_config_map(job: str, namespace: str, key: str, text: str) -> Json:
     """The recipe as the pods get it."""
     if len(text.encode()) > LARGEST_RECIPE:
@@ -56,7 +52,7 @@ def recipe_config_map(job: str, namespace: str, key: str, text: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(recipe_config_map_name(job), namespace, job_labels(job)),
+        "metadata": _metadata(f"{job}-recipe", namespace, job_labels(job)),
         "data": {key: text},
     }
 

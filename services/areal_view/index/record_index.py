@@ -181,8 +181,7 @@ class RecordIndex:
 
     def samples(self, group: int, *, evaluation: str = "") -> list[SampleRow]:
         """All records of a group, failures and repetitions included, in the order of samples, the newest last."""
-        where = "evaluation = ? AND g = ? ORDER BY i, id"
-        return self._samples(where, evaluation, group)
+        return self._samples("evaluation = ? AND g = ? ORDER BY i, id", evaluation, group)
 
     def find(
         self, *, outcome: str | None = None, low: float | None = None, high: float | None = None, limit: int = 200
@@ -389,8 +388,7 @@ class RecordIndex:
                     self._db.execute("INSERT INTO steps VALUES (?,?,?,?,?,?)", row)
                     self._take_groups(path, frame, file)
                 case FrameKind.TOKENS:
-                    fence = head.index
-                    row = (head.step, fence, _signed(head.group), head.version, *place)
+                    row = (head.step, head.index, _signed(head.group), head.version, *place)
                     self._db.execute("INSERT INTO tokens VALUES (?,?,?,?,?,?)", row)
             if time.monotonic() > until:
                 late = True

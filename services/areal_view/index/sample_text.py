@@ -93,11 +93,7 @@ def folded(text: str) -> str:
     """The text without case and diacritics, letter by letter, so that places in it stay the same."""
     if text.isascii():
         return text.lower()
-    return text.translate({ord(letter): _fold(letter) for letter in set(text)})
-
-
-def _fold(letter: str) -> str:
-    return unicodedata.normalize("NFD", letter)[0].lower()[0]
+    return text.translate({ord(one): unicodedata.normalize("NFD", one)[0].lower()[0] for one in set(text)})
 
 
 def _pattern(words: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ when the checksum that the trainer recorded is its own.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -248,11 +249,10 @@ def _page(
     row: SampleRow, made: record.SampleRecord, group: RecordedGroup | None, fact: TrainedSample | None, is_trained: bool
 ) -> SamplePage:
     began = min((moment.began for moment in made.moments), default=made.made_at)
-    policies: dict[tuple[str, str], int] = {}
+    policies: Counter[tuple[str, str]] = Counter()
     for sequence in made.sample.sequences:
         for span in sequence.spans:
-            name = (span.policy_id, span.server_id)
-            policies[name] = policies.get(name, 0) + span.end - span.start
+            policies[span.policy_id, span.server_id] += span.end - span.start
     fault = made.fault
     return SamplePage(
         row.group,

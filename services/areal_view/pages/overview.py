@@ -257,9 +257,7 @@ def number(value: Any, digits: int | None = 3) -> str:
     """A figure for people; a dash where there is none."""
     if not isinstance(value, float | int):
         return "–"
-    if digits is None:
-        return f"{float(value):.3g}"
-    return f"{float(value):,.{digits}f}"
+    return f"{float(value):.3g}" if digits is None else f"{float(value):,.{digits}f}"
 
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:

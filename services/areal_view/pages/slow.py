@@ -86,7 +86,9 @@ def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     named = [row for row in run.held_out() if row.get("name") and began < float(row.get("at") or 0.0) < ended + _LATE_S]
     index = run.index
-    episodes = [*_training(index, chosen), *_evaluated(index, [str(row["name"]) for row in named])]
+    read_of: list[tuple[SampleRow, int | None]] = [(row, group) for group in chosen for row in index.samples(group)]
+    read_of += [(row, None) for one in named for row in index.evaluated(str(one["name"]), _ROWS)]
+    episodes = [one for row, group in read_of for one in _episode(index, row, group)]
     replicas = int((spec.get("generation") or {}).get("replicas", 1))
     servers = max(replicas, len({one.server for one in episodes}), 1)
     constants = constants_of(
@@ -168,18 +170,6 @@ def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[bubbles.StepTime
 def _row(row: Mapping[str, Any]) -> bubbles.StepTimes:
     seconds = {str(name): float(value or 0.0) for name, value in (row.get("seconds") or {}).items()}
     return bubbles.StepTimes(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
-
-
-def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[bubbles.EpisodeTimes]:
-    for group in groups:
-        for row in index.samples(group):
-            yield from _episode(index, row, group)
-
-
-def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[bubbles.EpisodeTimes]:
-    for name in names:
-        for row in index.evaluated(name, _ROWS):
-            yield from _episode(index, row, None)
 
 
 def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[bubbles.EpisodeTimes]:

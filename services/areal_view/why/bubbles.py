@@ -143,7 +143,8 @@ def closed_spans(rows: Sequence[StepTimes], training: Sequence[EpisodeTimes], ga
     if not highest:
         return []
     # Of some groups only every n-th may be recorded: those between two recorded ones begin with the later.
-    stride = _stride(sorted(begins))
+    steps = sorted(b - a for a, b in pairwise(sorted(begins)))
+    stride = steps[len(steps) // 2] if steps else 1
     changes = sorted(published(rows).items(), key=lambda item: item[1])
     times = [at for at, _ in highest]
     edges = sorted({*times, *(at for _, at in changes)})
@@ -157,11 +158,6 @@ def closed_spans(rows: Sequence[StepTimes], training: Sequence[EpisodeTimes], ga
         if count + stride > allowed and until > at:
             found.append(BusySpan(at, until))
     return union(found)
-
-
-def _stride(groups: Sequence[int]) -> int:
-    steps = sorted(b - a for a, b in pairwise(groups))
-    return steps[len(steps) // 2] if steps else 1
 
 
 def union(spans: Iterable[BusySpan]) -> list[BusySpan]:

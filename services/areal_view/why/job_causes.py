@@ -135,8 +135,7 @@ def _preparing(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Prepared")
     if found is None or found["reason"] == "NotStarted":
         return None
-    pod = f"`kubectl logs job/{facts.name}-prepare` says how far it is"
-    return said(facts, found, pod, "prepare")
+    return said(facts, found, f"`kubectl logs job/{facts.name}-prepare` says how far it is", "prepare")
 
 
 _HELD_UP: Mapping[str, str] = {
@@ -172,34 +171,28 @@ def _controllers_words(facts: JobFacts) -> Diagnosis | None:
     return Diagnosis(idle["cause"], idle["text"], fix, idle.get("role", ""), since_s=since, pod=idle.get("pod", ""))
 
 
-def _serving(kind: str, place: str) -> Callable[[JobFacts], Diagnosis | None]:
+def _while_false(kind: str, *reasons: str, fix: str = "", place: str = "") -> Callable[[JobFacts], Diagnosis | None]:
+    """The cause that is a condition's own sentence while it is false, for one of the reasons if any are named."""
+
     def cause(facts: JobFacts) -> Diagnosis | None:
-        found = facts.false(kind, "NoReplicaReady")
-        fix = f"`kubectl logs` of its pods; a model takes its time to load: pods of {place} become ready by themselves"
+        found = facts.false(kind, *reasons)
         return said(facts, found, fix, place) if found is not None else None
 
     return cause
 
 
-def _missing(facts: JobFacts) -> Diagnosis | None:
-    found = facts.false("Scheduled", "PodsMissing")
-    return said(facts, found, "pods are being made; `kubectl get events` says what holds them up") if found else None
-
-
-def _gang(facts: JobFacts) -> Diagnosis | None:
-    found = facts.false("TrainerReady", "PodsNotReady", "Forming", "Restarting")
-    fix = "a gang trains when all its pods are in it; their logs say more"
-    return said(facts, found, fix, "trainer") if found is not None else None
-
-
-def _auditing(facts: JobFacts) -> Diagnosis | None:
-    found = facts.false("Complete", "Auditing")
-    return said(facts, found, "", "finish") if found is not None else None
-
-
-def _no_step(facts: JobFacts) -> Diagnosis | None:
-    found = facts.false("Progressing")
-    return said(facts, found, "", "trainer") if found is not None else None
+_LOADS = "`kubectl logs` of its pods; a model takes its time to load: pods of {} become ready by themselves"
+_AT_LAST = (
+    _while_false("Complete", "Auditing", place="finish"),
+    _while_false("Scheduled", "PodsMissing", fix="pods are being made; `kubectl get events` says what holds them up"),
+    _while_false("GenerationReady", "NoReplicaReady", fix=_LOADS.format("generation"), place="generation"),
+    _while_false("RewardReady", "NoReplicaReady", fix=_LOADS.format("reward"), place="reward"),
+    _while_false(
+        "TrainerReady", "PodsNotReady", "Forming", "Restarting",
+        fix="a gang trains when all its pods are in it; their logs say more", place="trainer",
+    ),
+    _while_false("Progressing", place="trainer"),
+)  # fmt: skip
 
 
 def _trains(facts: JobFacts) -> Diagnosis:
@@ -213,6 +206,5 @@ def _trains(facts: JobFacts) -> Diagnosis:
 JOB_CAUSES: tuple[Callable[[JobFacts], Diagnosis | None], ...] = (
     _managed_elsewhere, _unseen, _behind, _failed, _complete, _refused, _suspension,
     *POD_CAUSES.volumes, _placing, *POD_CAUSES.placed, _preparing, _held_up, _controllers_words,
-    _auditing, _missing, _serving("GenerationReady", "generation"), _serving("RewardReady", "reward"), _gang, _no_step,
-    _trains,
+    *_AT_LAST, _trains,
 )  # fmt: skip

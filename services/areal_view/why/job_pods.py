@@ -90,17 +90,14 @@ def _claim_unbound(facts: JobFacts) -> Diagnosis | None:
             fix = "its volume was deleted: with it went the run; delete the claim and submit the job again"
             return Diagnosis("claim-lost", f"the claim {name} has lost its volume", fix)
         failed = facts.event("PersistentVolumeClaim", name, "ProvisioningFailed", "FailedBinding")
-        if failed is None and (_waits_for_a_pod(facts, name) or (facts.since(born) or 0.0) < PENDING_S):
+        for_pod = facts.event("PersistentVolumeClaim", name, "WaitForFirstConsumer") is not None
+        if failed is None and (for_pod or (facts.since(born) or 0.0) < PENDING_S):
             continue
         asked = ", ".join((claim.get("spec") or {}).get("accessModes") or ())
         words = f": {failed['note']}" if failed is not None else f": nothing provides it yet ({asked})"
         fix = "name a storage class that can do it in the runtime's spec.storage; `kubectl get storageclasses`"
         return Diagnosis("claim-pending", f"the claim {name} has no volume{words}", fix, since_s=facts.since(born))
     return None
-
-
-def _waits_for_a_pod(facts: JobFacts, claim: str) -> bool:
-    return facts.event("PersistentVolumeClaim", claim, "WaitForFirstConsumer") is not None
 
 
 def _refused_by_event(facts: JobFacts) -> Diagnosis | None:

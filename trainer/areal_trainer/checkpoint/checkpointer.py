@@ -114,11 +114,11 @@ class Checkpointer:
         slab = HostSlab("the checkpoint's copy", held, engine.ranks.device)
         self._copy = self._pool.submit(slab.touch)  # the first checkpoint needn't
         self._running: Saving | None = None
-        shape, adapter = _shape_of(config_json(engine.model_path)), engine.options.adapter
+        config, adapter = config_json(engine.model_path), engine.options.adapter
+        shape = {field: config.get(field) for field in _SHAPE_FIELDS}  # must match for tensors to mean the same
         if adapter is not None:  # the only weights in a checkpoint
             shape |= {"lora": [adapter.rank, adapter.alpha, sorted(adapter.targets)]}
-        config = json.dumps(shape, sort_keys=True)
-        self._model_digest = hashlib.sha256(config.encode()).hexdigest()
+        self._model_digest = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
 
     # ---- save
 
@@ -295,11 +295,6 @@ class Checkpointer:
         """All tensors by name, sharing memory with the models."""
         beside = {f"{part}.{name}": t for part, held in self._beside.items() for name, t in held.state().items()}
         return {**self._engine.state(), **beside}
-
-
-def _shape_of(config: dict[str, object]) -> dict[str, object]:
-    """Shape that must match for tensors to mean the same."""
-    return {field: config.get(field) for field in _SHAPE_FIELDS}
 
 
 def _rng_name(device: str, rank: int) -> str:

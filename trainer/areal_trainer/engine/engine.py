@@ -118,8 +118,7 @@ class ShardedModel(Generic[Model]):
         self.model_path = model_path
         self._model: Model = model
         self._model.train()
-        size = sum(p.numel() for p in model.parameters())
-        self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
+        self._always_reduce = sum(p.numel() for p in model.parameters()) >= _ACCUMULATE_UNSHARDED_BELOW
         self._apart: list[nn.Module] = []  # units within blocks: experts, and one of each of adapters
         self._shard()
         load_weights(model, model_path, ranks.device)
@@ -165,11 +164,8 @@ class ShardedModel(Generic[Model]):
 
     def _refuse_with_states(self) -> None:
         """What would cut a sequence, or a block, in a way that a state doesn't follow."""
-        asked = {
-            "trainer.mesh.context": self.ranks.context is not None,
-            "trainer.mesh.tensor": self.ranks.tensor_mesh is not None,
-        }
-        if refused := [name for name, set_ in asked.items() if set_]:
+        asked = {"trainer.mesh.context": self.ranks.context, "trainer.mesh.tensor": self.ranks.tensor_mesh}
+        if refused := [name for name, mesh in asked.items() if mesh is not None]:
             kind = self._model.config.model_type
             raise DataError(f"{refused[0]} isn't possible for {kind}, which has recurrent layers", fix="leave it out")
 

@@ -43,20 +43,10 @@ class ModelRows:
     routes: Tensor | None = None  # [tokens, layers, chosen]: the experts that each token goes to
 
 
-class PolicyModel(nn.Module):
-    """Wraps a causal language model. The output layer runs inside `forward`, where its shards are gathered."""
+class _DecoderModel(nn.Module):
+    """What both models have: a language model."""
 
-    def __init__(self, lm: Any, fp32_head: bool = False, fused_head: bool = False) -> None:
-        super().__init__()
-        _refuse_unknown_heads(lm)
-        _refuse_unknown_blocks(lm)
-        _zero_dropout(lm)
-        self.lm = lm
-        self.views = file_views(lm)
-        self.recurrent = by_segments(lm)
-        self.routing = by_routes(lm)
-        self._exact = fp32_head
-        self._fused = fused_head
+    lm: Any
 
     @property
     def config(self) -> Any:
@@ -71,6 +61,21 @@ class PolicyModel(nn.Module):
     def exact(self) -> list[nn.Module]:
         """Parts that compute in float32, whatever the rest does."""
         return []
+
+
+class PolicyModel(_DecoderModel):
+    """Wraps a causal language model. The output layer runs inside `forward`, where its shards are gathered."""
+
+    def __init__(self, lm: Any, fp32_head: bool = False, fused_head: bool = False) -> None:
+        super().__init__()
+        _refuse_unknown(lm)
+        _zero_dropout(lm)
+        self.lm = lm
+        self.views = file_views(lm)
+        self.recurrent = by_segments(lm)
+        self.routing = by_routes(lm)
+        self._exact = fp32_head
+        self._fused = fused_head
 
     def forward(self, rows: ModelRows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of the `targets` at the selected positions, each [selected]."""
@@ -113,7 +118,7 @@ class PolicyModel(nn.Module):
         return logits[0, -count:].float()
 
 
-class ValueModel(nn.Module):
+class ValueModel(_DecoderModel):
     """The decoder of a language model with a head of one number: what the state before a token is worth."""
 
     def __init__(self, policy: PolicyModel) -> None:
@@ -128,17 +133,7 @@ class ValueModel(nn.Module):
         self.head = nn.Linear(policy.config.hidden_size, 1, bias=False, device="meta")
 
     @property
-    def config(self) -> Any:
-        return self.lm.config
-
-    @property
-    def blocks(self) -> list[nn.Module]:
-        """The transformer blocks, in order."""
-        return list(self.lm.get_decoder().layers)
-
-    @property
     def exact(self) -> list[nn.Module]:
-        """Parts that compute in float32, whatever the rest does."""
         return [self.head]
 
     def forward(self, rows: ModelRows) -> Tensor:
@@ -151,12 +146,8 @@ class ValueModel(nn.Module):
 def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     """Hidden states of the decoder at the selected positions, [selected, width]."""
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
-    if rows.context is not None:
-        attended["context"] = rows.context
-    if rows.segments is not None:
-        attended["segments"] = rows.segments
-    if rows.routes is not None:
-        attended["routes"] = rows.routes
+    more = {"context": rows.context, "segments": rows.segments, "routes": rows.routes}
+    attended |= {name: value for name, value in more.items() if value is not None}
     states: Tensor = lm.get_decoder()(
         input_ids=rows.input_ids, position_ids=rows.position_ids, use_cache=False, **attended
     ).last_hidden_state
@@ -232,7 +223,10 @@ def config_json(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _refuse_unknown_blocks(lm: Any) -> None:
+def _refuse_unknown(lm: Any) -> None:
+    head = lm.get_output_embeddings()
+    if head is None or getattr(head, "bias", None) is not None:
+        raise DataError("the model's output layer is not a plain matrix", fix="use a model without an output bias")
     if not hasattr(lm.get_decoder(), "layers"):
         raise DataError(
             f"models of type {lm.config.model_type} name their transformer blocks otherwise than this trainer expects",
@@ -251,9 +245,3 @@ def _zero_dropout(lm: Any) -> None:
     for name, value in lm.config.to_dict().items():  # some modules read it there, each time
         if ("dropout" in name or "jitter" in name or name.endswith("pdrop")) and isinstance(value, float):
             setattr(lm.config, name, 0.0)
-
-
-def _refuse_unknown_heads(lm: Any) -> None:
-    head = lm.get_output_embeddings()
-    if head is None or getattr(head, "bias", None) is not None:
-        raise DataError("the model's output layer is not a plain matrix", fix="use a model without an output bias")

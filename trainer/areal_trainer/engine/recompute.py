@@ -32,7 +32,8 @@ def recompute(block: nn.Module, mode: Recompute) -> None:
         return
     again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)  # nothing is random
     if mode == "selective":
-        again = partial(again, context_fn=_selective)
+        made: Any = create_selective_checkpoint_contexts
+        again = partial(again, context_fn=lambda: made(_every_second()))  # of one pass through one block
     whole = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -42,12 +43,6 @@ def recompute(block: nn.Module, mode: Recompute) -> None:
             return again(*args, **kwargs)
 
     block.forward = forward
-
-
-def _selective() -> Any:
-    """The contexts of one pass through one block."""
-    made: Any = create_selective_checkpoint_contexts
-    return made(_every_second())
 
 
 def _every_second() -> Callable[..., CheckpointPolicy]:

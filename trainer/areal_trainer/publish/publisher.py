@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,10 +279,7 @@ class Publisher:
         return served
 
     def _seal(self, order: PublishOrder, heard: list[bytes], canary: Canary) -> WeightsRef:
-        place = (self._root, order.staging, order.policy)
-
-        def before_rename() -> None:
-            self._at("before rename")
+        place, before_rename = (self._root, order.staging, order.policy), partial(self._at, "before rename")
 
         if order.full:
             parts = [ShardPart.model_validate_json(raw) for raw in heard]

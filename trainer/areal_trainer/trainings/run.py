@@ -27,8 +27,8 @@ from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup, first_works
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.model import config_json, score_architecture
-from areal_trainer.options import adamw_options, schedule_of
-from areal_trainer.settings import RowsSettings, TrainerPaths, adapter_of
+from areal_trainer.options import schedule_of
+from areal_trainer.settings import RowsSettings, TrainerPaths, model_options
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import RowsDesk
 from areal_trainer.trainings.kinds import RowsStep, kind_of
@@ -47,18 +47,8 @@ class RowBatches:
         block = spec.supervised
         assert block is not None
         self._settings, self._ranks, self._desk, self._stopping = settings, ranks, desk, stopping
-        numerics = ModelOptions(
-            precision=spec.trainer.precision,
-            attention=spec.trainer.attention_backend,
-            recompute=spec.trainer.recompute,
-            compile=spec.trainer.compiled,
-            fp32_head=spec.trainer.fp32_head,
-            adapter=adapter_of(spec),
-            seed=spec.seed,
-            optimizer=adamw_options(spec),
-        )
         loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
-        self._learner = learner_of(spec, paths, numerics, ranks)
+        self._learner = learner_of(spec, paths, model_options(spec), ranks)
         self._engine = self._learner.engine
         loaded.all_here(waits)
         tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model, job=spec.model)
@@ -113,8 +103,7 @@ class RowBatches:
                 saved = self._save(step, saved)
         self._save(step, saved)
         self._saved()
-        tensors = self._exported()
-        self._desk.export(PolicyId(step, self._fence), tensors)
+        self._desk.export(PolicyId(step, self._fence), self._exported())
         return ExitCode.DONE
 
     def _step(self, step: int) -> None:

@@ -237,12 +237,8 @@ class KillablePool:
                     child = await self._fresh()
                 if not (chunk := await self._chunk()):
                     continue
-                if not child.alive:  # it died while it had nothing to do: nobody's fault
-                    self._queue.extendleft(reversed(chunk))
-                    await child.kill()
-                    child = None
-                    continue
-                if chunk[0].fresh and child.items_sent:
+                # It died while it had nothing to do, which is nobody's fault; or it isn't fresh enough.
+                if not child.alive or (chunk[0].fresh and child.items_sent):
                     self._again(chunk)
                     await child.kill()
                     child = None

@@ -82,8 +82,9 @@ class MathVerifier:
         fresh: list[tuple[Key, float]] = []
         began = time.monotonic()
         for index, item in enumerate(items):
-            key = self._quick(item, results, index)
-            if key is None:
+            key = self._quick(item)
+            if isinstance(key, pb.ScoreResult):
+                results[index] = key
                 continue
             if (known := self._known.get(key)) is not None:
                 results[index] = _verdict(known, "CACHED")
@@ -104,30 +105,24 @@ class MathVerifier:
                 results[index] = _verdict(graded, "SYMPY", wall_s=time.monotonic() - began)
         return [result for result in results if result is not None]
 
-    def _quick(self, item: pb.ScoreItem, results: list[pb.ScoreResult | None], index: int) -> Key | None:
-        """Fills in the result where text decides it; otherwise returns what to ask computer algebra."""
+    def _quick(self, item: pb.ScoreItem) -> Key | pb.ScoreResult:
+        """The result where text decides it; otherwise what to ask computer algebra."""
         try:
             gold = gold_text(gold_of_row(row_of_item(item), self._field))
         except DataError as error:
-            results[index] = data_fault(error)
-            return None
+            return data_fault(error)
         if not gold:
-            results[index] = _verdict(("GOLD_UNPARSEABLE", ""), "FAST")
-            return None
+            return _verdict(("GOLD_UNPARSEABLE", ""), "FAST")
         found = extract(item.completion)
         if found is None:
-            results[index] = _verdict(("NO_ANSWER", ""), "FAST")
-            return None
+            return _verdict(("NO_ANSWER", ""), "FAST")
         equal = quick_verdict(gold, found.text)
         if equal is not None:
-            results[index] = _verdict(("EQUAL" if equal else "NOT_EQUAL", ""), "FAST")
-            return None
+            return _verdict(("EQUAL" if equal else "NOT_EQUAL", ""), "FAST")
         if (why := too_complex(gold, found.text)) is not None:
-            results[index] = _verdict(("TOO_COMPLEX", why), "FAST")
-            return None
+            return _verdict(("TOO_COMPLEX", why), "FAST")
         if found.marked and (why := another_answer(gold, found.text)) is not None:
-            results[index] = _verdict(("NOT_EQUAL", why), "FAST")
-            return None
+            return _verdict(("NOT_EQUAL", why), "FAST")
         return gold, " ".join(found.text.split()), found.marked
 
     async def _ask(self, fresh: list[tuple[Key, float]]) -> None:

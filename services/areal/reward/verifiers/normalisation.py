@@ -32,14 +32,6 @@ def _fraction(found: re.Match[str]) -> str:
     return rf"(\frac{{{above}}}{{{below}}})"
 
 
-def _natural(text: str) -> str:
-    return _PLAIN_LOG.sub(r"\\ln ", text)
-
-
-def _in_radians(text: str) -> str:
-    return _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
-
-
 def _joined(found: re.Match[str]) -> str:
     return re.sub(r"\D", "", found[0])
 
@@ -218,20 +210,17 @@ def _named(text: str) -> str:
 
 # Where one side is written as the first pattern says and the other as the second, not the other way round, too, the
 # second is rewritten.
-_CONVENTIONS: tuple[tuple[re.Pattern[str], re.Pattern[str], Callable[[str], str]], ...] = (
-    (_LN, _PLAIN_LOG, _natural),
-    (_RADIANS, _DEGREES, _in_radians),
-)
+_CONVENTIONS = ((_LN, _PLAIN_LOG, r"\\ln "), (_RADIANS, _DEGREES, r"(\\frac{\1\\pi}{180})"))
 
 
 def comparable(gold: str, answer: str) -> tuple[str, str]:
     """Both sides in readable notation, and by one convention."""
     gold, answer = readable(gold), readable(answer)
-    for first, second, rewrite in _CONVENTIONS:
+    for first, second, rewritten in _CONVENTIONS:
         if first.search(gold) and second.search(answer) and not second.search(gold):
-            answer = rewrite(answer)
+            answer = second.sub(rewritten, answer)
         elif first.search(answer) and second.search(gold) and not second.search(answer):
-            gold = rewrite(gold)
+            gold = second.sub(rewritten, gold)
     return gold, answer
 
 

@@ -1,9 +1,19 @@
 """The values that workers and the rollout controller exchange. No protobuf here; `wire` converts, both ways."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from areal.ledger.values import SampleMeta
+
+FIGURES = ("reward", "oldest_version", "newest_version", "max_staleness", "tokens", "truncated", "masked")
+"""What a stored sample's meta, its `SampleDone` and the message of that have in common."""
+
+
+def fields_of(item: object, names: Iterable[str]) -> dict[str, Any]:
+    """These fields of a value or message, for another one in which they have the same names."""
+    return {name: getattr(item, name) for name in names}
 
 
 class FailureKind(StrEnum):
@@ -37,18 +47,7 @@ class SampleDone:
     @classmethod
     def of(cls, group: int, index: int, meta: SampleMeta) -> "SampleDone":
         """The figures of a stored sample."""
-        return cls(
-            group=group,
-            index=index,
-            reward=meta.reward,
-            oldest_version=meta.oldest_version,
-            newest_version=meta.newest_version,
-            max_staleness=meta.max_staleness,
-            tokens=meta.tokens,
-            truncated=meta.truncated,
-            attempt=meta.attempt,
-            masked=meta.masked,
-        )
+        return cls(group=group, index=index, attempt=meta.attempt, **fields_of(meta, FIGURES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from areal.net.operations import beat, wait_to_wire
 from areal.observe.waits import Wait
 from areal.rollout.contract.values import (
+    FIGURES,
     EvaluationAnswer,
     EvaluationGrant,
     FailureKind,
@@ -17,6 +18,7 @@ from areal.rollout.contract.values import (
     SampleFailure,
     WorkerReport,
     WorkReport,
+    fields_of,
 )
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
@@ -29,6 +31,12 @@ _TO_WIRE: dict[FailureKind, rollout.FailureKind.ValueType] = {
     FailureKind.INFRA: rollout.FAILURE_KIND_INFRA,
 }
 _FROM_WIRE = {wire: kind for kind, wire in _TO_WIRE.items()}
+
+# Fields with the same name and form on both sides.
+_EVALUATED = ("evaluation_id", "row", "score", "oldest_version", "newest_version", "sample")
+_HELD = ("group", "attempt", "max_staleness", "has_tokens", "floor")
+_LEASE = ("group", "attempt", "group_size", "floor", "max_staleness", "row_json", "deadline_s")
+_EVALUATION = ("evaluation_id", "row", "floor", "row_json", "sample")
 
 
 # ---- what a worker tells
@@ -70,31 +78,13 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
 
 
 def _done_to_wire(item: SampleDone) -> rollout.SampleDone:
-    return rollout.SampleDone(
-        key=common.SampleKey(group=item.group, index=item.index, attempt=item.attempt),
-        reward=item.reward,
-        oldest_version=item.oldest_version,
-        newest_version=item.newest_version,
-        max_staleness=item.max_staleness,
-        tokens=item.tokens,
-        truncated=item.truncated,
-        masked=item.masked,
-    )
+    key = common.SampleKey(group=item.group, index=item.index, attempt=item.attempt)
+    return rollout.SampleDone(key=key, **fields_of(item, FIGURES))
 
 
 def _done(item: rollout.SampleDone) -> SampleDone:
-    return SampleDone(
-        group=item.key.group,
-        index=item.key.index,
-        reward=item.reward,
-        oldest_version=item.oldest_version,
-        newest_version=item.newest_version,
-        max_staleness=item.max_staleness,
-        tokens=item.tokens,
-        truncated=item.truncated,
-        attempt=item.key.attempt,
-        masked=item.masked,
-    )
+    key = item.key
+    return SampleDone(group=key.group, index=key.index, attempt=key.attempt, **fields_of(item, FIGURES))
 
 
 def _failure_to_wire(item: SampleFailure) -> rollout.GroupFailure:
@@ -117,45 +107,21 @@ def _failure(item: rollout.GroupFailure) -> SampleFailure:
 
 def _evaluated_to_wire(item: EvaluationAnswer) -> rollout.EvalDone:
     failed = item.kind is not FailureKind.NONE
-    return rollout.EvalDone(
-        evaluation_id=item.evaluation_id,
-        row=item.row,
-        score=item.score,
-        oldest_version=item.oldest_version,
-        newest_version=item.newest_version,
-        kind=_TO_WIRE[item.kind],
-        fault=_fault(item.kind, item.message, "", item.traceback) if failed else None,
-        sample=item.sample,
-    )
+    fault = _fault(item.kind, item.message, "", item.traceback) if failed else None
+    return rollout.EvalDone(kind=_TO_WIRE[item.kind], fault=fault, **fields_of(item, _EVALUATED))
 
 
 def _evaluated(item: rollout.EvalDone) -> EvaluationAnswer:
-    return EvaluationAnswer(
-        evaluation_id=item.evaluation_id,
-        row=item.row,
-        score=item.score,
-        oldest_version=item.oldest_version,
-        newest_version=item.newest_version,
-        kind=_FROM_WIRE.get(item.kind, FailureKind.INFRA),
-        message=item.fault.message,
-        traceback=item.fault.traceback,
-        sample=item.sample,
-    )
+    kind, fault = _FROM_WIRE.get(item.kind, FailureKind.INFRA), item.fault
+    return EvaluationAnswer(kind=kind, message=fault.message, traceback=fault.traceback, **fields_of(item, _EVALUATED))
 
 
 def _held_to_wire(item: GroupInHand) -> rollout.HeldGroup:
-    return rollout.HeldGroup(
-        group=item.group,
-        attempt=item.attempt,
-        indices=item.indices,
-        max_staleness=item.max_staleness,
-        has_tokens=item.has_tokens,
-        floor=item.floor,
-    )
+    return rollout.HeldGroup(indices=item.indices, **fields_of(item, _HELD))
 
 
 def _held(item: rollout.HeldGroup) -> GroupInHand:
-    return GroupInHand(item.group, item.attempt, tuple(item.indices), item.max_staleness, item.has_tokens, item.floor)
+    return GroupInHand(indices=tuple(item.indices), **fields_of(item, _HELD))
 
 
 def _fault(kind: FailureKind, text: str, fix: str, traceback: str) -> common.Fault:
@@ -169,43 +135,19 @@ def _fault(kind: FailureKind, text: str, fix: str, traceback: str) -> common.Fau
 
 def lease(grant: Grant) -> rollout.Lease:
     """A lease on the wire."""
-    return rollout.Lease(
-        group=grant.group,
-        attempt=grant.attempt,
-        missing=grant.missing,
-        group_size=grant.group_size,
-        floor=grant.floor,
-        max_staleness=grant.max_staleness,
-        row_json=grant.row_json,
-        deadline_s=grant.deadline_s,
-    )
+    return rollout.Lease(missing=grant.missing, **fields_of(grant, _LEASE))
 
 
 def grant(lease: rollout.Lease) -> Grant:
     """A lease."""
-    return Grant(
-        group=lease.group,
-        attempt=lease.attempt,
-        missing=tuple(lease.missing),
-        group_size=lease.group_size,
-        floor=lease.floor,
-        max_staleness=lease.max_staleness,
-        row_json=lease.row_json,
-        deadline_s=lease.deadline_s,
-    )
+    return Grant(missing=tuple(lease.missing), **fields_of(lease, _LEASE))
 
 
 def evaluation_lease(grant: EvaluationGrant) -> rollout.EvalLease:
     """An evaluation row on the wire."""
-    return rollout.EvalLease(
-        evaluation_id=grant.evaluation_id,
-        row=grant.row,
-        floor=grant.floor,
-        row_json=grant.row_json,
-        sample=grant.sample,
-    )
+    return rollout.EvalLease(**fields_of(grant, _EVALUATION))
 
 
 def evaluation_grant(lease: rollout.EvalLease) -> EvaluationGrant:
     """An evaluation row."""
-    return EvaluationGrant(lease.evaluation_id, lease.row, lease.floor, lease.row_json, lease.sample)
+    return EvaluationGrant(**fields_of(lease, _EVALUATION))

@@ -148,9 +148,8 @@ class Book:
         self._judge_if_full(group)
 
     def _judge_if_full(self, group: PromptGroup) -> None:
-        if self.order.taken(group.index) or not group.full(self.settings.group_size):
-            return
-        self._close_whole(group)
+        if not self.order.taken(group.index) and group.full(self.settings.group_size):
+            self._close_whole(group)
 
     def _close_whole(self, group: PromptGroup) -> None:
         if self.settings.filter_zero_variance and group.index in self.order.waiting and group.same_rewards():

@@ -9,11 +9,12 @@ The service drives it with asyncio, the simulation with virtual time.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Protocol, TypeAlias
 
 from areal.ledger.journal import JournalState, PoolChange
 from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
+from areal.rollout.contract.values import fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.kept import RestoredState
@@ -242,10 +243,8 @@ class Carrier:
         """The next operation, or all closes up to the next other one."""
         if not self._to_ask or self._asked:
             return
-        closes = list(takewhile(lambda operation: isinstance(operation, decisions.CloseGroup), self._to_ask))[
-            :_CLOSES_AT_ONCE
-        ]
-        for _ in range(max(1, len(closes))):
+        closes = takewhile(lambda operation: isinstance(operation, decisions.CloseGroup), self._to_ask)
+        for _ in range(max(1, len(list(islice(closes, _CLOSES_AT_ONCE))))):
             self._asked.append(self._to_ask.popleft())
         self._ports.ledger(self.unanswered)
 
@@ -259,13 +258,8 @@ def rebuild(
     fence: int = 0,
 ) -> tuple[ControllerSettings, Rebuilt]:
     """Start state of a controller: its settings with hot fields as they were last set, and what it finds."""
-    settings = replace(
-        settings,
-        max_steps=settings.max_steps if kept.max_steps is None else kept.max_steps,
-        max_staleness=settings.max_staleness if kept.max_staleness is None else kept.max_staleness,
-        max_concurrent=settings.max_concurrent if kept.max_concurrent is None else kept.max_concurrent,
-        ahead=settings.ahead if kept.ahead is None else kept.ahead,
-    )
+    hot = fields_of(kept, ("max_steps", "max_staleness", "max_concurrent", "ahead"))
+    settings = replace(settings, **{name: value for name, value in hot.items() if value is not None})
     rebuilt = Rebuilt(
         view=view,
         tombstones={group: tombstone.reason for group, tombstone in journal.tombstones.items()},

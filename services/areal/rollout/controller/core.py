@@ -79,12 +79,9 @@ class Controller:
         self._attention = now
         self._reconciled_epoch = 0
         self._scan_again_at: float | None = None
-        self._calls: deque[inputs.AttachTrainer | inputs.PublishWeights | inputs.SetHotFields] = (
-            deque()
-        )  # behind the one that waits
-        self._keeping: inputs.PublishWeights | inputs.SetHotFields | None = (
-            None  # waits until what it changes is on disk
-        )
+        # The call that waits until what it changes is on disk, and those behind it.
+        self._keeping: inputs.PublishWeights | inputs.SetHotFields | None = None
+        self._calls: deque[inputs.AttachTrainer | inputs.PublishWeights | inputs.SetHotFields] = deque()
         self._pooled, self._pools_from, self._pools_pending = rebuilt.pooled, rebuilt.pools_from, False
         self._restarted = rebuilt.restarted
         self._choose_from = now + settings.adopt_grace_s * rebuilt.restarted  # workers say first what they hold

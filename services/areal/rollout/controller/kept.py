@@ -20,11 +20,13 @@ import orjson
 
 from areal.errors import DataError, FencedError
 from areal.files import append_lines, read_lines, write_atomically
+from areal.rollout.contract.values import fields_of
 from areal.rollout.controller.decisions import RecordEvaluation
 from areal.rollout.controller.reports import PublishedWeights
 
 log = logging.getLogger(__name__)
 
+_RESULT = ("name", "policy_id", "version", "rows", "mean", "oldest_version", "newest_version", "failed_rows")
 _NAME = re.compile(r"controller-kept\.f(\d+)\.json")
 
 
@@ -94,17 +96,7 @@ class EvaluationsFile:
 
     def append(self, record: RecordEvaluation) -> None:
         """Write one result, after a newline if a crash cut the last line."""
-        result = {
-            "name": record.name,
-            "policy_id": record.policy_id,
-            "version": record.version,
-            "rows": record.rows,
-            "mean": record.mean,
-            "oldest_version": record.oldest_version,
-            "newest_version": record.newest_version,
-            "failed_rows": record.failed_rows,
-            "at": time.time(),
-        }
+        result = fields_of(record, _RESULT) | {"at": time.time()}
         if record.figures:
             result |= {**record.figures, "failed_samples": record.failed_samples}
         if record.sets:

@@ -96,11 +96,9 @@ class CoreLoop:
         ticked = 0.0
         while True:
             wait = max(0.0, ticked + _TICK_S - self._clock())
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._woken.wait()
-            except TimeoutError:
-                pass
             self._woken.clear()
             now = self._clock()
             if now - ticked >= _TICK_S:

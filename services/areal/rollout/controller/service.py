@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from areal.errors import ArealError, FencedError
 from areal.net import status as net_status
 from areal.net.status import idle_to_wire, kind_to_wire
 from areal.rollout.contract import wire as contract
+from areal.rollout.contract.values import fields_of
 from areal.rollout.controller import inputs, wire
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import batch_waits, idle_of
@@ -292,30 +294,17 @@ def rollout_status(
 
 
 def _workers(answer: rollout.GetRolloutStatusResponse, core: Controller) -> None:
-    held: dict[str, int] = {}
-    for index in core.book.open:
-        holder = core.book.groups[index].worker
-        held[holder] = held.get(holder, 0) + 1
+    held = Counter(core.book.groups[index].worker for index in core.book.open)
     for name, worker in sorted(core.crew.workers.items()):
-        answer.workers.add(worker_id=name, health=worker.health.value, groups=held.get(name, 0))
+        answer.workers.add(worker_id=name, health=worker.health.value, groups=held[name])
 
 
 def _evaluations(
     answer: rollout.GetRolloutStatusResponse, core: Controller, evaluations: Iterable[Mapping[str, Any]]
 ) -> None:
+    names = ("policy_id", "mean", "oldest_version", "newest_version")
     for result in evaluations:
-        answer.evaluations.add(
-            policy_id=result["policy_id"],
-            rows=result["rows"] + result.get("failed_rows", 0),
-            mean=result["mean"],
-            oldest_version=result["oldest_version"],
-            newest_version=result["newest_version"],
-        )
+        rows = result["rows"] + result.get("failed_rows", 0)
+        answer.evaluations.add(rows=rows, **{name: result[name] for name in names})
     for run in core.evaluations.runs:
-        answer.evaluations.add(
-            policy_id=run.policy_id,
-            rows=run.rows,
-            mean=run.mean,
-            oldest_version=run.oldest_version,
-            newest_version=run.newest_version,
-        )
+        answer.evaluations.add(rows=run.rows, **fields_of(run, names))

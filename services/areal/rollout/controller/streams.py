@@ -6,7 +6,7 @@ Whoever has no stream misses nothing: on reconnect what it holds is compared wit
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -116,9 +116,7 @@ class Streams:
 
     def end(self) -> None:
         """The role stops."""
-        for stream in self.workers.values():
-            stream.outbox.end()
-        for server in self.servers:
-            server.end()
-        for trainer in self.trainers:
-            trainer.end()
+        workers = [stream.outbox for stream in self.workers.values()]
+        every: list[Outbox[Any]] = [*workers, *self.servers, *self.trainers]
+        for outbox in every:
+            outbox.end()

@@ -20,8 +20,6 @@ from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, Propo
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.settings import CHECKPOINT_SHARE, TrainPosition
 
-_FOREVER_FENCED = "stop this trainer: a newer one is alive"
-
 
 @dataclass(frozen=True, slots=True)
 class _Journalling:
@@ -192,13 +190,8 @@ class TrainerDesk:
         # that had ended. So an attach waits for a comparison that began after it (an earlier one may have read the
         # ledger before the loss), and then until every tombstone that was missing is written again.
         for ticket, state in self._attaches.items():
-            match state:
-                case _Scanning(asked) if asked <= scan:
-                    self._attaches[ticket] = _Closing(frozenset(closing))
-                case _Closing():
-                    self._attaches[ticket] = _Closing(frozenset(closing))
-                case _:
-                    pass
+            if isinstance(state, _Closing) or (isinstance(state, _Scanning) and state.ticket <= scan):
+                self._attaches[ticket] = _Closing(frozenset(closing))
         for index in [
             index for index in self._proposals if index in self._book.order.tombstones and index not in closing
         ]:
@@ -244,4 +237,6 @@ class TrainerDesk:
         self._emit(CallAnswer(ticket, error, accepted=False))
 
     def _fenced(self, fence: int) -> FencedError:
-        return FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED)
+        return FencedError(
+            f"trainer fence {fence} is over: {self.fence}", fix="stop this trainer: a newer one is alive"
+        )

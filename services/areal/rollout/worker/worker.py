@@ -10,7 +10,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
@@ -113,8 +113,8 @@ class Worker:
             controller,
             token,
             method=lambda channel: rollout_grpc.RolloutStub(channel).Work,
-            hello=lambda: [self._hello()],
-            report=self._report,
+            hello=lambda: [self._message(self.core.hello(self._runner.has_tokens))],
+            report=lambda: self._message(self.core.report()),
             on_message=self._ordered,
             waits=tools.waits,
             what="controller",
@@ -153,12 +153,6 @@ class Worker:
             self._tools.recording.close()
 
     # ---- the controller
-
-    def _hello(self) -> rollout.WorkerMessage:
-        return self._message(self.core.hello(self._runner.has_tokens))
-
-    def _report(self) -> rollout.WorkerMessage:
-        return self._message(self.core.report())
 
     def _message(self, report: WorkReport) -> rollout.WorkerMessage:
         identity, tools = self._identity, self._tools
@@ -275,25 +269,15 @@ class Worker:
         self._evaluation_time.pop(key, None)
         if grant is None:
             return
+        answer = EvaluationAnswer(grant.evaluation_id, grant.row, kind=ending.kind, sample=grant.sample)
         if ending.episode is None:
-            self.core.evaluated(
-                EvaluationAnswer(
-                    grant.evaluation_id,
-                    grant.row,
-                    kind=ending.kind,
-                    message=ending.message,
-                    traceback=ending.traceback,
-                    sample=grant.sample,
-                )
-            )
+            self.core.evaluated(replace(answer, message=ending.message, traceback=ending.traceback))
             return
         versions = samples.versions_of(ending.episode)
         assert versions is not None, "an episode without a sampled token was checked"
         oldest, newest = versions
         score = ending.episode.reward
-        self.core.evaluated(
-            EvaluationAnswer(grant.evaluation_id, grant.row, score, oldest, newest, sample=grant.sample)
-        )
+        self.core.evaluated(replace(answer, score=score, oldest_version=oldest, newest_version=newest))
         self._tools.recording.evaluated(key, ending, grant.row_json)
 
     def _row_of(self, key: Key) -> bytes:

@@ -8,6 +8,7 @@ ran into a limit never (`attempts`).
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from areal.errors import DataError
@@ -125,9 +126,9 @@ class JudgeDispatcher:
             size = len(execution.source) + len(execution.stdin) + sum(map(len, execution.files.values()))
             place = self._place(ticket, limits.memory_bytes, size)
             guard_s = limits.wall_s + COMPILE_S + GUARD_S
+            once, meters = partial(executor.execute, known), self.meters
             executed = await self.scheduler.run(
-                place,
-                lambda: attempted(lambda: executor.execute(known), guard_s, _execution_failed, self.meters.retried),
+                place, lambda: attempted(once, guard_s, _execution_failed, meters.retried)
             )
             queued_s = place.queued_s
             return executed
@@ -201,14 +202,9 @@ class JudgeDispatcher:
         size = len(submission.source) + stored.size_bytes
         place = self._place(ticket, _memory_bytes(suite, submission.language), size)
         guard_s = options.total_s + COMPILE_S + GUARD_S
+        once, meters = partial(self._judge.judge, submission, suite, options), self.meters
         judgement = await self.scheduler.run(
-            place,
-            lambda: attempted(
-                lambda: self._judge.judge(submission, suite, options),
-                guard_s,
-                self._judging_failed,
-                self.meters.retried,
-            ),
+            place, lambda: attempted(once, guard_s, self._judging_failed, meters.retried)
         )
         return judgement, place.queued_s
 

@@ -15,21 +15,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from areal_judge.judge import codec
 from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import cases, results
-from areal_judge.judge.drivers.cases import (
-    PASSED,
-    PROGRAM,
-    ProgramError,
-    ProgramExit,
-    TestCodeFault,
-    Tests,
-    UncarriedError,
-    verdict_of,
-)
+from areal_judge.judge.drivers.cases import PROGRAM, TestCodeFault, Tests, UncarriedError, run_cases, verdict_of
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe
 
 
@@ -47,26 +39,14 @@ def run(channel: socket.socket, prelude: str, test: str, entry_point: str, updat
         return 0
     wire.send("cases", tests.count)
     request = wire.receive()
+
+    def verdict(error: BaseException) -> str:
+        return PROGRAM if error is proxy.raised else verdict_of(error, proxy.calls, tests)
+
     if request is not None:
-        _run(wire, tests, proxy, run_all=request[1])
+        run_cases(tests, verdict, partial(wire.send, "case"), run_all=request[1])
         wire.send("done", proxy.calls)
     return 0
-
-
-def _run(wire: SessionWire, tests: Tests, proxy: _Proxy, run_all: bool) -> None:
-    for index, case in enumerate(tests.cases()):
-        verdict, name, message, line = PASSED, "", "", None
-        try:
-            case()
-        except BaseException as error:
-            name, message = describe(error)
-            line = cases.line_of(error)
-            verdict = PROGRAM if error is proxy.raised else verdict_of(error, proxy.calls, tests)
-            if isinstance(error, ProgramError | ProgramExit):
-                name, message = error.name, error.message
-        wire.send("case", index, verdict, name, message, line)
-        if verdict != PASSED and not run_all:
-            return
 
 
 class _Proxy:

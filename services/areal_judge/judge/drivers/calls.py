@@ -21,7 +21,7 @@ from typing import Any
 from areal_judge.judge import codec
 from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import loading, results
-from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe, family_of
+from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe, family_of, line_of
 
 _exit = os._exit
 _set_recursion_limit = sys.setrecursionlimit
@@ -110,7 +110,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _tell(wire: SessionWire, kind: str, nonce: bytes, error: BaseException) -> None:
-    wire.send(kind, nonce, *describe(error), loading.line_of(error), family_of(error))
+    wire.send(kind, nonce, *describe(error), line_of(error, loading.FILE), family_of(error))
 
 
 def _flush() -> None:

@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from areal_judge.judge.drivers.wire import describe, line_of
+
 FILE, PRELUDE = "<test>", "<prelude>"
 _ENDINGS = (StopIteration, StopAsyncIteration, GeneratorExit)
 PASSED, FAILED, PROGRAM, BROKEN = "passed", "failed", "program", "broken"
@@ -54,7 +56,8 @@ class Tests:
         self._tree = ast.parse(test, FILE)
         self._segments, rest = _segments(self._tree.body)
         self._check: list[ast.stmt] | None = None  # what comes before check(candidate)
-        if _defines_check(self._tree) and not any(_calls_check(node) for node in self._tree.body):
+        defines = any(isinstance(node, ast.FunctionDef) and node.name == _CHECK for node in self._tree.body)
+        if defines and not any(_calls_check(node) for node in self._tree.body):
             self._check = rest
         elif self._segments:
             self._segments[-1] += rest
@@ -154,14 +157,20 @@ def _file_of(error: BaseException) -> str:
     return name
 
 
-def line_of(error: BaseException) -> int | None:
-    """The line of the test code that an exception came from."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == FILE:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+def run_cases(
+    tests: Tests, judged: Callable[[BaseException], str], tell: Callable[..., None], *, run_all: bool
+) -> None:
+    """Runs the cases in order, and tells (index, verdict, name, message, line) of each; up to the first that fails."""
+    for index, case in enumerate(tests.cases()):
+        verdict, name, message, line = PASSED, "", "", None
+        try:
+            case()
+        except BaseException as error:
+            name, message = (error.name, error.message) if isinstance(error, _Foreign) else describe(error)
+            verdict, line = judged(error), line_of(error, FILE)
+        tell(index, verdict, name, message, line)
+        if verdict != PASSED and not run_all:
+            return
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str | None]]:
@@ -216,7 +225,3 @@ def _name_of_call(node: ast.AST) -> str:
 
 def _name_called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
-def _defines_check(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == _CHECK for node in tree.body)

@@ -86,13 +86,3 @@ def _names_bound(tree: ast.Module) -> frozenset[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
     return frozenset(names)
-
-
-def line_of(error: BaseException) -> int | None:
-    """The last line of the program that an exception went through."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == FILE:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

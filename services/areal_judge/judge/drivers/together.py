@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from functools import partial
 
-from areal_judge.judge.drivers import cases, loading
-from areal_judge.judge.drivers.cases import PASSED, PROGRAM, Tests, verdict_of
-from areal_judge.judge.drivers.wire import SessionWire, describe
+from areal_judge.judge.drivers import loading
+from areal_judge.judge.drivers.cases import PROGRAM, Tests, run_cases, verdict_of
+from areal_judge.judge.drivers.wire import SessionWire, describe, line_of
 
 _exit = os._exit
 
@@ -39,32 +39,19 @@ def run(
         program = loading.ParsedProgram(source, fallback)
         kind = "raised"
         program.run()
-        tests.bind(program.entry(entry_point)(), _public(program))
+        public = {name: value for name, value in program.module.__dict__.items() if not name.startswith("__")}
+        tests.bind(program.entry(entry_point)(), public)
     except BaseException as error:
         if isinstance(error, SystemExit | loading.NoEntryPointError):
             kind = "exited" if isinstance(error, SystemExit) else "missing"
-        wire.send("failed", token, kind, *describe(error), loading.line_of(error))
+        wire.send("failed", token, kind, *describe(error), line_of(error, loading.FILE))
         return 0
-    _run(wire, token, tests, run_all)
+
+    def verdict(error: BaseException) -> str:
+        within = line_of(error, loading.FILE) is not None
+        return PROGRAM if within and not isinstance(error, AssertionError) else verdict_of(error, 1, tests)
+
+    run_cases(tests, verdict, partial(wire.send, "case", token), run_all=run_all)
     wire.send("done", token, 1)
     _exit(0)  # without the program's exit hooks
     return 0
-
-
-def _run(wire: SessionWire, token: bytes, tests: Tests, run_all: bool) -> None:
-    for index, case in enumerate(tests.cases()):
-        verdict, name, message, line = PASSED, "", "", None
-        try:
-            case()
-        except BaseException as error:
-            name, message = describe(error)
-            line = cases.line_of(error)
-            within = loading.line_of(error) is not None
-            verdict = PROGRAM if within and not isinstance(error, AssertionError) else verdict_of(error, 1, tests)
-        wire.send("case", token, index, verdict, name, message, line)
-        if verdict != PASSED and not run_all:
-            return
-
-
-def _public(program: loading.ParsedProgram) -> dict[str, Any]:
-    return {name: value for name, value in program.module.__dict__.items() if not name.startswith("__")}

@@ -78,6 +78,16 @@ def describe(error: BaseException) -> tuple[str, str]:
     return name[:MAX_TEXT], message[:MAX_TEXT]
 
 
+def line_of(error: BaseException, file: str) -> int | None:
+    """The last line of a file that an exception went through."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
 def family_of(error: BaseException) -> str:
     """The name of an exception's nearest builtin class: by what others can catch it, whatever its own is called."""
     for base in _mro_of(_type(error)):

@@ -113,9 +113,9 @@ def suite(row: Row) -> Suite:
         return _calls(entry_point, inputs, outputs, tolerance, within, prelude)
     reference = "" if outputs is not None else _reference(row, entry_point)
     test = _TEST.format(
-        inputs=_literal(inputs),
-        expected=_literal(outputs),
-        reference=_literal(reference),
+        inputs=repr(inputs),
+        expected=repr(outputs),
+        reference=repr(reference),
         tolerance=tolerance,
         relative=_RELATIVE,
         special=special,
@@ -195,11 +195,6 @@ def _reference(row: Row, entry_point: str) -> str:
     if entry_point not in functions(parse(source, "canonical_solution")):
         refuse("canonical_solution", f"does not define {entry_point}", "mend the row, or drop it")
     return source
-
-
-def _literal(value: Any) -> str:
-    """Python source of a value that came from JSON."""
-    return repr(value)
 
 
 def _has_floats(value: Any) -> bool:

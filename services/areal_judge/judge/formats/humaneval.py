@@ -21,7 +21,12 @@ def claims(row: Row) -> bool:
 def suite(row: Row) -> Suite:
     entry_point, test = text(row, "entry_point"), text(row, "test")
     tree = parse(test, "test")
-    _has_tests(tree, entry_point)
+    if "check" not in functions(tree) and not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
+        refuse(
+            "test",
+            f"neither check(candidate) nor an assert: nothing would test {entry_point}",
+            "define check(candidate) in the column 'test'",
+        )
     prelude = helpers(text(row, "prompt", ""), entry_point)
     numpy = needs_numpy(tree, parse(prelude, "prompt"))
     return AssertSuite(test, entry_point, prelude=prelude, needs_numpy=numpy)
@@ -36,12 +41,3 @@ def helpers(prompt: str, entry_point: str) -> str:
             continue
         return without(prompt + ending, entry_point, "prompt")
     return ""
-
-
-def _has_tests(tree: ast.Module, entry_point: str) -> None:
-    if "check" not in functions(tree) and not any(isinstance(node, ast.Assert) for node in ast.walk(tree)):
-        refuse(
-            "test",
-            f"neither check(candidate) nor an assert: nothing would test {entry_point}",
-            "define check(candidate) in the column 'test'",
-        )

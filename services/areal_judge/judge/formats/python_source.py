@@ -4,22 +4,14 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from areal_judge.judge.formats.fields import refuse
+from areal_judge.judge.validation import parsed_source
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_MAX_CHARS = 4 << 20
 
 
 def parse(source: str, at: str) -> ast.Module:
     """The tree. Raises DataError naming the column and the line."""
-    if len(source) > _MAX_CHARS:
-        refuse(at, f"more than {_MAX_CHARS >> 20} MiB of source", "keep the tests that matter")
-    try:
-        return ast.parse(source)
-    except SyntaxError as error:
-        refuse(at, f"line {error.lineno} is no Python: {error.msg}", "mend the row, or drop it")
-    except (ValueError, RecursionError, MemoryError) as error:
-        refuse(at, f"can't be parsed: {error or type(error).__name__}", "mend the row, or drop it")
+    return parsed_source(source, f"row.{at}", "mend the row, or drop it")
 
 
 def without(source: str, name: str, at: str) -> str:
@@ -60,9 +52,8 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def _assigned(tree: ast.Module) -> set[str]:
-    return {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del)
-    }
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store | ast.Del)}
 
 
 def called(tree: ast.AST) -> set[str]:
@@ -97,13 +88,10 @@ def _parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 def needs_numpy(*trees: ast.AST) -> bool:
     """Whether any of them imports numpy."""
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "numpy" for alias in node.names):
-                return True
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numpy":
-                return True
-    return False
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return any(module.split(".")[0] == "numpy" for module in modules)
 
 
 def imports(tree: ast.Module) -> str:

@@ -94,9 +94,7 @@ class Toolchains:
         self._cache: ArtefactCache[Compilation] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
         self._soon: dict[str, asyncio.Task[None]] = {}  # language → its preparation, which nobody waits for
-        self._prepared: dict[
-            str, Mapping[str, bytes]
-        ] = {}  # of languages whose prepared files go into each compilation
+        self._prepared: dict[str, Mapping[str, bytes]] = {}  # language → prepared files that go into each compilation
         self._unprepared: dict[str, str] = {}  # language → why preparing it failed
 
     @staticmethod
@@ -153,7 +151,9 @@ class Toolchains:
         source = submission.source.replace("\r\n", "\n")
         if not language.compiled:
             await self._prepare(language, toolchain)
-            files = {_file_name(language, source): _encoded(source)} if language.run else {}
+            name, pattern = language.module
+            file = name if name and re.search(pattern, source) else language.source
+            files = {file: _encoded(source)} if language.run else {}
             return Compilation(language.name, source, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
@@ -173,9 +173,7 @@ class Toolchains:
             "source": next(iter(compiled.files)),
             "heap_mb": str(max(16, int(limits.memory_bytes * language.memory_factor) // _MEGABYTE)),
             "heap_bytes": str(int(limits.memory_bytes * language.memory_factor)),
-            "stack_kb": str(
-                max(512, limits.stack_bytes * 3 // 4 // 1024)
-            ),  # the rest is for frames of the runtime itself
+            "stack_kb": str(max(512, limits.stack_bytes * 3 // 4 // 1024)),  # the rest is the runtime's own frames
         }
         return values.ProgramRun(
             values.ImageCommand(filled(language.run, words), filled_environment(language.environment, words)),
@@ -331,11 +329,6 @@ def compile_result(ended: values.RunEnding, language: Language, limits: values.L
         stderr_head=said,
         detail=detail,
     )
-
-
-def _file_name(language: Language, source: str) -> str:
-    name, pattern = language.module
-    return name if name and re.search(pattern, source) else language.source
 
 
 def _encoded(source: str) -> bytes:

@@ -5,6 +5,7 @@ held, and raises `NotHeld` or OSError when it didn't. "Present" proves nothing: 
 a namespace and then not enforce it.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -70,11 +71,6 @@ def raw(number: int, *arguments: int) -> int:
     return result
 
 
-def _exit_of(pid: int) -> int:
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
 def _fork_once() -> None:
     """One process more, which is gone at once."""
     if (pid := os.fork()) == 0:
@@ -99,7 +95,7 @@ def _in_child(act: Callable[[], None]) -> None:
     os.close(writer)
     with os.fdopen(reader, "rb") as words:
         said = words.read().decode()
-    if code := _exit_of(pid):
+    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise NotHeld(said or f"ended with {code}")
 
 
@@ -210,11 +206,9 @@ def _enter_user_namespace(more: int) -> None:
 def _enter(flags: int) -> str:
     """New namespaces, as root or else through a user namespace; which way it was."""
     if os.getuid() == 0:
-        try:
+        with contextlib.suppress(OSError):
             kernel.unshare(flags)
             return "as root"
-        except OSError:
-            pass
     _enter_user_namespace(flags)
     return "through a user namespace"
 
