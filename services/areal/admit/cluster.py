@@ -17,7 +17,7 @@ from areal.plan.redis_conf import RedisPlaces, redis_acl, redis_text
 from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import counts, long_running, redis_logins, spec_of
 from areal.spec.job import Metadata, RLJob
-from areal.spec.sources import Dataset, DatasetSource, on_volume
+from areal.spec.sources import DatasetSource, on_volume
 
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # these leave the scoring to somebody else
 _HERE = ("./", "../", "~")  # how a Hugging Face path says that it means a folder
@@ -78,7 +78,9 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         hooks_path=_file(job.spec.trainer.hooks, "trainer.hooks"),
         reward_model_path=_reward_model(job, layout),
         teacher_path=_teacher(job, layout),
-        dataset=_dataset(job.spec.dataset),
+        dataset=job.spec.dataset.replaced(
+            {field: _source(source, field.removeprefix("spec.")) for field, source in job.spec.dataset.named.items()}
+        ),
         verifier=verifier,
         endpoints=Endpoints(
             controller=address(Role.CONTROLLER) if job.spec.is_rl else "",
@@ -232,11 +234,6 @@ def _verifier(job: RLJob, recipe_source: str | None) -> Verifier | None:
         return "custom" if defines_in(recipe_source, "reward", "the recipe") else None
     except DataError as error:
         raise ClusterRefusal("InvalidSpec", error.message, fix=error.fix) from None
-
-
-def _dataset(dataset: Dataset) -> Dataset:
-    named = dataset.named.items()
-    return dataset.replaced({field: _source(source, field.removeprefix("spec.")) for field, source in named})
 
 
 def _source(source: DatasetSource, field: str) -> DatasetSource:

@@ -205,7 +205,9 @@ class Box:
             timeout_ms=max(1, round(timeout_s * 1000)),
             output_bytes=output_bytes,
         )
-        return _result_of(await self._client._call(self._client._stub.RunInBox, request, timeout_s + _EXTRA_S))
+        wire = await self._client._call(self._client._stub.RunInBox, request, timeout_s + _EXTRA_S)
+        ending = CommandEnding[pb.BoxCommandEnding.Name(wire.ending).removeprefix("BOX_COMMAND_ENDING_")]
+        return CommandResult(ending, wire.code, wire.output, wire.left_out_bytes, wire.state_lost, wire.wall_us / 1e6)
 
     async def read(self, path: str, *, most_bytes: int = 0) -> bytes:
         """A file. Raises FileNotFoundError with the reason, BoxEndedError, InfraError."""
@@ -222,11 +224,6 @@ class Box:
         done = await self._client._call(self._client._stub.WriteBoxFile, request, _EXTRA_S)
         if done.refusal:
             raise OSError(f"{path}: {done.refusal}")
-
-
-def _result_of(wire: pb.RunInBoxResult) -> CommandResult:
-    ending = CommandEnding[pb.BoxCommandEnding.Name(wire.ending).removeprefix("BOX_COMMAND_ENDING_")]
-    return CommandResult(ending, wire.code, wire.output, wire.left_out_bytes, wire.state_lost, wire.wall_us / 1e6)
 
 
 def _raise(error: grpc.aio.AioRpcError) -> NoReturn:

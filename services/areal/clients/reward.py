@@ -114,14 +114,11 @@ class RewardClient:
         batch, self._queue = self._queue[:MAX_ITEMS], self._queue[MAX_ITEMS:]
         batch = [pending for pending in batch if not pending.future.done()]
         if batch:
-            self._spawn(batch)
+            task = asyncio.create_task(self._send(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         if self._queue:
             self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self._flush)
-
-    def _spawn(self, batch: list[_PendingScore]) -> None:
-        task = asyncio.create_task(self._send(batch))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _send(self, batch: list[_PendingScore]) -> None:
         replica = self._turn = (self._turn + 1) % len(self._channels)

@@ -1,8 +1,6 @@
 """OpenRLHF's flags of RL, SFT, DPO and reward models: dotted ones, and the flat ones of before."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from areal.convert.draft import Carried
 from areal.convert.targets import JobDraft, model_source, on_or_off
@@ -117,7 +115,9 @@ def translate(draft: JobDraft) -> None:
     keys = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
     draft.put_lora(*keys, usual=(0, 16), wanted=draft.number(keys[0], 0) > 0)
     draft.apply(_CARRIED, _DROPPED, ("algo.", "actor.", "critic."))
-    _as_written(draft, renamed, old)
+    draft.foreign = replace(draft.foreign, values=old)
+    for entries in (draft.carried, draft.differs, draft.dropped):  # the lists name keys as the command does
+        entries[:] = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]
 
 
 def _dotted(name: str, kind: str | None) -> str:
@@ -126,13 +126,6 @@ def _dotted(name: str, kind: str | None) -> str:
     if kind and new.startswith(("actor.model_name", "actor.gradient")):
         return new.replace("actor.", "model.", 1)
     return new.removeprefix("actor.") if kind else new
-
-
-def _as_written(draft: JobDraft, renamed: Mapping[str, str], old: Mapping[str, Any]) -> None:
-    """The lists name keys as the command does."""
-    draft.foreign = replace(draft.foreign, values=old)
-    for entries in (draft.carried, draft.differs, draft.dropped):
-        entries[:] = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]
 
 
 def _fixed_rows(draft: JobDraft, name: str) -> int | None:

@@ -53,10 +53,6 @@ class ModelServer(GatewayServer):
         self._unique = f"{name}.{secrets.token_hex(4)}"  # ids of calls never come again, in another server neither
         self._numbers = count()
 
-    def _find(self, request: Request) -> OpenSession:
-        self._authorise(request)
-        return self._open(DialectRequest(SessionRequest((), 0), {}))
-
     def _rules(self, opened: OpenSession | None = None) -> AdmissionRules:
         """Sampling is the request's; what the engine can't do is refused."""
         honours = HONOURED | FIELDS if available() else HONOURED
@@ -88,7 +84,8 @@ class ModelServer(GatewayServer):
         return described(self._name, self._engine.context)
 
     async def _count(self, request: Request) -> Response:
-        opened = self._find(request)
+        self._authorise(request)
+        opened = self._open(DialectRequest(SessionRequest((), 0), {}))
         try:
             return await self._counted(opened, request)
         finally:

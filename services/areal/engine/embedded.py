@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 
 from areal.engine import commands
@@ -113,7 +112,9 @@ class TorchEngine:
         )
         weights = self._model.build(options.model_path, read_tensors(options.model_path))
         self._base: Any = weights  # what adapters are for: the model that the engine started with
-        self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
+        affordable = options.cache_bytes // KVCache.bytes_per_token(self.config, dtype)
+        # cache positions that fit into this memory, and at least one whole context
+        self.max_total_tokens = max(KVCache.capacity_for(self.context), min(1 << 20, affordable))
         self._scheduler = DecodeScheduler(
             self._model,
             weights,
@@ -289,8 +290,3 @@ def _trim() -> None:
 def _tokenizer(path: Path) -> Tokenizer | None:
     file = path / "tokenizer.json"
     return Tokenizer.from_file(str(file)) if file.is_file() else None
-
-
-def _token_budget(config: ModelConfig, dtype: torch.dtype, context: int, cache_bytes: int) -> int:
-    """Cache positions that fit into this memory, and at least one whole context."""
-    return max(KVCache.capacity_for(context), min(1 << 20, cache_bytes // KVCache.bytes_per_token(config, dtype)))

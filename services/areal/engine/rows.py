@@ -208,12 +208,10 @@ class RunningRows:
             while self.running and self.running[-1] is None:
                 self.running.pop()
         if source:
-            for array in self._arrays():
-                array[target] = array[source]
+            for array in vars(self).values():
+                if isinstance(array, np.ndarray):
+                    array[target] = array[source]
         return source, target
-
-    def _arrays(self) -> list[NDArray[Any]]:
-        return [value for value in vars(self).values() if isinstance(value, np.ndarray)]
 
     def _widen(self, made: int, stops: int) -> None:
         """Grow the second dimension of the arrays that have one."""

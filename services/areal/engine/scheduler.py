@@ -176,9 +176,8 @@ class DecodeScheduler:
                 self._answer(done, commands.CommandReply())
             case commands.Continue(done):
                 if self._released or self._held is None:
-                    self._answer(
-                        done, commands.CommandReply(False, f"{self._missing()} must be resumed or loaded first")
-                    )
+                    missing = ", ".join(sorted(self._released | (frozenset() if self._held else {commands.WEIGHTS})))
+                    self._answer(done, commands.CommandReply(False, f"{missing} must be resumed or loaded first"))
                     return
                 self._paused = False
                 self._answer(done, commands.CommandReply())
@@ -267,9 +266,6 @@ class DecodeScheduler:
         if commands.KV_CACHE in kinds:
             self._cache.reset()
         return commands.CommandReply()
-
-    def _missing(self) -> str:
-        return ", ".join(sorted(self._released | (frozenset() if self._held else {commands.WEIGHTS})))
 
     def _request_load(self, command: commands.Load) -> None:
         if commands.WEIGHTS in self._released:

@@ -24,25 +24,27 @@ from areal.spec import (
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from, where_rows_come_from
 from areal.spec.locate import candidates, is_data_name, locate
-from areal.spec.rules import Facts, Finding, Rule, Severity
+from areal.spec.rules import Facts, Finding, Severity, rules_in
 
-RULES: tuple[Rule, ...] = (
-    *rules_trainings.RULES,
-    *rules_sources.RULES,
-    *rules_sglang.RULES,
-    *rules_datasets.RULES,
-    *rules_agents.RULES,
-    *rules_code.RULES,
-    *rules_asynchrony.RULES,
-    *rules_algorithm.RULES,
-    *rules_correction.RULES,
-    *rules_teacher.RULES,
-    *rules_learning.RULES,
-    *rules_gpus.RULES,
-    *rules_mesh.RULES,
-    *rules_lora.RULES,
-    *rules_cluster.RULES,
-)
+_MODULES = (
+    rules_trainings,
+    rules_sources,
+    rules_sglang,
+    rules_datasets,
+    rules_agents,
+    rules_code,
+    rules_asynchrony,
+    rules_algorithm,
+    rules_correction,
+    rules_teacher,
+    rules_learning,
+    rules_gpus,
+    rules_mesh,
+    rules_lora,
+    rules_cluster,
+)  # in the order in which their findings are told
+
+RULES = tuple(rule for module in _MODULES for rule in rules_in(module))
 
 
 def check(job: RLJob, facts: Facts | None = None, *, base_dir: Path | None = None) -> list[Finding]:

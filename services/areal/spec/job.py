@@ -261,7 +261,8 @@ class RLJob(SpecBlock):
 
     def digest(self) -> str:
         """sha256 over every field, defaults included."""
-        return _digest(self.model_dump(mode="json"))
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def identity(self) -> dict[str, Any]:
         """The fields that say what this run is, by dotted path: a resumed run must have the same."""
@@ -279,7 +280,3 @@ def _identity(block: SpecBlock, prefix: str, found: dict[str, Any]) -> None:
             _identity(value, f"{prefix}{alias}.", found)
         elif field.json_schema_extra["change"] == Mutability.NEVER:
             found[f"{prefix}{alias}"] = None if block_for(field.annotation, value) else dumped[alias]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

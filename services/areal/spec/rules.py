@@ -7,6 +7,7 @@ None needs facts that no API server has (the dataset's rows, the recipe's names)
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import ModuleType
 
 from areal.spec.job import RLJob
 
@@ -101,3 +102,8 @@ def rule(
 
 
 _NOT_RL = "has(self.spec.training) || !has(self.spec.algorithm)"
+
+
+def rules_in(module: ModuleType) -> list[Rule]:
+    """The rules that a module declares, in the order in which they stand there."""
+    return [value for value in vars(module).values() if isinstance(value, Rule)]

@@ -149,16 +149,3 @@ def boxes_few(job: RLJob, facts: Facts) -> str | None:
     if not boxes or boxes >= samples:
         return None
     return f"{samples} samples are under way at once, and {boxes} boxes: the others wait for room"
-
-
-RULES = (
-    agent_without_run,
-    agent_not_in_recipe,
-    agent_command_not_here,
-    agent_truncated_sampling,
-    agent_unused,
-    agent_command_with_python,
-    environment_without_name,
-    python_not_here,
-    boxes_few,
-)

@@ -379,30 +379,3 @@ def critic_warm_up(job: RLJob, facts: Facts) -> str | None:
     if critic is None or critic.warmup_steps < steps:
         return None
     return f"the critic learns alone for {critic.warmup_steps} steps, and the run has {steps}"
-
-
-RULES = (
-    group_size,
-    leave_one_out,
-    leave_one_out_scaled,
-    zero_variance_baseline,
-    mean_as_scale,
-    training_pass,
-    log_linear,
-    kl_proximal,
-    kl_estimator,
-    second_moment,
-    dual_clip,
-    cispo_level,
-    clip_low,
-    clip_range,
-    clip_wide,
-    clip_narrow,
-    gamma,
-    overlong_window,
-    overlong_turns,
-    reward_clip,
-    lambda_without_critic,
-    critic_and_baseline,
-    critic_warm_up,
-)

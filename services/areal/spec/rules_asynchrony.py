@@ -220,18 +220,3 @@ def filter_limit(job: RLJob, facts: Facts) -> str | None:
     if resolve(job.spec).zero_variance != "filter" or limit is None or limit >= algorithm.batch_size:
         return None
     return f"{limit} filtered groups stall the run, fewer than one batch of {algorithm.batch_size}"
-
-
-RULES = (
-    batch_cannot_fill,
-    concurrency_unused,
-    stale_without_decoupled,
-    stale_for_research,
-    ahead_over_bound,
-    publish_interval,
-    group_mode,
-    bytes_over_budget,
-    checkpoint_forced,
-    deadline_too_short,
-    filter_limit,
-)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
@@ -108,6 +108,13 @@ def _volume_rule(id: str, field: str, *, model: bool = False) -> Rule:
     return broken
 
 
+volume_tokenizer = _volume_rule("volume-tokenizer", "spec.model.tokenizer")
+volume_recipe = _volume_rule("volume-recipe", "spec.recipe.file")
+volume_train = _volume_rule("volume-train", "spec.dataset.train.jsonl")
+volume_evaluation = _volume_rule("volume-evaluation", "spec.dataset.evaluation.jsonl")
+volume_train_dataset = _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path")
+volume_evaluation_dataset = _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path")
+
 _PLACED = "(!has({0}) || !{0}.startsWith('pvc://') || {0}.matches('" + _VOLUME + "'))"
 
 
@@ -127,6 +134,12 @@ def volume_sources(job: RLJob, facts: Facts) -> str | None:
     wrong = ((field, source) for field, source in files.items() if ".sources." in field and on_volume(source))
     odd = next(((field, source) for field, source in wrong if not re.match(_VOLUME, source)), None)
     return None if odd is None else f"{odd[1]!r} of {odd[0]} names no place on a volume"
+
+
+volume_hooks = _volume_rule("volume-hooks", "spec.trainer.hooks")
+volume_teacher = _volume_rule("volume-teacher", "spec.training.teacher.path", model=True)
+volume_policy_teacher = _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path", model=True)
+volume_reward_model = _volume_rule("volume-reward-model", "spec.reward.model.path", model=True)
 
 
 @rule(
@@ -181,7 +194,9 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
     every_training=True,
 )
 def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
-    return _twice(rule.name for rule in job.spec.failure_policy.rules)
+    names = Counter(rule.name for rule in job.spec.failure_policy.rules)
+    name, count = next(iter(names.most_common(1)), ("", 0))
+    return f"{name} is there {count} times" if count > 1 else None
 
 
 @rule(
@@ -266,33 +281,3 @@ def _in_pods(job: RLJob, wrong: Callable[[PodPatch], str | None]) -> str | None:
 def _reserved(names: Iterable[str], pattern: str) -> str | None:
     taken = next((name for name in names if re.match(pattern, name)), None)
     return f"{taken} is the operator's" if taken else None
-
-
-def _twice(names: Iterator[str]) -> str | None:
-    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
-    return f"{name} is there {count} times" if count > 1 else None
-
-
-RULES = (
-    model_uri,
-    model_path,
-    recipe_source,
-    _volume_rule("volume-tokenizer", "spec.model.tokenizer"),
-    _volume_rule("volume-recipe", "spec.recipe.file"),
-    _volume_rule("volume-train", "spec.dataset.train.jsonl"),
-    _volume_rule("volume-evaluation", "spec.dataset.evaluation.jsonl"),
-    _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
-    _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
-    volume_sources,
-    _volume_rule("volume-hooks", "spec.trainer.hooks"),
-    _volume_rule("volume-teacher", "spec.training.teacher.path", model=True),
-    _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path", model=True),
-    _volume_rule("volume-reward-model", "spec.reward.model.path", model=True),
-    external_redis,
-    storage_claim,
-    failure_rule_names,
-    environment,
-    reserved_labels,
-    reserved_annotations,
-    tolerations,
-)

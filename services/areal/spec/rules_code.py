@@ -143,6 +143,3 @@ def code_memory(job: RLJob, facts: Facts) -> str | None:
         f"a reward pod has {show_bytes(pod_bytes)}{whose}, of which 80 % hold {by_memory} of the {by_cores} programs "
         f"that its processors could judge at once ({show_bytes(one)} each)"
     )
-
-
-RULES = (code_without_verifier, code_unsafe, code_unsafe_unused, code_tier, code_deadline, code_memory)

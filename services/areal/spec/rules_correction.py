@@ -146,6 +146,3 @@ def min_new_tokens(job: RLJob, facts: Facts) -> str | None:
     if least == 0 or sampling.other_distribution == "ignore":
         return None
     return f"the first {least} tokens would be drawn without end tokens, and the trainer's distribution has them"
-
-
-RULES = (rejection_bounds, truncate_bounds, truncate_idle, weight_product, dppo_alone, dppo_unused, min_new_tokens)

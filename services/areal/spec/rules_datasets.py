@@ -236,20 +236,3 @@ def gold_rounds(job: RLJob, facts: Facts) -> str | None:
     if not job.spec.reward.gold_rounds or job.spec.reward.verifier == "math":
         return None
     return "another verifier scores, which compares no decimals"
-
-
-RULES = (
-    train_source,
-    each_source,
-    source_share,
-    evaluation_source,
-    recipe_dataset_without_recipe,
-    answer_column,
-    dataset_smaller_than_batch,
-    evaluation_rows,
-    prompt_too_long,
-    long_prompts,
-    pools_of_rl,
-    bad_rows,
-    gold_rounds,
-)

@@ -264,24 +264,5 @@ def _pod_gpus(id: str, role: str, owner: str) -> Rule:
     return broken
 
 
-generation_pod_gpus = _pod_gpus("gpus-of-generation-pods", "generation", "generation.engine.gpus")
 trainer_pod_gpus = _pod_gpus("gpus-of-trainer-pods", "trainer", "trainer.gpus")
-
-RULES = (
-    gpus_and_processes,
-    engine_gpus,
-    float32_on_gpu,
-    float32_trainer_on_gpu,
-    segments_in_float32,
-    compiled_layers,
-    blocks_on_cpu,
-    host_state_on_cpu,
-    tensor_divides_heads,
-    engine_context,
-    embedded_too_large,
-    shared_staleness,
-    shared_weights,
-    shared_devices,
-    trainer_pod_gpus,
-    generation_pod_gpus,
-)
+generation_pod_gpus = _pod_gpus("gpus-of-generation-pods", "generation", "generation.engine.gpus")

@@ -163,18 +163,3 @@ def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
     if engine == trainer:
         return None
     return f"the engine samples in {engine}, the trainer computes in {trainer}: log-probabilities differ from the start"
-
-
-RULES = (
-    mini_batches,
-    micro_batch_too_small,
-    pack_length,
-    learning_rate_range,
-    learning_rate_high,
-    betas,
-    warmup,
-    checkpoint_interval,
-    export_between_versions,
-    export_interval,
-    dtype_mismatch,
-)

@@ -93,6 +93,3 @@ def lora_targets(job: RLJob, facts: Facts) -> str | None:
     if lora is None or there is None or not (missing := [name for name in lora.targets if name not in there]):
         return None
     return f"the model has no {', '.join(missing)}, only {', '.join(sorted(there))}"
-
-
-RULES = (lora_training, lora_attention, lora_reference, lora_room, lora_targets)

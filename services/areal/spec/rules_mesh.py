@@ -114,13 +114,3 @@ def context_divides_heads(job: RLJob, facts: Facts) -> str | None:
     if heads % mesh.context == 0 and (shared % mesh.context == 0 or mesh.context % shared == 0):
         return None
     return f"{heads} heads and {shared} of keys and values don't split into {mesh.context} equal parts"
-
-
-RULES = (
-    ranks_without_samples,
-    mesh,
-    tensor_within_node,
-    tensor_with_adapters,
-    tensor_divides_trained_heads,
-    context_divides_heads,
-)

@@ -262,6 +262,3 @@ def sglang_coarse(job: RLJob, facts: Facts) -> str | None:
     if not coarse or job.spec.algorithm.advanced.truncate is not None:
         return None
     return f"with {', '.join(coarse)} the engine samples from other probabilities than the trainer's, beyond rounding"
-
-
-RULES = (sglang_arguments, sglang_unsupported, sglang_unknown, sglang_own_flags, sglang_coarse)

@@ -61,6 +61,25 @@ def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "evaluation-interval",
+    "spec.evaluation.intervalSteps",
+    "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
+    fix="Lower evaluation.intervalSteps.",
+    cel=(
+        "!has(self.spec.evaluation) || !has(self.spec.dataset.evaluation) || "
+        "self.spec.evaluation.intervalSteps <= self.spec.algorithm.maxSteps"
+    ),
+    severity=Severity.WARNING,
+)
+def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
+    interval, last = job.spec.evaluation.interval_steps, job.spec.algorithm.max_steps
+    given = "evaluation" in job.spec.model_fields_set and job.spec.dataset.evaluation is not None
+    if not given or interval <= last:
+        return None
+    return f"every {interval} of {last} steps: only the ends are evaluated"
+
+
+@rule(
     "pass-at",
     "spec.evaluation.passAt",
     "pass@k needs k samples: every k of evaluation.passAt is between 1 and evaluation.samples.",
@@ -109,25 +128,6 @@ def export_not_evaluated(job: RLJob, facts: Facts) -> str | None:
         f"exports come every {export.interval_steps} steps, evaluations every {every}: an export without a score is "
         "never the best"
     )
-
-
-@rule(
-    "evaluation-interval",
-    "spec.evaluation.intervalSteps",
-    "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
-    fix="Lower evaluation.intervalSteps.",
-    cel=(
-        "!has(self.spec.evaluation) || !has(self.spec.dataset.evaluation) || "
-        "self.spec.evaluation.intervalSteps <= self.spec.algorithm.maxSteps"
-    ),
-    severity=Severity.WARNING,
-)
-def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
-    interval, last = job.spec.evaluation.interval_steps, job.spec.algorithm.max_steps
-    given = "evaluation" in job.spec.model_fields_set and job.spec.dataset.evaluation is not None
-    if not given or interval <= last:
-        return None
-    return f"every {interval} of {last} steps: only the ends are evaluated"
 
 
 @rule(
@@ -309,25 +309,3 @@ def vocabulary(job: RLJob, facts: Facts) -> str | None:
     if tokenizer is None or model is None or tokenizer <= model:
         return None
     return f"the tokenizer has ids up to {tokenizer - 1}, the model's embedding ends at {model - 1}"
-
-
-RULES = (
-    name,
-    model_source,
-    evaluation_without_dataset,
-    evaluation_interval,
-    pass_at,
-    export_metric,
-    export_not_evaluated,
-    answer_over_sample,
-    temperature_zero,
-    truncated_sampling,
-    reward_model_path,
-    reward_weights,
-    no_reward,
-    custom_without_reward,
-    two_rewards,
-    workflow,
-    model_context,
-    vocabulary,
-)

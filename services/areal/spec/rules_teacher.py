@@ -103,13 +103,3 @@ def teacher_served_temperature(job: RLJob, facts: Facts) -> str | None:
     if teacher is None or teacher.endpoint is None or temperature == 1:
         return None
     return f"servers score a prompt's tokens at temperature 1, and the policy would sample at {temperature:g}"
-
-
-RULES = (
-    teacher_missing,
-    teacher_proximal,
-    teacher_groups,
-    unscored_evaluation,
-    teacher_served_weights,
-    teacher_served_temperature,
-)

@@ -139,15 +139,3 @@ def supervised_context(job: RLJob, facts: Facts) -> str | None:
     if block is None or context is None or block.max_tokens <= context:
         return None
     return f"maxTokens is {block.max_tokens}, the model's context is {context}"
-
-
-RULES = (
-    training_block,
-    training_without_roles,
-    epochs_or_steps,
-    supervised_micro_batch,
-    smoothing_of_sigmoid,
-    share_of_jsd,
-    supervised_batch,
-    supervised_context,
-)

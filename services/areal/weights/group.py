@@ -48,16 +48,13 @@ def buckets(tensors: Mapping[str, TensorEntry], bucket_bytes: int) -> list[Bucke
     made: list[list[Piece]] = []
     room = 0
     for name in sorted(tensors, key=lambda name: (-DTYPE_BYTES[tensors[name].dtype], name)):
-        piece = _piece(name, tensors[name])
+        entry = tensors[name]
+        if entry.dtype not in _TORCH:
+            raise DataError(f"tensor {name!r} has dtype {entry.dtype}, which no process group carries")
+        piece = Piece(name, _TORCH[entry.dtype], entry.shape, entry.length, entry.xxh3)
         if not made or piece.length > room:
             made.append([])
             room = bucket_bytes
         made[-1].append(piece)
         room -= piece.length
     return [Bucket(tuple(pieces)) for pieces in made]
-
-
-def _piece(name: str, entry: TensorEntry) -> Piece:
-    if entry.dtype not in _TORCH:
-        raise DataError(f"tensor {name!r} has dtype {entry.dtype}, which no process group carries")
-    return Piece(name, _TORCH[entry.dtype], entry.shape, entry.length, entry.xxh3)

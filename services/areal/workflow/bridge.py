@@ -188,7 +188,9 @@ class TurnBridge:
             start, end, token = ends[-1]
             if calls:
                 return start, token, _run(ahead, start)
-            self._refuse_open(tail[:start])
+            control = self._tokenizer.content.control
+            if not _CONTROL.fullmatch(control.sub("", tail[:start]) if control is not None else tail[:start]):
+                raise DataError("an answer isn't closed by a token that ends it")
             return 0, token, end
         first = next((token for token in ahead if token[0] == len(common) * calls), None)
         if calls and first is not None:
@@ -199,11 +201,6 @@ class TurnBridge:
         if first is not None and not closed and (first[2] in eos or any(role in name.lower() for role in _OPENERS)):
             return 0, first[2], first[1]
         raise DataError("an answer isn't closed by a token that ends it")
-
-    def _refuse_open(self, lead: str) -> None:
-        control = self._tokenizer.content.control
-        if not _CONTROL.fullmatch(control.sub("", lead) if control is not None else lead):
-            raise DataError("an answer isn't closed by a token that ends it")
 
     def _control_in(self, text: str) -> list[tuple[int, int, int]]:
         """Control tokens in a text: start, end, id."""

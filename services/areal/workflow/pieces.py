@@ -23,7 +23,8 @@ class Pieces:
         self._fast = fast
         self._known: dict[int, bytes] = {}
         self._special = {token: added.content for token, added in fast.get_added_tokens_decoder().items()}
-        described = _decoders(fast)
+        decoder = json.loads(fast.decoder.__getstate__()) if fast.decoder is not None else ""
+        described = json.dumps(decoder, ensure_ascii=False)
         self.special = frozenset(token for token, added in fast.get_added_tokens_decoder().items() if added.special)
         self._byte_level = '"ByteLevel"' in described
         self._metaspace = _METASPACE in described or '"ByteFallback"' in described
@@ -55,13 +56,6 @@ class Pieces:
                 return bytes([int(name[3:5], 16)])
             return name.replace(_METASPACE, " ").encode()
         return str(self._fast.decode([token], skip_special_tokens=False)).encode()
-
-
-def _decoders(fast: FastTokenizer) -> str:
-    """The tokenizer's decoder as JSON; empty without one."""
-    if fast.decoder is None:
-        return ""
-    return json.dumps(json.loads(fast.decoder.__getstate__()), ensure_ascii=False)
 
 
 @cache

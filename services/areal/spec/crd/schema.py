@@ -163,16 +163,12 @@ def _number(kind: Schema) -> Any:
     return made
 
 
-def _moment(limits: list[Any]) -> Schema:
-    return {"type": "string", "format": "date-time", "maxLength": 64}
-
-
 _PLAIN: dict[Any, Any] = {
     str: _string,
     int: _number({"type": "integer", "format": "int64"}),
     float: _number({"type": "number", "format": "double"}),
     bool: lambda limits: {"type": "boolean"},
-    datetime: _moment,
+    datetime: lambda limits: {"type": "string", "format": "date-time", "maxLength": 64},
 }
 
 
@@ -204,7 +200,9 @@ def _default(field: FieldInfo, schema: Schema) -> Any:
     if field.default_factory is not None:
         made = field.default_factory()  # type: ignore[call-arg]
         if isinstance(made, BaseModel):
-            return _written_out(schema)
+            return {
+                name: inner["default"] for name, inner in schema.get("properties", {}).items() if "default" in inner
+            }
         if isinstance(made, list):
             return [
                 item.model_dump(mode="json", exclude_none=True) if isinstance(item, SpecBlock) else item
@@ -216,11 +214,6 @@ def _default(field: FieldInfo, schema: Schema) -> Any:
     if schema.get("x-kubernetes-int-or-string") and isinstance(field.default, int):
         return show_bytes(field.default).replace(" ", "").removesuffix("B")
     return list(field.default) if isinstance(field.default, tuple) else field.default
-
-
-def _written_out(schema: Schema) -> dict[str, Any]:
-    """The object that is there when nothing was said: every inner default."""
-    return {name: inner["default"] for name, inner in schema.get("properties", {}).items() if "default" in inner}
 
 
 def _whole_bytes(limits: list[Any]) -> Schema:
