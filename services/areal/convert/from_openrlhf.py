@@ -159,10 +159,8 @@ def _rl(draft: JobDraft) -> int | None:
     batch, size = int(draft.number("rollout.batch_size", 1024)), int(draft.number("rollout.n_samples_per_prompt", 1))
     draft.write("rollout.maxConcurrentRollouts", batch)
     trained = int(draft.number("train.batch_size", 128))
-    updates, why = (
-        draft.whole(batch * size, trained, "algorithm.miniBatches"),
-        f"samples there, a count here: {batch * size} / {trained}",
-    )
+    updates = draft.whole(batch * size, trained, "algorithm.miniBatches")
+    why = f"samples there, a count here: {batch * size} / {trained}"
     draft.put("train.batch_size", "algorithm.miniBatches", updates, default=128, why=why)
     steps = draft.put_steps("algorithm", batch, epochs="train.num_episodes", usual=1)
     again = draft.number("train.max_epochs", 1)
@@ -208,10 +206,8 @@ def _lengths(draft: JobDraft) -> None:
 
 
 def _divergence(draft: JobDraft) -> None:
-    weight, keys = (
-        float(draft.number("algo.kl.init_coef", 0.01)),
-        ["algo.kl.init_coef", "algo.kl.use_loss", "algo.kl.estimator"],
-    )
+    weight = float(draft.number("algo.kl.init_coef", 0.01))
+    keys = ["algo.kl.init_coef", "algo.kl.use_loss", "algo.kl.estimator"]
     where = "loss" if draft.get("algo.kl.use_loss") else "reward"
     kl = {
         "coefficient": weight,
@@ -246,10 +242,8 @@ def _scores(draft: JobDraft) -> None:
             "reward.overlong_buffer_len", "algorithm.overlong.window", int(draft.number("reward.overlong_buffer_len"))
         )
         draft.put("reward.overlong_penalty_factor", "algorithm.overlong.factor", default=1.0)
-    url, model = (
-        draft.get("reward.remote_url") or draft.get("train.agent_func_path"),
-        draft.get("reward.model_name_or_path"),
-    )
+    url = draft.get("reward.remote_url") or draft.get("train.agent_func_path")
+    model = draft.get("reward.model_name_or_path")
     if model and not url:
         draft.write("reward.verifier", "model")
         draft.put("reward.model_name_or_path", "reward.model.path", model_source(str(model))[1])
@@ -268,10 +262,8 @@ def _scores(draft: JobDraft) -> None:
 def _machines(draft: JobDraft) -> None:
     per_node = int(draft.number("actor.num_gpus_per_node", 8))
     world = per_node * int(draft.number("actor.num_nodes", 1))
-    engines, tensor = (
-        max(1, int(draft.number("vllm.num_engines", 1))),
-        int(draft.number("vllm.tensor_parallel_size", 1)),
-    )
+    engines = max(1, int(draft.number("vllm.num_engines", 1)))
+    tensor = int(draft.number("vllm.tensor_parallel_size", 1))
     draft.put_gpus(world, per_node)
     draft.put_engine(engines, tensor)
     shared = bool(draft.get("train.colocate_all"))

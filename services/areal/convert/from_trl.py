@@ -95,10 +95,8 @@ def translate(draft: JobDraft) -> None:
     processes = int(draft.number("num_processes", 1))
     if not draft.has("num_processes"):
         draft.decide("trainer.gpus: how many processes is said nowhere; it is one here (num_processes=N says it)")
-    at_once, accumulated = (
-        draft.number("per_device_train_batch_size", 8) * processes,
-        draft.number("gradient_accumulation_steps", 1),
-    )
+    at_once = draft.number("per_device_train_batch_size", 8) * processes
+    accumulated = draft.number("gradient_accumulation_steps", 1)
     is_rl = kind in ("GRPO", "RLOO")
     steps = _rl(draft, kind, at_once, accumulated) if is_rl else _fixed_rows(draft, kind, at_once * accumulated)
     draft.note("num_processes", "trainer.gpus", processes)

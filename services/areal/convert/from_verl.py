@@ -232,10 +232,8 @@ def _loss(draft: JobDraft, name: str) -> None:
 
 
 def _divergence(draft: JobDraft, name: str) -> None:
-    rewarded, lost = (
-        ["algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"],
-        [f"{_ACTOR}.kl_loss_coef", f"{_ACTOR}.kl_loss_type"],
-    )
+    rewarded = ["algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"]
+    lost = [f"{_ACTOR}.kl_loss_coef", f"{_ACTOR}.kl_loss_type"]
     switches = ["algorithm.use_kl_in_reward", f"{_ACTOR}.use_kl_loss"]
     in_reward, in_loss = (bool(draft.get(key, False)) for key in switches)
     adaptive = draft.below("algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl")
@@ -288,10 +286,8 @@ def _scores(draft: JobDraft) -> None:
         draft.put("reward_model.model.path", "reward.model.path", source)
         draft.decide(f"reward.model.path: {source} must be a sequence-classification model with one label")
     else:
-        path, name = (
-            draft.get("custom_reward_function.path"),
-            str(draft.get("custom_reward_function.name", "compute_score")),
-        )
+        path = draft.get("custom_reward_function.path")
+        name = str(draft.get("custom_reward_function.name", "compute_score"))
         why = (
             f"{path} is loaded from where it is: take it along"
             if path

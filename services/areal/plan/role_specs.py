@@ -98,9 +98,9 @@ class RoleSpec:
 
     role: Role
     what: str  # for people
-    program: RoleProgram
     workload: Literal["StatefulSet", "Deployment", "Job", "Pod"]
     template_key: str  # its field of a runtime's `roles`, and of `podTemplate` unless `patch_key` says otherwise
+    program: RoleProgram = RoleProgram.AREAL_ROLE
     entry: str = ""  # `module:function` of AREAL_ROLE
     count: Count = lambda spec, verifier: 1
     rl_only: bool = False  # a training on fixed rows generates and scores nothing, and goes without the role
@@ -231,7 +231,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REWARD,
         what="scores answers with a built-in verifier",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="reward",
@@ -244,7 +243,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REWARD_CUSTOM,
         what="scores answers with the recipe's function",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="rewardCustom",
@@ -257,7 +255,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REWARD_MODEL,
         what="scores answers with a reward model",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="rewardModel",
@@ -274,7 +271,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.BOXES,
         what="boxes: sandboxes that live over the commands of an episode",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal_judge.boxes.main:run",
         workload="Deployment",
         template_key="reward",  # the platform lets the same sandbox work in both
@@ -288,7 +284,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.CONTROLLER,
         what="admits prompt groups, leases them to workers, closes them; keeps the journal",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.controller.main:run",
         workload="Deployment",
         template_key="controller",
@@ -308,7 +303,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.GENERATION,
         what="serves the newest weights: an agent beside an engine",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.generation.main:run",
         workload="StatefulSet",
         template_key="generation",
@@ -330,7 +324,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.GATEWAY,
         what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.gateway:run",
         workload="StatefulSet",
         template_key="gateway",
@@ -357,7 +350,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.WORKER,
         what="runs the recipe's workflow: asks for tokens and scores, adds samples to the ledger",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.worker.main:run",
         workload="StatefulSet",
         template_key="worker",
@@ -403,7 +395,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.VIEW,
         what="shows the run to people in a browser",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal_view.pages.main:run",
         workload="Deployment",
         template_key="tools",
@@ -424,7 +415,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.PREPARE,
         what="looks at every source and fills the run directory, before all others",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.admit.prepare:run",
         workload="Job",
         template_key="tools",
@@ -437,7 +427,6 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.FINISH,
         what="audits the run and writes its report, after all others",
-        program=RoleProgram.AREAL_ROLE,
         entry="areal.local.finish:run",
         workload="Job",
         template_key="tools",

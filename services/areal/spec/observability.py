@@ -1,19 +1,17 @@
 """The `observability` block."""
 
 from areal.spec.block import Mutability, SpecBlock, knob
-from areal.spec.text import LONGEST_PATH
+from areal.spec.text import PathText
 
 
 class TraceExport(SpecBlock):
     """Distributed traces (OpenTelemetry) of a part of the prompt groups. Roles need the extra `traces`."""
 
-    endpoint: str | None = knob(
+    endpoint: PathText | None = knob(
         None,
         what="The collector's OTLP/HTTP address, such as http://collector.observability:4318; the environment's "
         "OTEL_EXPORTER_OTLP_ENDPOINT unless given.",
         change=Mutability.RESUME,
-        min_length=1,
-        max_length=LONGEST_PATH,
         pattern="^https?://[^/?#]+",
     )
     sample_rate: float = knob(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator
 
 from areal.spec.block import Mutability, SpecBlock, knob
-from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Argument
+from areal.spec.text import LONGEST_WORD, Argument, PathText, Word
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
 ENVIRONMENT = "environment"  # the built-in workflow that plays an environment by name
@@ -45,12 +45,10 @@ class SamplingBlock(SpecBlock):
 class AgentBlock(SpecBlock):
     """What runs each episode and calls the policy over OpenAI's or Anthropic's API: `run` or `command`."""
 
-    run: str | None = knob(
+    run: Word | None = knob(
         None,
         what="A class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`, or such "
         "a function.",
-        min_length=1,
-        max_length=LONGEST_WORD,
     )
     command: list[Argument] | None = knob(
         None,
@@ -68,29 +66,22 @@ class AgentBlock(SpecBlock):
         ge=1,
         le=100_000,
     )
-    python: str | None = knob(
+    python: PathText | None = knob(
         None,
         what="With run: the Python that the agent's packages are installed in; unless given, the workers' own. The "
         "recipe is loaded there once more.",
-        min_length=1,
-        max_length=LONGEST_PATH,
     )
 
 
 class Environment(SpecBlock):
     """What the workflow environment plays: something with reset() and step(), by name, in a process of its own."""
 
-    name: str = knob(
+    name: Word = knob(
         what="A class or function of the recipe, or built in: mcp, openenv, reasoning-gym, textarena, verifiers; or an "
-        "entry point of the group areal.environments.",
-        min_length=1,
-        max_length=LONGEST_WORD,
+        "entry point of the group areal.environments."
     )
-    python: str | None = knob(
-        None,
-        what="The Python that its packages are installed in; unless given, the workers' own.",
-        min_length=1,
-        max_length=LONGEST_PATH,
+    python: PathText | None = knob(
+        None, what="The Python that its packages are installed in; unless given, the workers' own."
     )
     config: dict[str, Any] = knob(dict, what="Arguments of the environment.", max_length=64)
 
@@ -147,11 +138,8 @@ class BoxesBlock(SpecBlock):
 class RolloutBlock(SpecBlock):
     """Episodes: what runs them, how many at once, for how long."""
 
-    workflow: str = knob(
-        "rlvr",
-        what="Built in: rlvr, multi-turn, agent, environment; or the name of a workflow in the recipe.",
-        min_length=1,
-        max_length=LONGEST_WORD,
+    workflow: Word = knob(
+        "rlvr", what="Built in: rlvr, multi-turn, agent, environment; or the name of a workflow in the recipe."
     )
     workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Mutability.RESUME, ge=1, le=1024)
     max_concurrent_rollouts: int = knob(

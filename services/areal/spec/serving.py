@@ -7,7 +7,7 @@ from pydantic import Discriminator, Tag, field_validator
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.quantity import Bytes
-from areal.spec.text import LONGEST_PATH, LONGEST_WORD, AbsolutePath, Argument
+from areal.spec.text import AbsolutePath, Argument, PathText, Word
 
 DEFAULT_CACHE_BYTES = 2 << 30
 COMPILE_S = 20.0
@@ -150,11 +150,10 @@ class CodeReward(SpecBlock):
 class ModelReward(SpecBlock):
     """The reward model that scores: for the verifier model only."""
 
-    path: str = knob(
+    path: PathText = knob(
         what="A Hugging Face directory: a sequence-classification model with one label, or hf://owner/name@revision. "
-        "On a cluster pvc://claim/path, or a path in the image; `areal submit` takes a directory of yours along.",
-        min_length=1, max_length=LONGEST_PATH,
-    )  # fmt: skip
+        "On a cluster pvc://claim/path, or a path in the image; `areal submit` takes a directory of yours along."
+    )
     max_tokens: int | None = knob(
         None, what="Longest prompt and answer together, the model's context unless given; of a longer one the first "
         "tokens are scored.",
@@ -183,9 +182,7 @@ class Reward(SpecBlock):
     deadline_seconds: float = knob(
         10.0, what="Longest time for one score.", unit="seconds", change=Mutability.RESUME, gt=0, le=10**8
     )
-    answer_field: str = knob(
-        "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
-    )
+    answer_field: Word = knob("answer", what="The column of the expected answer, for exact and math.")
     gold_rounds: bool = knob(
         False, what="For verifier math: an expected decimal also stands for what it rounds or cuts, 33.3 for 100/3."
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from areal.spec.block import Mutability, SpecBlock, knob
-from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name, Word
+from areal.spec.text import Name, PathText, Word
 
 VOLUME = "pvc://"
 
@@ -30,21 +30,17 @@ class HubToken(SpecBlock):
 class ModelBlock(SpecBlock):
     """The model that the run starts from. Give exactly one of path and uri."""
 
-    path: str | None = knob(
-        None, what="A Hugging Face model directory on this machine.", min_length=1, max_length=LONGEST_PATH
-    )
-    uri: str | None = knob(
+    path: PathText | None = knob(None, what="A Hugging Face model directory on this machine.")
+    uri: PathText | None = knob(
         None, what="pvc://claim/path on a cluster, or hf://owner/name@revision, which is downloaded: by `areal run` to "
         "this machine's cache, on a cluster to the run's volume.",
-        min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
     token_secret: HubToken | None = knob(
         None, what="Cluster only: the Secret with the token for private or gated models of hf://. Here it is HF_TOKEN."
     )
-    tokenizer: str | None = knob(
-        None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,
-        max_length=LONGEST_PATH,
-    )  # fmt: skip
+    tokenizer: PathText | None = knob(
+        None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given."
+    )
     chat_template: str | None = knob(
         None, what="A chat template in the tokenizer's place: the Jinja text, or a file, which the job then carries.",
         min_length=1, max_length=1 << 18,
@@ -65,7 +61,7 @@ class ConfigMapKey(SpecBlock):
 class RecipeBlock(SpecBlock):
     """The user's Python file: reward function, workflow, dataset, training loop. Give file or configMap."""
 
-    file: str | None = knob(None, what="The recipe's path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
+    file: PathText | None = knob(None, what="The recipe's path, or pvc://claim/path.")
     config_map: ConfigMapKey | None = knob(
         None, what="Cluster only: the recipe in a ConfigMap; `areal submit` makes it."
     )
@@ -74,12 +70,10 @@ class RecipeBlock(SpecBlock):
 class HuggingFaceDataset(SpecBlock):
     """A Hugging Face dataset: a hub name, or a folder or file on this machine."""
 
-    path: str = knob(what="Name on the hub, a local path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
-    name: str | None = knob(
-        None, what="The dataset's configuration, where it has several.", min_length=1, max_length=LONGEST_WORD
-    )
-    split: str = knob("train", what="Which split.", min_length=1, max_length=LONGEST_WORD)
-    revision: str | None = knob(None, what="A commit of the hub's repository.", min_length=1, max_length=LONGEST_WORD)
+    path: PathText = knob(what="Name on the hub, a local path, or pvc://claim/path.")
+    name: Word | None = knob(None, what="The dataset's configuration, where it has several.")
+    split: Word = knob("train", what="Which split.")
+    revision: Word | None = knob(None, what="A commit of the hub's repository.")
     columns: dict[Word, Word] = knob(
         dict, what="Renames: {prompt: question} makes the column prompt from question.", max_length=64
     )
@@ -88,7 +82,7 @@ class HuggingFaceDataset(SpecBlock):
 class ReasoningGymDataset(SpecBlock):
     """Generated items of one reasoning-gym task."""
 
-    task: str = knob(what="The task's name in reasoning-gym.", min_length=1, max_length=LONGEST_WORD)
+    task: Word = knob(what="The task's name in reasoning-gym.")
     size: int = knob(what="How many items.", unit="rows", ge=1, le=10**9)
     seed: int = knob(0, what="Seed of the items.", ge=0, lt=2**63)
     config: dict[str, Any] = knob(dict, what="Further arguments of the task.", max_length=64)
@@ -107,19 +101,13 @@ class ReasoningGymDataset(SpecBlock):
 class RecipeDataset(SpecBlock):
     """Rows that the recipe's `dataset(split)` yields."""
 
-    split: str | None = knob(
-        None, what="What `dataset` is asked for; train or evaluation by place unless given.", min_length=1,
-        max_length=LONGEST_WORD,
-    )  # fmt: skip
+    split: Word | None = knob(None, what="What `dataset` is asked for; train or evaluation by place unless given.")
 
 
 class DatasetSource(SpecBlock):
     """Where rows come from. Give exactly one of the four."""
 
-    jsonl: str | None = knob(
-        None, what="A file with one JSON object a line; on a cluster also pvc://claim/path.", min_length=1,
-        max_length=LONGEST_PATH,
-    )  # fmt: skip
+    jsonl: PathText | None = knob(None, what="A file with one JSON object a line; on a cluster also pvc://claim/path.")
     hugging_face: HuggingFaceDataset | None = knob(None, what="A Hugging Face dataset.")
     reasoning_gym: ReasoningGymDataset | None = knob(None, what="A reasoning-gym task.")
     recipe: RecipeDataset | None = knob(None, what="The recipe's `dataset` function.")
@@ -237,9 +225,9 @@ class EvaluationBlock(SpecBlock):
     pass_at: list[int] = knob(
         list, what="Report pass@k for each k; for k = samples unless given.", change=Mutability.RESUME, max_length=16
     )
-    set_column: str | None = knob(
+    set_column: Word | None = knob(
         None, what="A column that names the set a row belongs to; results come for each set, too.",
-        change=Mutability.RESUME, min_length=1, max_length=LONGEST_WORD,
+        change=Mutability.RESUME,
     )  # fmt: skip
     one_version: bool = knob(
         False,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.teacher import Teacher
-from areal.spec.text import LONGEST_WORD
+from areal.spec.text import Word
 
 Training = Literal["RL", "SFT", "DPO", "RewardModel", "Distillation"]
 
@@ -51,10 +51,7 @@ class FixedRowsBlock(SpecBlock):
 class Answers(FixedRowsBlock):
     """What every training on whole answers has: where they are."""
 
-    answer_field: str = knob(
-        "answer", what="The column with the answer, for rows whose messages don't end with one.", min_length=1,
-        max_length=LONGEST_WORD,
-    )  # fmt: skip
+    answer_field: Word = knob("answer", what="The column with the answer, for rows whose messages don't end with one.")
 
 
 class SftTraining(Answers):
@@ -86,12 +83,11 @@ class RewardModelTraining(FixedRowsBlock):
     """A model that scores answers, from pairs of them (Bradley–Terry; arXiv 2203.02155)."""
 
     name: Literal["RewardModel"] = knob(what="The training.")
-    margin_field: str | None = knob(
+    margin_field: Word | None = knob(
         None,
         what="The column with how much better the chosen answer is, a number; it must score so much higher "
         "(arXiv 2307.09288). No margin unless given.",
-        min_length=1, max_length=LONGEST_WORD,
-    )  # fmt: skip
+    )
     centering_weight: float = knob(
         0.0, what="Weight of the squared sum of a pair's scores, which keeps them around 0 (arXiv 2312.09244).", ge=0
     )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from areal.spec.block import SpecBlock, knob
-from areal.spec.text import LONGEST_PATH
+from areal.spec.text import PathText
 
 Placement = Literal["same", "offloaded"]
 """Where a frozen model's weights are: on the policy's ranks, or on the host and there while it is asked."""
@@ -12,10 +12,9 @@ Placement = Literal["same", "offloaded"]
 class Teacher(SpecBlock):
     """The model that a student learns from. It has the student's tokenizer."""
 
-    path: str = knob(
-        what="A Hugging Face model directory, hf://owner/name@revision, or pvc://claim/path on a cluster.",
-        min_length=1, max_length=LONGEST_PATH,
-    )  # fmt: skip
+    path: PathText = knob(
+        what="A Hugging Face model directory, hf://owner/name@revision, or pvc://claim/path on a cluster."
+    )
 
 
 class PolicyTeacher(Teacher):
@@ -24,12 +23,10 @@ class PolicyTeacher(Teacher):
     coefficient: float = knob(
         1.0, what="Weight of −(log π_prox − log teacher), which is added to each token's advantage.", gt=0
     )
-    endpoint: str | None = knob(
+    endpoint: PathText | None = knob(
         None,
         what="Where it is served, such as http://teacher.models:30000: its log-probabilities come from there by "
         "SGLang's native API (`/generate`), and the trainer loads only the tokenizer and config.json of `path`.",
-        min_length=1,
-        max_length=LONGEST_PATH,
         pattern="^https?://[^/?#]+",
     )
     placement: Placement = knob(

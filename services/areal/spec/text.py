@@ -43,6 +43,7 @@ EnvName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern
 EnvValue = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]
 """A column, a task, an argument's name."""
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_PATH)]
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 """One word of a command line."""
 

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.quantity import Bytes
-from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name
+from areal.spec.text import Name, PathText, Word
 
 Attention = Literal["dense", "varlen", "flex"]
 Adapted = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -122,10 +122,9 @@ class Trainer(SpecBlock):
         None, what="Train adapters and leave the model's weights as they are; all weights unless given."
     )
     mesh: Mesh = knob(Mesh, what="How processes divide the work.")
-    hooks: str | None = knob(
-        None, what="A Python file, imported by the trainer only, that may import torch; or pvc://claim/path.",
-        min_length=1, max_length=LONGEST_PATH,
-    )  # fmt: skip
+    hooks: PathText | None = knob(
+        None, what="A Python file, imported by the trainer only, that may import torch; or pvc://claim/path."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -300,11 +299,9 @@ class Export(SpecBlock):
         ge=1,
         le=10**6,
     )
-    metric: str = knob(
+    metric: Word = knob(
         "mean",
         what="By which figure of the evaluations the best is the best: mean, avg@n or pass@k; of one set as SET/mean. "
         "Of SFT and DPO mean is the loss, and the lowest is the best.",
         change=Mutability.RESUME,
-        min_length=1,
-        max_length=LONGEST_WORD,
     )
