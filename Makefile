@@ -85,7 +85,8 @@ static:
 test: setup  ## Set up and pass what a landing must, in half an hour; or the tests of one package: make test PACKAGE=judge
 	@tools/tiers $(if $(PACKAGE),--package $(PACKAGE))
 
-nightly: setup  ## The tests that a landing leaves out: scale, long learning, every client, environment, toolchain, more schedules
+nightly:  ## The tests that a landing leaves out: scale, long learning, every client, environment, toolchain, more schedules
+	@tools/setup nightly
 	@tools/tiers --nightly
 
 .PHONY: images images-load locks

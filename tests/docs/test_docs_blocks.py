@@ -107,7 +107,9 @@ def parsed(words: list[str]) -> None:
         known = " ".join(option for option, _ in passed_on(f"areal {name}"))
         assert [word for word in words if word.startswith("--") and word not in known] == []
     job = next((word for word in words if word.endswith(".yaml")), None)
-    fields = [word.partition(",")[0] for word in words if re.match(r"[a-z]+[A-Za-z.]*=", word)]  # of a sweep the first
+    others = {index + 1 for index, word in enumerate(words) if word == "--slurm"}  # options of sbatch
+    fields = [word for index, word in enumerate(words) if index not in others and re.match(r"[a-z]+[A-Za-z.]*=", word)]
+    fields = [field.partition(",")[0] for field in fields]  # of a sweep the first
     if name in ("run", "check", "submit", "study", "prepare") and job:
         load_job(ROOT / job if job.startswith("examples/") else ROOT / "examples/quickstart.yaml", fields)
     if name == "set":

@@ -41,8 +41,11 @@ def host_facts(run_dir: Path) -> HostFacts:
     return HostFacts(pod_memory_bytes(), disk, shutil.disk_usage(disk).free, tuple(nvidia.Machine().devices()))
 
 
-def preflight(job: RLJob, verifier: Verifier | None) -> None:
-    """Raise the first thing that this machine lacks for a run of `job`, whose answers `verifier` scores."""
+def preflight(job: RLJob, verifier: Verifier | None, *, alone: bool = True) -> None:
+    """Raise the first thing that this machine lacks for a run of `job`, whose answers `verifier` scores.
+
+    `alone`: all its roles run here, and so need this machine's GPUs.
+    """
     if sys.platform != "linux":
         raise ConfigError(
             f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
@@ -52,7 +55,8 @@ def preflight(job: RLJob, verifier: Verifier | None) -> None:
     here = RoleHost.here(needs_redis=needs_redis)
     if needs_redis:
         check_redis(here.redis_server)
-    deal(job.spec, instances, here.gpus)
+    if alone:
+        deal(job.spec, instances, here.gpus or ())
     check_packages(job, verifier)
 
 

@@ -1,6 +1,7 @@
 """Commands on a job file: run, check, prepare. What understands jobs is imported when one runs."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ app = commands()
 @app.command(
     epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
     "runs/short\n\n  areal run job.yaml --resume\n\n  areal run job.yaml --sweep algorithm.name=GRPO,PPO --seeds 3"
+    "\n\n  areal run job.yaml --on slurm --slurm nodes=2 --slurm partition=gpu --slurm time=8:00:00"
 )
 def run(
     job: JobFile,
@@ -26,13 +28,28 @@ def run(
         typer.Option(metavar="FIELD=A,B,C", help="Run a variant for each value (again for combinations) and compare."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=0, max=100, help="Run each variant with so many seeds.")] = 0,
+    on: Annotated[
+        str | None, typer.Option(metavar="slurm", help="On the nodes of a Slurm job: this one, or new.")
+    ] = None,
+    slurm: Annotated[
+        list[str] | None, typer.Option(metavar="OPTION", help="An option of sbatch, like nodes=2; may be given again.")
+    ] = None,
+    hosts_command: Annotated[str, typer.Option(help="Goes before each role's program: a container's command.")] = "",
 ) -> None:
-    """Run a job on this machine, and watch it."""
+    """Run a job on this machine, or on Slurm's, and watch it."""
     from areal.local.console import lossy_console
     from areal.local.run import run_job
     from areal.local.staging import StagingRequest
 
     request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
+    if on is not None or slurm or hosts_command:
+        from areal.errors import ConfigError
+
+        if on != "slurm" or sweep or seeds:
+            raise ConfigError("--slurm and --hosts-command go with --on slurm, sweeps don't", fix="write --on slurm")
+        from areal.hosts.run import run_on_slurm
+
+        raise typer.Exit(run_on_slurm(request, slurm or (), shlex.split(hosts_command), lossy_console()))
     if sweep or seeds:
         from areal.local.sweep import run_sweep, variants
 

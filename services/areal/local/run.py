@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from rich.console import Console, Group, RenderableType
@@ -48,20 +48,29 @@ from areal.record.run_rows import Records
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 
 
-def run_job(request: StagingRequest, console: Console) -> int:
-    """Run the job to its end; returns the exit code. Raises ArealError for what a person must correct."""
+class Fleet(Protocol):
+    """Other machines for a run's roles: decides who is where, runs each program there, keeps `addresses` true."""
+
+    def settle(self, resolved: ResolvedJob) -> ResolvedJob: ...
+    def rows(self, resolved: ResolvedJob) -> list[RoleRow]: ...
+    async def watch(self, resolved: ResolvedJob, supervisor: Supervisor, addresses: dict[str, str]) -> None: ...
+
+
+def run_job(request: StagingRequest, console: Console, fleet: Fleet | None = None) -> int:
+    """Run the job, here or on a fleet; returns the exit code. Raises ArealError for what a person must correct."""
     say: Callable[[str], None] = partial(console.print, highlight=False, markup=False)
     job = load(request, say)
     run_dir = request.directory(job)
     with claimed(run_dir) as claim, _recorded(run_dir):
         resolved = stage(request, job, say, claim.take)
+        resolved = resolved if fleet is None else fleet.settle(resolved)
         earlier = _earlier(resolved.layout.summary, say) if request.resume else None
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         resume = _resume_command(request)
         _keep_room(resolved.layout)
         write_live(resolved.layout.live, _begun(resolved, resume))
         began = time.monotonic()
-        outcome, restarts, generation_tps, shown = asyncio.run(_supervise(resolved, resume, console))
+        outcome, restarts, generation_tps, shown = asyncio.run(_supervise(resolved, resume, console, fleet))
         ending = summary.RunEnd(outcome.ended.value, time.monotonic() - began, restarts, generation_tps)
         return _account(resolved, outcome, ending, earlier, shown, console)
 
@@ -121,16 +130,17 @@ def _keep_room(layout: RunLayout) -> None:
 
 
 async def _supervise(
-    resolved: ResolvedJob, resume: str, console: Console
+    resolved: ResolvedJob, resume: str, console: Console, fleet: Fleet | None
 ) -> tuple[RunOutcome, dict[str, int], float, RunView]:
     """The run itself: the outcome, restarts by role, tokens generated per second, the last picture."""
-    rows = role_table(resolved)
+    rows = role_table(resolved) if fleet is None else fleet.rows(resolved)
     supervisor = Supervisor(_members(rows, resolved))
     max_steps, max_staleness = _length(resolved)
+    addresses = {row.name: f"{row.probe_host}:{row.ports['grpc']}" for row in rows if "grpc" in row.ports}
     facts = RunFacts(
         name=resolved.name,
         token=resolved.token_path.read_text().strip(),
-        addresses={row.name: f"127.0.0.1:{row.ports['grpc']}" for row in rows if "grpc" in row.ports},
+        addresses=addresses,
         controller=resolved.endpoints.controller,
         records=Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS),
         max_steps=max_steps,
@@ -143,13 +153,17 @@ async def _supervise(
     )
     display = Display(source, console, supervisor.fail)
     _handle_signals(supervisor, display, console)
-    shown = asyncio.create_task(display.run())
+    beside = [asyncio.create_task(display.run())]
+    if fleet is not None:
+        beside.append(asyncio.create_task(fleet.watch(resolved, supervisor, addresses)))
     try:
         outcome = await supervisor.run()
     finally:
-        shown.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await shown
+        for task in beside:
+            task.cancel()
+        for task in beside:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
     seen, last = display.newest, await source.view()
     if seen is not None:  # the controller is gone: what it said last stays
         said = seen.live

@@ -5,6 +5,7 @@ question whether the run still goes on. Who reads the file dials nobody, and fin
 """
 
 import os
+import platform
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from areal.errors import Cause, Kind
 
 _MAX_BYTES = 16 << 20
+_FRESH_S = 30.0  # it is written once a second; a shared disk may show it late
 
 
 class IdleCause(StrEnum):
@@ -155,6 +157,7 @@ class Live:
     age_s: float = 0.0  # since it was written; likewise
     disk_free: int | None = None  # bytes that the disk of the run can still take; likewise
     place: str = ""  # its directory; likewise
+    host: str = ""  # whose process `pid` is
 
     @property
     def goes_on(self) -> bool:
@@ -176,7 +179,8 @@ def read_live(path: Path, now: float | None = None) -> Live | None:
     except (OSError, ValidationError):
         return None
     age = max(0.0, (time.time() if now is None else now) - found.at)
-    there = _is_there(found.pid, found.pid_began)
+    elsewhere = found.host not in ("", platform.node())  # its process can't be looked at: a file that is new tells
+    there = age < _FRESH_S if elsewhere else _is_there(found.pid, found.pid_began)
     return replace(found, alive=there, age_s=age, disk_free=free_bytes(path), place=str(path.parent))
 
 
@@ -185,7 +189,7 @@ def write_live(path: Path, live: Live) -> None:
     part = path.with_name(f"{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(orjson.dumps(live))
+        file.write(orjson.dumps(replace(live, host=platform.node())))
     part.replace(path)
 
 

@@ -219,6 +219,7 @@ def url_key(user: str) -> str:
 ENV_INDEX = "AREAL_INDEX"
 ENV_POD_IP = "AREAL_POD_IP"
 ENV_POD_NAME = "AREAL_POD_NAME"
+ENV_ADDRESS = "AREAL_ADDRESS"  # outside pods: of the host, where a job has several
 
 ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
 """Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""

@@ -129,6 +129,11 @@ class RunLayout:
         return self.root / "model"
 
     @property
+    def host_plan(self) -> Path:
+        """Where a run has several hosts: which row is on which; its directory is the rows' own."""
+        return self.root / "hosts" / "plan.json"
+
+    @property
     def exports(self) -> Path:
         """Hugging Face models of some steps, where `export` asks for them."""
         return self.root / "exports"

@@ -35,7 +35,7 @@ class RoleHost:
     interface: str = "lo"  # that trainer processes talk over; empty lets them choose
     scratch: Path | None = None  # where libraries may keep caches; the user's home unless given
     job_file: Path | None = None  # the resolved job; that of the run directory unless given
-    gpus: tuple[str, ...] = ()  # of this machine; in pods a device plugin deals them
+    gpus: tuple[str, ...] | None = ()  # of this machine; in pods a device plugin deals them. None: so does another
 
     @classmethod
     def here(cls, *, needs_redis: bool = True) -> "RoleHost":
@@ -88,7 +88,7 @@ def role_table(resolved: ResolvedJob, place: RoleHost | None = None) -> list[Rol
     """
     where = RoleHost.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
-    dealt = deal(resolved.spec, instances, where.gpus)
+    dealt = {} if where.gpus is None else deal(resolved.spec, instances, where.gpus)
     by_role: dict[Role, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)

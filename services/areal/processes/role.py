@@ -24,7 +24,7 @@ from areal.observe import logs
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
-from areal.plan.cluster_names import ENV_POD_IP
+from areal.plan.cluster_names import ENV_ADDRESS, ENV_POD_IP
 from areal.plan.role_specs import entries
 from areal.processes import exits
 
@@ -155,7 +155,7 @@ def start(argv: Sequence[str] | None = None) -> int:
                 stop=asyncio.Event(),
                 incarnation=f"{name}.{uuid.uuid4().hex[:8]}",
                 bind=job.bind,
-                advertise=(job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
+                advertise=os.environ.get(ENV_ADDRESS) or (job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
                 traces=traces,
             )
             try:
