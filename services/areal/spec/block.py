@@ -7,6 +7,7 @@ the errors are made from that.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
@@ -85,6 +86,10 @@ def knob(
     if isinstance(default, type) or callable(default):
         return Field(default_factory=default, description=what, json_schema_extra=extra, **limits)
     return Field(default, description=what, json_schema_extra=extra, **limits)
+
+
+resting = partial(knob, change=Mutability.RESUME)  # changes between a stop and a resume; on a cluster while suspended
+fixed = partial(resting, cluster=Mutability.NEVER)  # as that on one machine, for the job's whole life on a cluster
 
 
 def fields_of(block: type[BaseModel]) -> dict[str, Any]:

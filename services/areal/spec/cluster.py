@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import Mutability, SpecBlock, fixed, knob, resting
 from areal.spec.quantity import Bytes
 from areal.spec.text import Amount, AnnotationValue, EnvName, EnvValue, LabelKey, LabelValue, Name
 
@@ -34,8 +34,6 @@ JobRole = Literal[
 
 _YEAR_S = 366 * 86400
 
-fixed = partial(knob, change=Mutability.RESUME, cluster=Mutability.NEVER)  # for the job's whole life on a cluster
-resting = partial(knob, change=Mutability.RESUME)  # what pods are made from: changes while the job is suspended
 hot = partial(knob, change=Mutability.RESUME, cluster=Mutability.LIVE)  # the operator reads it when it decides
 
 
@@ -167,9 +165,8 @@ class FailureRule(SpecBlock):
     roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=10)
     on_exit_codes: OnExitCodes | None = hot(None, what="Exit codes that it is for.")
     on_pod_conditions: list[OnPodCondition] = hot(
-        list, what="Pod conditions, one of which must be there.",
-        max_length=16,
-    )  # fmt: skip
+        list, what="Pod conditions, one of which must be there.", max_length=16
+    )
 
 
 class FailurePolicy(SpecBlock):
@@ -214,9 +211,8 @@ class Toleration(SpecBlock):
         None, what="The taint's effect; all effects unless given."
     )
     toleration_seconds: int | None = resting(
-        None, what="How long NoExecute is tolerated; forever unless given.", unit="seconds",
-        ge=0, le=_YEAR_S,
-    )  # fmt: skip
+        None, what="How long NoExecute is tolerated; forever unless given.", unit="seconds", ge=0, le=_YEAR_S
+    )
 
 
 class PodPatch(SpecBlock):

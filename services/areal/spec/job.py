@@ -10,7 +10,7 @@ from pydantic import PrivateAttr, model_validator
 
 from areal.errors import BugError
 from areal.spec.algorithm import Algorithm, Research
-from areal.spec.block import Mutability, SpecBlock, block_for, fields_of, knob, without_nulls
+from areal.spec.block import Mutability, SpecBlock, block_for, fields_of, fixed, knob, resting, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.gpu_defaults import on_gpus
 from areal.spec.observability import Observability
@@ -34,11 +34,9 @@ class Metadata(SpecBlock):
     """The job's name, and what Kubernetes adds."""
 
     name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.", max_length=253)
-    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Mutability.RESUME, max_length=63)
-    labels: dict[str, str] = knob(dict, what="Kubernetes labels; an API server checks them.", change=Mutability.RESUME)
-    annotations: dict[str, str] = knob(
-        dict, what="Kubernetes annotations; an API server checks them.", change=Mutability.RESUME
-    )
+    namespace: str | None = resting(None, what="Kubernetes namespace.", max_length=63)
+    labels: dict[str, str] = resting(dict, what="Kubernetes labels; an API server checks them.")
+    annotations: dict[str, str] = resting(dict, what="Kubernetes annotations; an API server checks them.")
 
 
 class JobSpec(SpecBlock):
@@ -55,51 +53,40 @@ class JobSpec(SpecBlock):
     reward: Reward = knob(Reward, what="Who scores.")
     generation: GenerationBlock = knob(GenerationBlock, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
-    placement: Literal["separate", "shared"] = knob(
+    placement: Literal["separate", "shared"] = resting(
         "separate",
         what="Whether servers and trainer have devices of their own, or the same ones by turns (shared): servers give "
         "their memory back while the trainer works, and it does while they do.",
-        change=Mutability.RESUME,
     )
     evaluation: EvaluationBlock = knob(EvaluationBlock, what="Measuring on held-out rows.", server_default=False)
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
     checkpoint: CheckpointBlock = knob(CheckpointBlock, what="What a restart continues from.")
-    export: Export | None = knob(
-        None, what="Models for other programs while the run goes on.", change=Mutability.RESUME
-    )
+    export: Export | None = resting(None, what="Models for other programs while the run goes on.")
     recording: RecordingBlock = knob(RecordingBlock, what="What is kept of samples and tokens, for people.")
     research: Research = knob(Research, what="What is refused unless a study is made of it.")
     observability: Observability = knob(Observability, what="What others may see of the run while it goes on.")
 
-    runtime_ref: RuntimeRef | None = knob(
-        None,
-        what="Cluster only: the platform's runtime; the operator's default unless given.",
-        change=Mutability.RESUME,
-        cluster=Mutability.NEVER,
+    runtime_ref: RuntimeRef | None = fixed(
+        None, what="Cluster only: the platform's runtime; the operator's default unless given."
     )
-    managed_by: str = knob(
+    managed_by: str = fixed(
         MANAGER,
         what="Cluster only: who runs the job; the operator leaves alone what is another's.",
-        change=Mutability.RESUME,
-        cluster=Mutability.NEVER,
         min_length=1,
         max_length=253,
     )
     suspend: bool = knob(
         False, what="Cluster only: save a checkpoint, stop the pods, keep the state.", change=Mutability.LIVE
     )
-    storage: Storage = knob(Storage, what="Cluster only: the run's volume.", change=Mutability.RESUME)
-    scheduling: Scheduling = knob(Scheduling, what="Cluster only: where pods go.", change=Mutability.RESUME)
-    run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Mutability.RESUME)
-    failure_policy: FailurePolicy = knob(
-        FailurePolicy, what="Cluster only: what restarts what.", change=Mutability.RESUME
-    )
-    pod_template: PodTemplate = knob(
+    storage: Storage = resting(Storage, what="Cluster only: the run's volume.")
+    scheduling: Scheduling = resting(Scheduling, what="Cluster only: where pods go.")
+    run_policy: RunPolicy = resting(RunPolicy, what="Cluster only: deadlines, cleaning up.")
+    failure_policy: FailurePolicy = resting(FailurePolicy, what="Cluster only: what restarts what.")
+    pod_template: PodTemplate = resting(
         PodTemplate,
         what="Cluster only: patches of pods by role: trainer, generation, reward, rewardCustom, controller, worker, "
         "gateway, redis, tools.",
-        change=Mutability.RESUME,
     )
 
     @model_validator(mode="before")

@@ -12,9 +12,7 @@ from areal.errors import ConfigError
 FIXED_ROWS = {"sft": "SFT", "dpo": "DPO", "rewardModel": "RewardModel", "distillation": "Distillation"}
 """Blocks that each training on fixed rows had to itself, and the training's name."""
 
-OPTIMIZER = (
-    "learningRate", "warmupSteps", "lrSchedule", "minLrRatio", "betas", "weightDecay", "eps", "gradClip",
-)  # fmt: skip
+OPTIMIZER = ("learningRate", "warmupSteps", "lrSchedule", "minLrRatio", "betas", "weightDecay", "eps", "gradClip")
 ADVANCED = (
     "rewardBias", "rewardClip", "advantageMean", "advantageStd", "advantageUnbiased", "advantageEpsilon",
     "leaveOneOut", "advantageNormalize", "gamma", "lambda", "importanceLevel", "surrogate", "dualClip", "tauPositive",

@@ -50,9 +50,7 @@ WITHOUT_SCORES = ("apertus", "cwm", "ernie4_5", "granite")
 TIED = ("ernie4_5", "gemma", "gemma3_text", "smollm3", "starcoder2")
 """Families whose output layer is the embedding unless config.json says otherwise."""
 
-OTHER_BLOCKS = (
-    "blt", "falcon", "gpt_bigcode", "hrm_text", "llama4", "llama4_text", "mllama", "mllama_text_model",
-)  # fmt: skip
+OTHER_BLOCKS = ("blt", "falcon", "gpt_bigcode", "hrm_text", "llama4", "llama4_text", "mllama", "mllama_text_model")
 """Families whose transformer blocks have other names than the trainer's."""
 
 OTHER_HEADS = (

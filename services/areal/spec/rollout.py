@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import Mutability, SpecBlock, knob, resting
 from areal.spec.text import LONGEST_WORD, Argument, PathText, Word
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
@@ -99,37 +99,33 @@ class Environment(SpecBlock):
 class GatewayBlock(SpecBlock):
     """Where agents call the policy: at the worker that runs them, or at processes of their own in front of all."""
 
-    replicas: int = knob(
+    replicas: int = resting(
         0,
         what="Gateways in front of the workers: agents elsewhere in the namespace reach their sessions by them. With 0 "
         "each worker serves its own, on loopback.",
-        change=Mutability.RESUME,
         ge=0,
         le=64,
     )
-    unsupported: Literal["refuse", "ignore"] = knob(
+    unsupported: Literal["refuse", "ignore"] = resting(
         "refuse",
         what="Fields of a request that would change the distribution of tokens (a forced tool_choice, response_format, "
         "penalties): refuse the call, or ignore them, which the answer's header says.",
-        change=Mutability.RESUME,
     )
-    volatile_system: Literal["fork", "keepFirst"] = knob(
+    volatile_system: Literal["fork", "keepFirst"] = resting(
         "fork",
         what="When an agent's system message changes within an episode: fork begins a sequence of its own; keepFirst "
         "keeps the first text and says the new one behind what was said, where the model's template can.",
-        change=Mutability.RESUME,
     )
 
 
 class BoxesBlock(SpecBlock):
     """Sandboxes that live over the commands of an episode, for workflows: `engine.box()`."""
 
-    max_concurrent: int = knob(
+    max_concurrent: int = resting(
         0,
         what="Boxes at once, of all episodes together; an episode whose box has no room waits. The role boxes serves "
         "them, and with 0 there is none. They need the sandbox at tier T3.",
         unit="boxes",
-        change=Mutability.RESUME,
         ge=0,
         le=3200,
     )
@@ -141,7 +137,7 @@ class RolloutBlock(SpecBlock):
     workflow: Word = knob(
         "rlvr", what="Built in: rlvr, multi-turn, agent, environment; or the name of a workflow in the recipe."
     )
-    workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Mutability.RESUME, ge=1, le=1024)
+    workers: int = resting(1, what="Worker processes; each runs many episodes.", ge=1, le=1024)
     max_concurrent_rollouts: int = knob(
         256,
         what="Groups being generated at once; complete ones don't count.",
@@ -159,17 +155,15 @@ class RolloutBlock(SpecBlock):
         ge=0,
         le=1000,
     )
-    order: Literal["deadline", "admission"] = knob(
+    order: Literal["deadline", "admission"] = resting(
         "deadline",
         what="Batches are of whatever groups are complete, the one that would soonest be too old first; or of the "
         "groups in the order in which they were admitted.",
-        change=Mutability.RESUME,
     )
-    group_deadline_seconds: float = knob(
+    group_deadline_seconds: float = resting(
         600,
         what="After this long with a server making progress, a group ends with the samples it has.",
         unit="seconds",
-        change=Mutability.RESUME,
         gt=0,
         le=10**8,
     )
@@ -183,21 +177,19 @@ class RolloutBlock(SpecBlock):
     max_turns: int = knob(
         4, what="Most answers of an episode: workflow multi-turn and environments.", unit="turns", ge=1, le=10**6
     )
-    max_filtered_per_step: int | None = knob(
+    max_filtered_per_step: int | None = resting(
         None,
         what="So many groups in a row end without training, and the run counts as stalled: 32 times "
         "algorithm.batchSize unless given. 64 that fail are enough.",
         unit="groups",
-        change=Mutability.RESUME,
         ge=1,
         le=10**9,
     )
-    max_bad_row_share: float = knob(
+    max_bad_row_share: float = resting(
         0.25,
         what="One bad row costs its group only. When surely (Wilson's lower bound at 95 %, from 8 groups on) a larger "
         "share of the newest four batches, at least 512 groups, fails by its row or by the recipe's code, the run "
         "stops and says so; 1 never does.",
-        change=Mutability.RESUME,
         gt=0,
         le=1,
     )

@@ -82,7 +82,7 @@ def rule(
     says: str,
     *,
     fix: str,
-    cel: str | None,
+    cel: str | None = None,
     severity: Severity = Severity.ERROR,
     every_training: bool = False,
     each: bool = False,

@@ -36,7 +36,6 @@ def agent_without_run(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout.agent.run",
     "The agent is in the recipe.",
     fix="Name a class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`.",
-    cel=None,
 )
 def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
     rollout, known = job.spec.rollout, facts.recipe_agents
@@ -51,7 +50,6 @@ def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout.agent.command",
     "The agent's program is where workers run.",
     fix="Install it, or name its path from the directory that the run is started in.",
-    cel=None,
 )
 def agent_command_not_here(job: RLJob, facts: Facts) -> str | None:
     agent = job.spec.rollout.agent
@@ -127,7 +125,6 @@ def environment_without_name(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout",
     "The Python of an agent or an environment is where workers run.",
     fix="Make that environment, or name its interpreter's path from the directory that the run is started in.",
-    cel=None,
 )
 def python_not_here(job: RLJob, facts: Facts) -> str | None:
     if facts.own_python is not False:
@@ -140,7 +137,6 @@ def python_not_here(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout.boxes.maxConcurrent",
     "Each sample under way can have a box: boxes.maxConcurrent ≥ maxConcurrentRollouts × groupSize.",
     fix="Raise rollout.boxes.maxConcurrent, or lower rollout.maxConcurrentRollouts.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def boxes_few(job: RLJob, facts: Facts) -> str | None:

@@ -31,7 +31,6 @@ def group_size(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut is for a group's mean: advantageMean is group.",
     fix="Set algorithm.advanced.advantageMean: group, or leaveOneOut: false.",
-    cel=None,
 )
 def leave_one_out(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -45,7 +44,6 @@ def leave_one_out(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut goes without a deviation: advantageStd is none.",
     fix="Set algorithm.advanced.advantageStd: none, or leaveOneOut: false.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
@@ -61,7 +59,6 @@ def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.zeroVariance",
     "Groups of equal rewards are left out under a group's mean only.",
     fix="Set algorithm.zeroVariance: keep, or advantageMean: group.",
-    cel=None,
 )
 def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -79,7 +76,6 @@ def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
     "Advantages are divided by the group's mean reward where that mean is subtracted, of rewards from 0 on.",
     fix="Set advantageMean: group, leaveOneOut: false, rewardBias ≥ 0, rewardScale ≥ 0 and no overlong penalty, or "
     "advantageStd: group.",
-    cel=None,
 )
 def mean_as_scale(job: RLJob, facts: Facts) -> str | None:
     meant, bias = resolve(job.spec), job.spec.algorithm.advanced.reward_bias
@@ -131,7 +127,6 @@ def log_linear(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.kl.as",
     "A KL penalty in the reward has the log-probabilities of the policy it improves before the update.",
     fix="Set algorithm.advanced.proximal: recompute or leave it out, or kl.as: loss.",
-    cel=None,
 )
 def kl_proximal(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -145,7 +140,6 @@ def kl_proximal(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.kl.estimator",
     "k1 is for the reward, k3u for the loss.",
     fix="Set algorithm.kl.estimator: k2 in the loss, k1 in the reward.",
-    cel=None,
 )
 def kl_estimator(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).kl
@@ -163,7 +157,6 @@ def kl_estimator(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.proximal",
     "M2PO's mask is taken over the whole mini-batch: proximal is recompute.",
     fix="Leave algorithm.advanced.proximal and decoupled out, or algorithm.advanced.m2Threshold.",
-    cel=None,
 )
 def second_moment(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -208,7 +201,6 @@ def cispo_level(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.clipLow",
     "u is clipped below a positive number: clipLow < 1, but for CISPO and DPPO.",
     fix="Set algorithm.clipLow: 0.2.",
-    cel=None,
 )
 def clip_low(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -222,7 +214,6 @@ def clip_low(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.clipHigh",
     "The upper clip is no tighter than the lower one.",
     fix="Raise algorithm.clipHigh, or leave it out.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def clip_range(job: RLJob, facts: Facts) -> str | None:
@@ -240,7 +231,6 @@ def clip_range(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.clipHigh",
     f"A sequence's ratio is clipped within {_WIDE_FOR_SEQUENCES:g}.",
     fix="Set algorithm.clipLow: 3e-4 and clipHigh: 4e-4, as GSPO does.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def clip_wide(job: RLJob, facts: Facts) -> str | None:
@@ -256,7 +246,6 @@ def clip_wide(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.clipLow",
     f"A token's ratio is clipped no closer than {_NARROW_FOR_TOKENS:g}.",
     fix="Set algorithm.clipLow: 0.2, or importanceLevel: sequence.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def clip_narrow(job: RLJob, facts: Facts) -> str | None:
@@ -272,7 +261,6 @@ def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.gamma",
     "Rewards at the end of an answer are not discounted: gamma is 1.",
     fix="Set algorithm.advanced.gamma: 1.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def gamma(job: RLJob, facts: Facts) -> str | None:
@@ -290,7 +278,6 @@ def gamma(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.overlong",
     "The overlong penalty's window fits into the longest answer.",
     fix="Lower algorithm.overlong.window, or raise overlong.maxTokens.",
-    cel=None,
 )
 def overlong_window(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).overlong
@@ -305,7 +292,6 @@ def overlong_window(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.overlong.maxTokens",
     "An overlong penalty over several turns says its longest length.",
     fix="Set algorithm.overlong.maxTokens to the tokens of all turns that are too many.",
-    cel=None,
 )
 def overlong_turns(job: RLJob, facts: Facts) -> str | None:
     given = job.spec.algorithm.overlong
@@ -320,7 +306,6 @@ def overlong_turns(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.rewardClip",
     "Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.",
     fix="Raise algorithm.advanced.rewardClip, or lower rewardScale.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def reward_clip(job: RLJob, facts: Facts) -> str | None:
@@ -357,7 +342,6 @@ def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.critic",
     "A critic is the only baseline: advantageMean is none.",
     fix="Set algorithm.advanced.advantageMean: none and advantageStd: none, or leave the critic out.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:

@@ -15,7 +15,6 @@ NOISE = 0.02  # usual difference of a token's log-probability between an engine 
     "spec.algorithm.advanced.rejection",
     "Every rejection keeps some tokens and refuses others.",
     fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
-    cel=None,
 )
 def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
@@ -45,7 +44,6 @@ def _bounds(given: RejectionBlock) -> str | None:
     "spec.algorithm.advanced.truncate",
     "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
     fix="Lower algorithm.advanced.truncate.lower, or leave it out.",
-    cel=None,
 )
 def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
     given = job.spec.algorithm.advanced.truncate
@@ -59,7 +57,6 @@ def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.truncate",
     "A weight is truncated below the ratio at which its token is left out.",
     fix="Lower algorithm.advanced.truncate.upper, raise rejection.upper, or set rejection: null.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def truncate_idle(job: RLJob, facts: Facts) -> str | None:
@@ -77,7 +74,6 @@ def truncate_idle(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.weight",
     "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
     fix="Set algorithm.advanced.weight: token or sequenceMean.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def weight_product(job: RLJob, facts: Facts) -> str | None:
@@ -96,7 +92,6 @@ def weight_product(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.surrogate",
     "DPPO measures each token from the policy that made it: no weight, truncation, rejection or other proximal policy.",
     fix="Leave proximal, weight, truncate, rejection, rejections and importanceLevel out, or set another surrogate.",
-    cel=None,
 )
 def dppo_alone(job: RLJob, facts: Facts) -> str | None:
     advanced, meant = job.spec.algorithm.advanced, resolve(job.spec)
@@ -118,7 +113,6 @@ def dppo_alone(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.divergence",
     "divergence and quadratic are DPPO's.",
     fix="Set algorithm.name: DPPO or advanced.surrogate: dppo, or leave them out.",
-    cel=None,
 )
 def dppo_unused(job: RLJob, facts: Facts) -> str | None:
     advanced, surrogate = job.spec.algorithm.advanced, resolve(job.spec).surrogate

@@ -97,7 +97,6 @@ def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
     "spec.reward.answerField",
     "Rows have the column of the expected answer, for verifiers exact and math.",
     fix="Set reward.answerField to a column of the dataset, or rename one with dataset.train.huggingFace.columns.",
-    cel=None,
 )
 def answer_column(job: RLJob, facts: Facts) -> str | None:
     reward, columns = job.spec.reward, facts.train_columns
@@ -115,7 +114,6 @@ def answer_column(job: RLJob, facts: Facts) -> str | None:
     "spec.dataset.train",
     "A batch has different prompts: the dataset has at least batchSize rows.",
     fix="Add rows, or lower algorithm.batchSize.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
@@ -130,7 +128,6 @@ def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     "spec.evaluation.rows",
     "There are as many held-out rows as are asked for.",
     fix="Lower evaluation.rows, or leave it out to use all.",
-    cel=None,
     severity=Severity.WARNING,
     every_training=True,
 )
@@ -146,7 +143,6 @@ def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout.maxSampleTokens",
     "The longest prompt leaves room for an answer.",
     fix="Raise rollout.maxSampleTokens, lower rollout.sampling.maxNewTokens, or write dataset.longPrompts: drop.",
-    cel=None,
 )
 def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
     longest, rollout = facts.longest_prompt_tokens, job.spec.rollout

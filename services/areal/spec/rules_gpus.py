@@ -147,7 +147,6 @@ def host_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
     "spec.generation.engine.tensorParallel",
     "A model splits between its attention heads: tensorParallel divides their number.",
     fix="Set generation.engine.tensorParallel to a divisor of the model's attention heads.",
-    cel=None,
 )
 def tensor_divides_heads(job: RLJob, facts: Facts) -> str | None:
     engine, heads = job.spec.generation.engine, facts.model_attention_heads
@@ -178,7 +177,6 @@ def engine_context(job: RLJob, facts: Facts) -> str | None:
     "spec.generation.engine.type",
     f"The embedded engine runs on CPUs: it is for up to {EMBEDDED_PARAMETERS // 10**6} million parameters.",
     fix="Set generation.engine.type: sglang.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def embedded_too_large(job: RLJob, facts: Facts) -> str | None:

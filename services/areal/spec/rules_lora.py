@@ -30,7 +30,6 @@ def lora_training(job: RLJob, facts: Facts) -> str | None:
     "spec.trainer.lora.targets",
     "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or none.",
     fix="Name all of q_proj, k_proj and v_proj in trainer.lora.targets, or none of them.",
-    cel=None,
 )
 def lora_attention(job: RLJob, facts: Facts) -> str | None:
     lora = job.spec.trainer.lora
@@ -59,7 +58,6 @@ def lora_reference(job: RLJob, facts: Facts) -> str | None:
     "spec.generation.engine.extraArgs",
     "SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.",
     fix="Remove these arguments: the job sets them.",
-    cel=None,
 )
 def lora_room(job: RLJob, facts: Facts) -> str | None:
     lora, engine = job.spec.trainer.lora, job.spec.generation.engine
@@ -85,7 +83,6 @@ def lora_slots(spec: JobSpec) -> int:
     "spec.trainer.lora.targets",
     "The model has every linear layer that trainer.lora.targets names.",
     fix="Name layers of the model in trainer.lora.targets.",
-    cel=None,
     every_training=True,
 )
 def lora_targets(job: RLJob, facts: Facts) -> str | None:

@@ -87,7 +87,6 @@ def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
     "spec.trainer.mesh.tensor",
     "A layer splits between its heads of keys and values: mesh.tensor divides their number.",
     fix="Set trainer.mesh.tensor to a divisor of the model's heads of keys and values.",
-    cel=None,
     every_training=True,
 )
 def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
@@ -103,7 +102,6 @@ def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
     "Processes that split tokens exchange them for heads: mesh.context·tensor divides the heads, and of those of keys "
     "and values a process has as many as others, or shares one.",
     fix="Set trainer.mesh.context to a divisor of the model's heads (of those that mesh.tensor leaves a process).",
-    cel=None,
     every_training=True,
 )
 def context_divides_heads(job: RLJob, facts: Facts) -> str | None:

@@ -207,7 +207,6 @@ def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
     _ARGUMENTS,
     "With the flags in extraArgs tokens, versions and log-probabilities are what the run takes them for.",
     fix="Remove it from generation.engine.extraArgs.",
-    cel=None,
 )
 def sglang_unsupported(job: RLJob, facts: Facts) -> str | None:
     kinds = {flag: kind_of(flag) for flag in flags_of(job) if flag not in _AGENT_OWNS}
@@ -230,7 +229,6 @@ def _unknown(job: RLJob) -> str | None:
     _ARGUMENTS,
     f"Every flag in extraArgs is one of SGLang {VERSION}.",
     fix="Correct it, or name another SGLang by generation.engine.python.",
-    cel=None,
 )
 def sglang_unknown(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
@@ -242,7 +240,6 @@ def sglang_unknown(job: RLJob, facts: Facts) -> str | None:
     _ARGUMENTS,
     "Flags of another SGLang are known.",
     fix="Compare logprob_mismatch (docs/flat-reward.md) with a run without them.",
-    cel=None,
     severity=Severity.WARNING,
 )
 def sglang_own_flags(job: RLJob, facts: Facts) -> str | None:
@@ -255,7 +252,6 @@ def sglang_own_flags(job: RLJob, facts: Facts) -> str | None:
     _ARGUMENTS,
     "Tokens of a quantised engine are trained with truncated weights.",
     fix="Set algorithm.advanced.truncate: {upper: 2.0}, or remove the flag.",
-    cel=None,
 )
 def sglang_coarse(job: RLJob, facts: Facts) -> str | None:
     coarse = [flag for flag in flags_of(job) if (kind := kind_of(flag)) and kind.effect is Effect.COARSE]

@@ -100,7 +100,6 @@ def pass_at(job: RLJob, facts: Facts) -> str | None:
     "spec.export.metric",
     "The best export is the best by a figure that evaluations have: mean, avg@n or pass@k, of all rows or of SET/.",
     fix="Set export.metric to one of them, and evaluation.samples and passAt so that there is such a figure.",
-    cel=None,
 )
 def export_metric(job: RLJob, facts: Facts) -> str | None:
     export, evaluation = job.spec.export, job.spec.evaluation
@@ -257,7 +256,6 @@ def custom_without_reward(job: RLJob, facts: Facts) -> str | None:
     "spec.reward.verifier",
     "A recipe that defines `reward` is the only one who scores.",
     fix="Remove reward.verifier to use the recipe's function, or remove the function.",
-    cel=None,
 )
 def two_rewards(job: RLJob, facts: Facts) -> str | None:
     verifier = job.spec.reward.verifier
@@ -287,7 +285,6 @@ def workflow(job: RLJob, facts: Facts) -> str | None:
     "spec.rollout.maxSampleTokens",
     "A sample fits the model's context.",
     fix="Lower rollout.maxSampleTokens, or use a model with a longer context.",
-    cel=None,
 )
 def model_context(job: RLJob, facts: Facts) -> str | None:
     context, sample = facts.model_context_tokens, job.spec.rollout.max_sample_tokens
@@ -301,7 +298,6 @@ def model_context(job: RLJob, facts: Facts) -> str | None:
     "spec.model.tokenizer",
     "The tokenizer makes no id that the model doesn't have.",
     fix="Use the tokenizer that belongs to the model.",
-    cel=None,
     every_training=True,
 )
 def vocabulary(job: RLJob, facts: Facts) -> str | None:

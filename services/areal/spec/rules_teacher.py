@@ -30,7 +30,6 @@ def teacher_missing(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.advanced.proximal",
     "A teacher is compared with the policy as it is before the update.",
     fix="Set algorithm.advanced.proximal: recompute, or leave it out.",
-    cel=None,
 )
 def teacher_proximal(job: RLJob, facts: Facts) -> str | None:
     if job.spec.algorithm.teacher is None or (found := resolve(job.spec).proximal) in ("recompute", "behaviour"):
@@ -43,7 +42,6 @@ def teacher_proximal(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.zeroVariance",
     "Where only a teacher teaches, groups of equal rewards are trained like any other.",
     fix="Leave algorithm.zeroVariance out, or give rewards a weight by rewardScale.",
-    cel=None,
 )
 def teacher_groups(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).zero_variance

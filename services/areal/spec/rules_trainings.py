@@ -115,7 +115,6 @@ def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
     "spec.dataset.train",
     "A batch has different rows: the dataset has at least batchSize of them.",
     fix="Add rows, or lower training.batchSize.",
-    cel=None,
     severity=Severity.WARNING,
     every_training=True,
 )
@@ -131,7 +130,6 @@ def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     "spec.training",
     "A row fits the model's context.",
     fix="Lower training.maxTokens, or use a model with a longer context.",
-    cel=None,
     every_training=True,
 )
 def supervised_context(job: RLJob, facts: Facts) -> str | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import Mutability, SpecBlock, knob, resting
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.quantity import Bytes
 from areal.spec.text import AbsolutePath, Argument, PathText, Word
@@ -27,14 +27,12 @@ class EmbeddedEngineBlock(SpecBlock):
     union_key = "type"
 
     type: Literal["embedded"] = knob("embedded", what="The engine.")
-    max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Mutability.RESUME, ge=1, le=1 << 20
-    )
+    max_running_requests: int = resting(128, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20)
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
-    cache_memory: Bytes = knob(
+    cache_memory: Bytes = resting(
         DEFAULT_CACHE_BYTES, what="Memory for keys and values of the sequences in work, beside the weights; what "
         "doesn't fit waits. One whole context fits always.",
-        unit="bytes", change=Mutability.RESUME, ge=1 << 20, le=1 << 50,
+        unit="bytes", ge=1 << 20, le=1 << 50,
     )  # fmt: skip
 
 
@@ -44,37 +42,24 @@ class SglangEngine(SpecBlock):
     union_key = "type"
 
     type: Literal["sglang"] = knob(what="The engine.")
-    max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Mutability.RESUME, ge=1, le=1 << 20
-    )
+    max_running_requests: int = resting(128, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20)
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
-    tensor_parallel: int = knob(
-        1, what="Parts that a server's model is split into, one a GPU.", change=Mutability.RESUME, ge=1, le=1024
-    )
-    gpus: int = knob(
+    tensor_parallel: int = resting(1, what="Parts that a server's model is split into, one a GPU.", ge=1, le=1024)
+    gpus: int = resting(
         0, what="GPUs of one server, as many as tensorParallel, and so many unless given where the trainer has GPUs; "
         "0 serves on CPUs.",
-        change=Mutability.RESUME, server_default=False, ge=0, le=1024,
+        server_default=False, ge=0, le=1024,
     )  # fmt: skip
-    context_length: int | None = knob(
-        None, what="Longest prompt and answer together; the model's own unless given.", unit="tokens",
-        change=Mutability.RESUME, ge=1, le=1 << 24,
-    )  # fmt: skip
-    mem_fraction: float | None = knob(
-        None,
-        what="Share of a GPU's memory for weights and cache; SGLang chooses unless given.",
-        change=Mutability.RESUME,
-        gt=0,
-        lt=1,
+    context_length: int | None = resting(
+        None, what="Longest prompt and answer together; the model's own unless given.", unit="tokens", ge=1, le=1 << 24
     )
-    python: AbsolutePath | None = knob(
-        None,
-        what="The Python that has SGLang, an absolute path; the agent's own unless given.",
-        change=Mutability.RESUME,
+    mem_fraction: float | None = resting(
+        None, what="Share of a GPU's memory for weights and cache; SGLang chooses unless given.", gt=0, lt=1
     )
-    extra_args: list[Argument] = knob(
-        list, what="More arguments of SGLang's server.", change=Mutability.RESUME, max_length=64
+    python: AbsolutePath | None = resting(
+        None, what="The Python that has SGLang, an absolute path; the agent's own unless given."
     )
+    extra_args: list[Argument] = resting(list, what="More arguments of SGLang's server.", max_length=64)
 
     @property
     def start_s(self) -> float:
@@ -102,11 +87,11 @@ class GenerationBlock(SpecBlock):
     replicas: int = knob(
         1, what="Generation servers.", change=Mutability.RESUME, cluster=Mutability.LIVE, ge=1, le=1024
     )
-    stream_interval: int = knob(
+    stream_interval: int = resting(
         16, what="Tokens between two messages of a stream; what a dying server can lose, and beside SGLang all that a "
         "running answer got since a swap.",
         unit="tokens",
-        change=Mutability.RESUME, ge=1, le=1 << 20,
+        ge=1, le=1 << 20,
     )  # fmt: skip
 
 
@@ -115,28 +100,21 @@ class CodeReward(SpecBlock):
 
     language: Language = knob("python", what="What the answers are written in.")
     format: SuiteFormat = knob("auto", what="How a row holds its tests; auto finds out by its columns.")
-    min_tier: TierName = knob(
+    min_tier: TierName = resting(
         "T2",
         what="The weakest sandbox that may run the answers; T0, which is none, only on this machine with allowUnsafe.",
-        change=Mutability.RESUME,
     )
-    allow_unsafe: bool = knob(
-        False, what="Not on a cluster: let answers run without a sandbox where minTier is T0.", change=Mutability.RESUME
-    )
+    allow_unsafe: bool = resting(False, what="Not on a cluster: let answers run without a sandbox where minTier is T0.")
     scoring: Literal["all_pass", "fraction"] = knob(
         "all_pass", what="all_pass gives 1 or 0 and stops at the first failed case; fraction gives the passed share."
     )
-    total_seconds: float = knob(
-        20.0, what="Longest time for all cases of an answer together.", unit="seconds", change=Mutability.RESUME, gt=0,
-        le=3600,
-    )  # fmt: skip
-    isolate_cases: bool = knob(
-        False, what="A fresh process for each case of a function, too.", change=Mutability.RESUME
+    total_seconds: float = resting(
+        20.0, what="Longest time for all cases of an answer together.", unit="seconds", gt=0, le=3600
     )
-    needs: list[Need] = knob(
-        list, what="What the answers must be able to do: fork, scratch (write files), compiler.",
-        change=Mutability.RESUME, max_length=3,
-    )  # fmt: skip
+    isolate_cases: bool = resting(False, what="A fresh process for each case of a function, too.")
+    needs: list[Need] = resting(
+        list, what="What the answers must be able to do: fork, scratch (write files), compiler.", max_length=3
+    )
 
     @field_validator("min_tier", mode="before")
     @classmethod
@@ -179,9 +157,7 @@ class Reward(SpecBlock):
         None,
         what="Built in: exact, math, code, model; custom is the recipe's `reward`, and the default when it has one.",
     )
-    deadline_seconds: float = knob(
-        10.0, what="Longest time for one score.", unit="seconds", change=Mutability.RESUME, gt=0, le=10**8
-    )
+    deadline_seconds: float = resting(10.0, what="Longest time for one score.", unit="seconds", gt=0, le=10**8)
     answer_field: Word = knob("answer", what="The column of the expected answer, for exact and math.")
     gold_rounds: bool = knob(
         False, what="For verifier math: an expected decimal also stands for what it rounds or cuts, 33.3 for 100/3."

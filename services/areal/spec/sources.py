@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import SpecBlock, knob, resting
 from areal.spec.text import Name, PathText, Word
 
 VOLUME = "pvc://"
@@ -195,45 +195,28 @@ class EvaluationBlock(SpecBlock):
     """Answers to held-out rows while training goes on: greedy ones, and sampled ones where asked for. Needs
     dataset.evaluation."""
 
-    interval_steps: int = knob(
-        10, what="Evaluate every this many versions.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
+    interval_steps: int = resting(10, what="Evaluate every this many versions.", unit="steps", ge=1, le=10**9)
+    rows: int | None = resting(None, what="How many held-out rows; all unless given.", unit="rows", ge=1, le=10**9)
+    max_concurrent: int = resting(
+        64, what="Evaluation rows in flight at once, beside the training groups.", unit="rows", ge=1, le=1 << 16
     )
-    rows: int | None = knob(
-        None, what="How many held-out rows; all unless given.", unit="rows", change=Mutability.RESUME, ge=1, le=10**9
+    at_start: bool = resting(True, what="Also evaluate the start model.")
+    failed_rows: Literal["wrong", "leaveOut"] = resting(
+        "wrong", what="A row without a score counts as 0, or in no mean; either way results say how many there were."
     )
-    max_concurrent: int = knob(
-        64,
-        what="Evaluation rows in flight at once, beside the training groups.",
-        unit="rows",
-        change=Mutability.RESUME,
-        ge=1,
-        le=1 << 16,
-    )
-    at_start: bool = knob(True, what="Also evaluate the start model.", change=Mutability.RESUME)
-    failed_rows: Literal["wrong", "leaveOut"] = knob(
-        "wrong",
-        what="A row without a score counts as 0, or in no mean; either way results say how many there were.",
-        change=Mutability.RESUME,
-    )
-    samples: int = knob(
+    samples: int = resting(
         0, what="Sampled answers to each row beside the greedy one, for avg@n and pass@k.", unit="answers",
-        change=Mutability.RESUME, ge=0, le=1024,
+        ge=0, le=1024,
     )  # fmt: skip
-    temperature: float = knob(
-        1.0, what="Of the sampled answers; the rest is as in rollout.sampling.", change=Mutability.RESUME, gt=0, le=10
+    temperature: float = resting(1.0, what="Of the sampled answers; the rest is as in rollout.sampling.", gt=0, le=10)
+    pass_at: list[int] = resting(list, what="Report pass@k for each k; for k = samples unless given.", max_length=16)
+    set_column: Word | None = resting(
+        None, what="A column that names the set a row belongs to; results come for each set, too."
     )
-    pass_at: list[int] = knob(
-        list, what="Report pass@k for each k; for k = samples unless given.", change=Mutability.RESUME, max_length=16
-    )
-    set_column: Word | None = knob(
-        None, what="A column that names the set a row belongs to; results come for each set, too.",
-        change=Mutability.RESUME,
-    )  # fmt: skip
-    one_version: bool = knob(
+    one_version: bool = resting(
         False,
         what="Servers keep the evaluated version until its evaluation has ended, so every answer is of it; training "
         "waits where maxStaleness runs out. Otherwise a later version may answer, and results say which did.",
-        change=Mutability.RESUME,
     )
 
     @property

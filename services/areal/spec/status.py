@@ -276,9 +276,8 @@ class ConditionEntry(StatusBlock):
     observed_generation: int = seen(0, what="The job's generation that it speaks of.", ge=0)
     last_transition_time: Time = seen(what="When its status last changed.")
     reason: str = seen(
-        what="Why, in one word.", min_length=1, max_length=1024,
-        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-    )  # fmt: skip
+        what="Why, in one word.", min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+    )
     message: str = seen("", what="Why, in a sentence.", max_length=CONDITION_MESSAGE)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import SpecBlock, knob, resting
 from areal.spec.teacher import Teacher
 from areal.spec.text import Word
 
@@ -25,13 +25,10 @@ class FixedRowsBlock(SpecBlock):
     union_key = "name"
 
     batch_size: int = knob(what="Rows a step.", unit="rows", ge=1, le=1 << 20)
-    epochs: int | None = knob(
-        None, what="How often each row is used; 1 unless this or maxSteps is given.", change=Mutability.RESUME, ge=1,
-        le=10**6,
-    )  # fmt: skip
-    max_steps: int | None = knob(
-        None, what="Steps of the run, instead of epochs.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
+    epochs: int | None = resting(
+        None, what="How often each row is used; 1 unless this or maxSteps is given.", ge=1, le=10**6
     )
+    max_steps: int | None = resting(None, what="Steps of the run, instead of epochs.", unit="steps", ge=1, le=10**9)
     max_tokens: int = knob(
         2048, what="Longest sequence; of a longer one the first tokens are kept.", unit="tokens", ge=2, le=1 << 24
     )

@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import model_validator
 
-from areal.spec.block import Mutability, SpecBlock, knob
+from areal.spec.block import SpecBlock, knob, resting
 from areal.spec.quantity import Bytes
 from areal.spec.text import Name, PathText, Word
 
@@ -19,19 +19,19 @@ OptimizerState = Literal["float32", "bfloat16", "cpu"]
 class Mesh(SpecBlock):
     """How the trainer's processes divide the work."""
 
-    replicate: int = knob(
+    replicate: int = resting(
         1, what="Copies of the weights and of the optimizer, each sharded over processes / replicate (HSDP).",
-        change=Mutability.RESUME, ge=1, le=1 << 16,
+        ge=1, le=1 << 16,
     )  # fmt: skip
-    tensor: int = knob(
+    tensor: int = resting(
         1, what="Processes of a node that split each layer (tensor parallelism, by the model's own plan) and share "
         "their micro-batches.",
-        change=Mutability.RESUME, ge=1, le=64,
+        ge=1, le=64,
     )  # fmt: skip
-    context: int = knob(
+    context: int = resting(
         1, what="Processes that split the tokens of each row (context parallelism: around attention they exchange "
         "tokens for heads) and share their micro-batches.",
-        change=Mutability.RESUME, ge=1, le=64,
+        ge=1, le=64,
     )  # fmt: skip
 
     @property
@@ -56,67 +56,53 @@ class Lora(SpecBlock):
 class Trainer(SpecBlock):
     """The trainer: torchrun and FSDP2, one process a GPU (or a CPU core)."""
 
-    replicas: int = knob(1, what="Nodes.", change=Mutability.RESUME, ge=1, le=1024)
-    gpus: int = knob(
-        0, what="GPUs of each node, one process each; 0 trains on CPUs.", change=Mutability.RESUME, ge=0, le=64
-    )
-    gpu_memory: Bytes | None = knob(
+    replicas: int = resting(1, what="Nodes.", ge=1, le=1024)
+    gpus: int = resting(0, what="GPUs of each node, one process each; 0 trains on CPUs.", ge=0, le=64)
+    gpu_memory: Bytes | None = resting(
         None, what="Memory of one of these GPUs, as it shows itself: `areal check` refuses what can't fit.",
-        unit="bytes", change=Mutability.RESUME, ge=1 << 30, le=1 << 50,
+        unit="bytes", ge=1 << 30, le=1 << 50,
     )  # fmt: skip
-    proc_per_node: int = knob(
-        1,
-        what="Processes a node; as many as gpus, where there are any.",
-        change=Mutability.RESUME,
-        server_default=False,
-        ge=1,
-        le=64,
+    proc_per_node: int = resting(
+        1, what="Processes a node; as many as gpus, where there are any.", server_default=False, ge=1, le=64
     )
-    micro_batch_tokens: int = knob(
+    micro_batch_tokens: int = resting(
         8192, what="Tokens of one forward and backward pass on a process; bounds memory.", unit="tokens",
-        change=Mutability.RESUME, ge=1, le=1 << 24,
+        ge=1, le=1 << 24,
     )  # fmt: skip
-    pack_length: int | None = knob(
+    pack_length: int | None = resting(
         None, what="Samples are packed into rows of at least this many tokens; unless given microBatchTokens where "
         "attention is by segments, else chosen by lengths.",
-        unit="tokens", change=Mutability.RESUME, ge=1, le=1 << 24,
+        unit="tokens", ge=1, le=1 << 24,
     )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = knob(
         "float32", what="Of the forward and backward pass; bfloat16 on GPUs unless given.", server_default=False
     )
-    attention: Literal["auto", "dense", "varlen", "flex"] = knob(
+    attention: Literal["auto", "dense", "varlen", "flex"] = resting(
         "auto",
         what="How a packed row is attended to: by a mask (dense), by segments (varlen; auto on GPUs in bfloat16) or by "
         "blocks (flex, on GPUs; doesn't copy the keys of a shared prompt).",
-        change=Mutability.RESUME,
     )
-    recompute: Recompute = knob(
-        "none",
-        what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
-        change=Mutability.RESUME,
+    recompute: Recompute = resting(
+        "none", what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory."
     )
-    compile: Literal["auto", "none", "blocks"] = knob(
+    compile: Literal["auto", "none", "blocks"] = resting(
         "auto",
         what="Compile layers with torch.compile (blocks): their small operations become few kernels, after a minute's "
         "work at the start; auto does on GPUs where it can.",
-        change=Mutability.RESUME,
     )
-    fp32_head: bool = knob(
+    fp32_head: bool = resting(
         False,
         what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
-        change=Mutability.RESUME,
     )
-    routing_replay: bool = knob(
+    routing_replay: bool = resting(
         True,
         what="Of a mixture of experts that the embedded engine serves: each token is trained with the experts that "
         "sampled it.",
-        change=Mutability.RESUME,
     )
-    optimizer_state: OptimizerState = knob(
+    optimizer_state: OptimizerState = resting(
         "float32",
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
         "(cpu). Weights it updates are float32 in each.",
-        change=Mutability.RESUME,
     )
     lora: Lora | None = knob(
         None, what="Train adapters and leave the model's weights as they are; all weights unless given."
@@ -221,9 +207,9 @@ class Replay(SpecBlock):
 
     backend: Literal["ManagedRedis", "External"] = knob("ManagedRedis", what="A Redis of the run's own, or yours.")
     external: ExternalRedis | None = knob(None, what="Cluster only: where yours is.")
-    budget_bytes: Bytes = knob(
+    budget_bytes: Bytes = resting(
         2 << 30, what="Memory for samples; at 80 % a checkpoint is forced to free some.", unit="bytes",
-        change=Mutability.RESUME, ge=1 << 20, le=1 << 50,
+        ge=1 << 20, le=1 << 50,
     )  # fmt: skip
 
 
@@ -256,52 +242,37 @@ class WeightSync(SpecBlock):
 class RecordingBlock(SpecBlock):
     """What a run keeps of its samples and tokens, for `areal view`. It never holds up or ends a run."""
 
-    share: float = knob(
-        1.0, what="Which part of the groups is kept, whole; 0 keeps none.", change=Mutability.RESUME, ge=0, le=1
+    share: float = resting(1.0, what="Which part of the groups is kept, whole; 0 keeps none.", ge=0, le=1)
+    budget_per_step: Bytes = resting(
+        64 << 20, what="Of one step's samples and of its tokens, no more is kept.", unit="bytes", ge=1 << 10, le=1 << 50
     )
-    budget_per_step: Bytes = knob(
-        64 << 20, what="Of one step's samples and of its tokens, no more is kept.", unit="bytes",
-        change=Mutability.RESUME, ge=1 << 10, le=1 << 50,
-    )  # fmt: skip
-    keep: Bytes = knob(
-        10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", change=Mutability.RESUME,
-        ge=1 << 20, le=1 << 50,
-    )  # fmt: skip
-    token_audit: bool = knob(
+    keep: Bytes = resting(
+        10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", ge=1 << 20, le=1 << 50
+    )
+    token_audit: bool = resting(
         False,
         what="Servers journal what they sample and the trainer what it trains, for `areal audit --tokens`; as many "
         "bytes again as `keep` at most.",
-        change=Mutability.RESUME,
     )
 
 
 class CheckpointBlock(SpecBlock):
     """What a restart continues from."""
 
-    interval_steps: int = knob(
-        20, what="Save every this many steps.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
-    )
-    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Mutability.RESUME, ge=1, le=10**6)
+    interval_steps: int = resting(20, what="Save every this many steps.", unit="steps", ge=1, le=10**9)
+    keep: int = resting(2, what="How many checkpoints stay on disk.", ge=1, le=10**6)
 
 
 class Export(SpecBlock):
     """Models for other programs while the run goes on: `exports/step-N` in the run directory, each a Hugging Face
     directory. Where rows are held out the best so far stays too, and `exports/best` links to it."""
 
-    interval_steps: int = knob(
-        what="Export every this many steps. The last model is in `model/` in any case.", unit="steps",
-        change=Mutability.RESUME, ge=1, le=10**9,
-    )  # fmt: skip
-    keep: int = knob(
-        2,
-        what="How many of the newest exports stay on disk, beside the best.",
-        change=Mutability.RESUME,
-        ge=1,
-        le=10**6,
+    interval_steps: int = resting(
+        what="Export every this many steps. The last model is in `model/` in any case.", unit="steps", ge=1, le=10**9
     )
-    metric: Word = knob(
+    keep: int = resting(2, what="How many of the newest exports stay on disk, beside the best.", ge=1, le=10**6)
+    metric: Word = resting(
         "mean",
         what="By which figure of the evaluations the best is the best: mean, avg@n or pass@k; of one set as SET/mean. "
         "Of SFT and DPO mean is the loss, and the lowest is the best.",
-        change=Mutability.RESUME,
     )
