@@ -42,8 +42,9 @@ def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
 
     A method counts where every base of its class is in `classes`: a library calls what overrides its own.
     """
+    makers = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and makes_rule(node)}
     for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and not calls_one_of(node.value, makers):
             yield from assigned(node)
     for node in nodes([tree]):
         if isinstance(node, ast.ClassDef):
@@ -66,6 +67,15 @@ def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
 def assigned(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)]
+
+
+def makes_rule(function: ast.FunctionDef) -> bool:
+    """Whether what it returns is registered by being there: `rules_in` finds the rules of a module."""
+    return function.returns is not None and ast.unparse(function.returns) == "Rule"
+
+
+def calls_one_of(value: ast.expr | None, names: set[str]) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in names
 
 
 def is_self(node: ast.expr) -> bool:
