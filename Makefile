@@ -89,7 +89,10 @@ nightly:  ## The tests that a landing leaves out: scale, long learning, every cl
 	@tools/setup nightly
 	@tools/tiers --nightly
 
-.PHONY: images images-load locks
+.PHONY: images images-load locks publish-chart
+publish-chart:  ## Sign the chart and push it with its bill of materials: make publish-chart REGISTRY=ghcr.io/team/charts KEY=… KEYRING=…
+	@KEY="$(KEY)" KEYRING="$(KEYRING)" UNSIGNED="$(UNSIGNED)" PLAIN_HTTP="$(PLAIN_HTTP)" .venv/bin/python tools/publish_chart "$(REGISTRY)"
+
 images:  ## Build every image of docker/bake.json: make images REGISTRY=registry.example.com [PUSH=1] [IMAGES="engine trainer"]
 	@tools/images build $(if $(PUSH),--push) $(IMAGES)
 
