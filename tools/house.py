@@ -241,6 +241,7 @@ LIMITS: dict[str, float] = {
 }
 
 
+@cache
 def counts() -> dict[str, float]:
     """Every count by its name, in the table's order."""
     edges = arrows()

@@ -54,6 +54,8 @@ class ScriptedRun:
     """How often hot fields were set from outside."""
     epochs: list[int] = field(default_factory=list)
     """Each epoch in which rank 0 was started, in order."""
+    restored: int = 0
+    """The step that rank 0 began at."""
     drains: int = 0
     trainers: dict[int, ScriptedChild] = field(default_factory=dict)
     """Rank → child, of the pods that run now."""
@@ -102,7 +104,7 @@ class ScriptedRun:
         """A trainer starts: from the checkpoint."""
         if rank == 0:
             self.epochs.append(epoch)
-            self.step = self.checkpoint_step
+            self.step = self.restored = self.checkpoint_step
 
     def draining(self, now: float) -> bool:
         """A trainer was asked to stop; whether it does at once."""
@@ -180,4 +182,7 @@ class RunTrainer(operations_grpc.TrainerControlServicer):
             phase="train",
             checkpoint_step=run.checkpoint_step,
             checkpoint_at=run.checkpoint_at,
+            epoch=run.epochs[-1] if run.epochs else 0,
+            incarnation=len(run.epochs) or 1,
+            steps_made=max(0, run.step - run.restored),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import Pod, Reports
 from areal_operator.operator.reports import Asker, Poller, Targets, by_pod_ip, controller_report, news
 from operator_values import NOW, admitted, controller, says, trainer
@@ -83,6 +85,7 @@ component = pytest.mark.component
 async def test_a_round_asks_everybody_at_their_own_port() -> None:
     async with served() as roles:
         roles.run.step, roles.run.checkpoint_step, roles.run.checkpoint_at = 7, 5, NOW - 20
+        roles.run.epochs, roles.run.restored = [1, 4], 5
         roles.run.stalled = "no rows are left"
         asker = Asker(roles.dial, lambda: NOW)
         reports = await asker.round(KEY, TARGETS, Reports())
@@ -93,6 +96,8 @@ async def test_a_round_asks_everybody_at_their_own_port() -> None:
     assert reports.controller.stalled == "no rows are left"
     assert reports.trainer is not None
     assert (reports.trainer.step, reports.trainer.checkpoint_step, reports.trainer.checkpoint_at) == (7, 5, NOW - 20)
+    assert reports.trainer.evidence == StepEvidence(4, f"{2:016x}", 2)
+    assert reports.at == NOW
     launcher = reports.launchers["t0"]
     assert (launcher.phase, launcher.epoch, launcher.awaits_epoch, launcher.at) == (ChildPhase.IDLE, 0, True, NOW)
     assert set(roles.dialled) == {("c0", GRPC_PORT), ("t0", GRPC_PORT), ("t0", LAUNCHER_PORT)}
@@ -124,11 +129,11 @@ async def test_who_does_not_answer_keeps_the_last_report_and_its_age() -> None:
         first = await asker.round(KEY, TARGETS, Reports())
     later = Asker(roles.dial, lambda: NOW + 60)
     second = await later.round(KEY, TARGETS, first)
-    assert second == first
+    assert second == replace(first, at=NOW + 60)
     assert second.launchers["t0"].at == NOW
     assert not await later.restart(KEY, trainer(0), TOKEN, 9)
     gone = await later.round(KEY, Targets(None, (), TOKEN), second)
-    assert gone == Reports()
+    assert gone == Reports(at=NOW + 60)
     await asker.forget(KEY)
     await later.forget(KEY)
 
@@ -137,7 +142,7 @@ async def test_who_does_not_answer_keeps_the_last_report_and_its_age() -> None:
 async def test_another_jobs_token_opens_nothing() -> None:
     async with served(token="another") as roles:
         asker = Asker(roles.dial, lambda: NOW)
-        assert await asker.round(KEY, TARGETS, Reports()) == Reports()
+        assert await asker.round(KEY, TARGETS, Reports()) == Reports(at=NOW)
         assert not await asker.restart(KEY, trainer(0), TOKEN, 1)
         await asker.forget(KEY)
     assert roles.run.epochs == []
