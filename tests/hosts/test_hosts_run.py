@@ -14,9 +14,11 @@ import orjson
 import psutil
 import pytest
 from areal.admit.resolve import resolve
+from areal.errors import Kind
 from areal.hosts import run as hosts_run
 from areal.hosts.placement import Host, HostPlan
 from areal.hosts.run import SlurmFleet, run_on_slurm
+from areal.local.run import _watched
 from areal.local.staging import StagingRequest
 from areal.observe.live import Live, read_live, write_live
 from areal.plan import ResolvedJob, RoleRow, RunLayout
@@ -159,3 +161,17 @@ def test_a_run_of_another_machine_goes_on_while_its_state_is_fresh(tmp_path, hos
     live = read_live(path)
     assert live is not None
     assert live.alive is alive
+
+
+async def test_a_watch_that_ends_by_an_error_ends_the_run_with_its_reason():
+    class Broken:
+        async def watch(self, *told):
+            raise OSError("no space left on device")
+
+    class Failing:
+        def fail(self, reason, kind):
+            self.told = reason, kind
+
+    supervisor = Failing()
+    await _watched(Broken(), None, supervisor, {})
+    assert supervisor.told == ("the run's other machines can't be watched: no space left on device", Kind.INFRA)

@@ -141,13 +141,8 @@ def _queue(request: StagingRequest, job: RLJob, options: Sequence[str], prefix: 
     refuse(for_clusters_only(job), request.job_file)
     run_dir = request.directory(job)
     command = [sys.executable, "-m", "areal.cli.main", "run", str(request.job_file.absolute()), *request.overrides]
-    command += [
-        "--on",
-        "slurm",
-        "--run-dir",
-        str(run_dir),
-        *(["--hosts-command", shlex.join(prefix)] if prefix else []),
-    ]
+    command += ["--on", "slurm", "--run-dir", str(run_dir)]
+    command += ["--hosts-command", shlex.join(prefix)] if prefix else []
     command += [flag for flag, given in (("--resume", request.resume), ("--fresh", request.fresh)) if given]
     chosen = {key: value for key, _, value in (option.lstrip("-").partition("=") for option in options)}
     path, output = run_dir.with_name(f"{run_dir.name}.sbatch"), run_dir.with_name(f"{run_dir.name}.slurm.log")

@@ -129,6 +129,14 @@ def _keep_room(layout: RunLayout) -> None:
         os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
 
 
+async def _watched(fleet: Fleet, resolved: ResolvedJob, supervisor: Supervisor, addresses: dict[str, str]) -> None:
+    """Watch the fleet; what ends that ends the run, which would notice no lost machine any more."""
+    try:
+        await fleet.watch(resolved, supervisor, addresses)
+    except (ArealError, OSError) as error:
+        supervisor.fail(f"the run's other machines can't be watched: {error}", ErrorKind.INFRA)
+
+
 async def _supervise(
     resolved: ResolvedJob, resume: str, console: Console, fleet: Fleet | None
 ) -> tuple[RunOutcome, dict[str, int], float, RunView]:
@@ -155,7 +163,7 @@ async def _supervise(
     _handle_signals(supervisor, display, console)
     beside = [asyncio.create_task(display.run())]
     if fleet is not None:
-        beside.append(asyncio.create_task(fleet.watch(resolved, supervisor, addresses)))
+        beside.append(asyncio.create_task(_watched(fleet, resolved, supervisor, addresses)))
     try:
         outcome = await supervisor.run()
     finally:

@@ -193,6 +193,8 @@ CASES: list[tuple[Any, ...]] = [  # cause, place, words, words of the fix, job, 
     ("Forming", "trainer", "1 of 2 pods", "gang",
      job(TrainerReady=("False", "Forming", "epoch 1: 1 of 2 pods are in it"), Progressing=NO_STEP)),
     ("AwaitingFirstStep", "trainer", "no step was trained yet", "", job(Progressing=NO_STEP)),
+    ("Verifying", "trainer", "digits-trainer-0 on n1 doesn't answer", "",
+     job(Progressing=("Unknown", "Verifying", "digits-trainer-0 on n1 doesn't answer since 12:00; step 5 was last"))),
 ]  # fmt: skip
 
 
