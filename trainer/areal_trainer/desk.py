@@ -91,8 +91,7 @@ class Desk:
 
     def still_mine(self) -> None:
         """Raise FencedError when a newer trainer has begun."""
-        newest = fences.newest(self.paths.fences, "trainer")
-        if newest != self.fence:
+        if (newest := fences.newest(self.paths.fences, "trainer")) != self.fence:
             raise FencedError(f"trainer fence {self.fence} is over: {newest} has begun")
 
     def doing(self, phase: str) -> None:

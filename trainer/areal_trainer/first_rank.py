@@ -74,8 +74,7 @@ class FirstRank:
             return self._rest(self._turn, stopping)
         if stopping or feed.consumer.finished:
             return RankMessage({"kind": "end", "stopped": stopping and not feed.consumer.finished}, {})
-        taken = feed.poll()
-        if taken is None:
+        if (taken := feed.poll()) is None:
             gives = self._turn is not None and feed.idle and self._turn.known(_BEAT_S)
             return RankMessage({"kind": "sleep" if gives else "wait"}, {})
         self._batch, self._figures = taken.batch, sample_means(taken.samples)
@@ -145,8 +144,7 @@ class FirstRank:
 
     def next_order(self, publisher: Publisher, fence: int, deadline: float) -> RankMessage:
         """The next publication; without a policy while the one before still runs."""
-        idle = publisher.idle(_SLICE_S)
-        if not idle and self._now() > deadline:
+        if not (idle := publisher.idle(_SLICE_S)) and self._now() > deadline:
             raise InfraError(
                 f"publishing weights takes longer than {PUBLISH_DEADLINE_S:.0f} s", fix="check the run's volume"
             )

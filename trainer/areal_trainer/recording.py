@@ -231,8 +231,7 @@ def token_record(done: TrainedStep, part: NDArray[np.int64]) -> tuple[Header, by
 def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, bytes] | None:
     """The whole sample that the sequence `one` belongs to; None where its payload is not at hand."""
     key = (int(done.tokens.group_ids[one]), int(done.tokens.sample_indices[one]))
-    stored = done.stored.get(key)
-    if stored is None:
+    if (stored := done.stored.get(key)) is None:
         return None
     sample = common.Sample.FromString(payload.decode_raw(stored))
     ids = [np.frombuffer(sequence.token_ids, "<i4").tolist() for sequence in sample.sequences]

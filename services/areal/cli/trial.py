@@ -124,8 +124,7 @@ async def _play(job: RLJob, sources: Sources, tokenizer: Tokenizer, reply: Answe
     engine = TrialEngine(job.spec, tokenizer, reply, _scored(verifier, trial), None)
     await verifier.start()
     try:
-        episode = await workflow.arun_episode(engine, row)
-        if episode is None:
+        if (episode := await workflow.arun_episode(engine, row)) is None:
             trial.error = "the workflow rejected the row"
             return trial
         check_episode(episode, vocab_size=tokenizer.vocab_size)

@@ -148,8 +148,7 @@ class RewardClient:
         return list(reply.results)
 
     def _settle(self, pending: _PendingScore, result: wire.ScoreResult) -> None:
-        outcome = result.WhichOneof("outcome")
-        if outcome == "fault":
+        if (outcome := result.WhichOneof("outcome")) == "fault":
             self._failed(pending, from_fault(result.fault))
         elif outcome is None:
             self._failed(pending, BugError("the reward service answered neither score nor fault"))

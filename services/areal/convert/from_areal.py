@@ -303,8 +303,7 @@ def _optimizer(draft: JobDraft, steps: int | None) -> None:
 
 def _intervals(draft: JobDraft, batch: int) -> None:
     """Saving and measuring: epochs in steps."""
-    is_measured = draft.has("valid_dataset.path")
-    if is_measured:
+    if is_measured := draft.has("valid_dataset.path"):
         draft.put_rows("valid_dataset.path", "evaluation", split=str(draft.get("valid_dataset.split", "")))
         draft.note(["valid_dataset.split", "valid_dataset.type"], "dataset.evaluation")
     is_kept = str(draft.get("recover.mode", "disabled")) != "disabled"
@@ -376,8 +375,7 @@ def _engine_arguments(draft: JobDraft) -> None:
     arguments: list[str] = []
     for entry in [entry for entry in draft.dropped if entry.why == _OFF and entry.was not in (False, [], "")]:
         flag = f"--{entry.key.removeprefix('sglang.').replace('_', '-')}"
-        kind = kind_of(flag)
-        if kind is None or kind.effect is Effect.REFUSED:
+        if (kind := kind_of(flag)) is None or kind.effect is Effect.REFUSED:
             why = kind.reason if kind else "no flag that a job gives SGLang"
             draft.dropped[draft.dropped.index(entry)] = replace(entry, why=why)
             continue

@@ -163,8 +163,7 @@ def _rl(draft: JobDraft) -> int | None:
     why = f"samples there, a count here: {batch * size} / {trained}"
     draft.put("train.batch_size", "algorithm.miniBatches", updates, default=128, why=why)
     steps = draft.put_steps("algorithm", batch, epochs="train.num_episodes", usual=1)
-    again = draft.number("train.max_epochs", 1)
-    if again > 1:
+    if (again := draft.number("train.max_epochs", 1)) > 1:
         draft.decide(f"algorithm.miniBatches: a batch is used {again} times there (max_epochs), once here")
     draft.note("train.max_epochs", "algorithm.miniBatches", updates, "" if again == 1 else "a batch is used once here")
     lag = int(draft.number("train.async_queue_size", 1)) if draft.get("train.async_enable") else 0
@@ -225,8 +224,7 @@ def _correction(draft: JobDraft) -> None:
         draft.drop(keys, "off there; tokens are always weighed by π_prox/π_behav here")
         return
     low, high = (float(bound) for bound in draft.get("algo.advantage.is_correction_threshold", [0.5, 5.0]))
-    kind = str(draft.get("algo.advantage.is_correction_type", "tis"))
-    if kind == "tis":
+    if (kind := str(draft.get("algo.advantage.is_correction_type", "tis"))) == "tis":
         draft.join(f"{_ADVANCED}.truncate", {"lower": low, "upper": high}, *keys)
         draft.write(f"{_ADVANCED}.rejection", {"metric": "ratio", "upper": 2 * high})
         return
@@ -243,8 +241,7 @@ def _scores(draft: JobDraft) -> None:
         )
         draft.put("reward.overlong_penalty_factor", "algorithm.overlong.factor", default=1.0)
     url = draft.get("reward.remote_url") or draft.get("train.agent_func_path")
-    model = draft.get("reward.model_name_or_path")
-    if model and not url:
+    if (model := draft.get("reward.model_name_or_path")) and not url:
         draft.write("reward.verifier", "model")
         draft.put("reward.model_name_or_path", "reward.model.path", model_source(str(model))[1])
         draft.decide(f"reward.model.path: {model} must be a sequence-classification model with one label")

@@ -145,8 +145,7 @@ def _rl(draft: JobDraft) -> None:
     draft.put(f"{_ACTOR}.ppo_mini_batch_size", "algorithm.miniBatches", count, default=mini, why=why)
     lag = "synchronous there; raise it for generation beside training"
     draft.join("algorithm.maxStaleness", 0, f"{_ROLLOUT}.mode", why=lag)
-    epochs = draft.number(f"{_ACTOR}.ppo_epochs", 1)
-    if epochs > 1:
+    if (epochs := draft.number(f"{_ACTOR}.ppo_epochs", 1)) > 1:
         draft.decide(f"algorithm.miniBatches: a batch is used {epochs} times there (ppo_epochs), once here")
     draft.note(
         f"{_ACTOR}.ppo_epochs", "algorithm.miniBatches", count, "" if epochs == 1 else "a batch is used once here"
@@ -183,8 +182,7 @@ def _algorithm(draft: JobDraft, batch: int) -> str:
         draft.write(f"{_ADVANCED}.advantageUnbiased", True)
     draft.drop(scaled, f"{name} has no deviation")
     block = "algorithm.filter_groups"
-    filtered = bool(draft.get(f"{block}.enable"))
-    if filtered or name not in ("PPO", "REINFORCE++"):
+    if (filtered := bool(draft.get(f"{block}.enable"))) or name not in ("PPO", "REINFORCE++"):
         draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", f"{block}.enable")
     draft.note(f"{block}.metric", "algorithm.zeroVariance", "filter", "rewards are compared here")
     if filtered and (batches := draft.number(f"{block}.max_num_gen_batches", 0)) > 0:

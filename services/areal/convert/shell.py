@@ -318,8 +318,7 @@ class _Shell:
         if (index := re.fullmatch(r"(\w+)\[(\d+)\]", name)) is not None:
             items = self._items(index[1])
             return items[int(index[2])] if int(index[2]) < len(items) else None
-        value = self.variables.get(name)
-        if value is None and name in ("HOME", "PWD"):
+        if (value := self.variables.get(name)) is None and name in ("HOME", "PWD"):
             return os.environ.get(name)
         return " ".join(value) if isinstance(value, list) else value
 

@@ -43,8 +43,7 @@ class JobDraft(Draft):
 
     def put_model(self, key: str, to: str = "model", *, tokenizer: str = "") -> None:
         """The start model: a name of the hub, or a directory."""
-        value = str(self.get(key, ""))
-        if not value:
+        if not (value := str(self.get(key, ""))):
             self.write(f"{to}.path", "models/start")
             self.decide(f"{to}.path: the file names no model")
         else:
@@ -63,8 +62,7 @@ class JobDraft(Draft):
 
     def put_rows(self, key: str, which: str, *, split: str = "", config: str = "", prompt: str = "") -> None:
         """Source of rows: a file, or a name of the hub. `split`, `config` are texts, `prompt` a column."""
-        value = self.get(key)
-        if value is None:
+        if (value := self.get(key)) is None:
             self.no_rows()
             return
         paths = [local(str(file)) for file in (value if isinstance(value, list) else [value])]
@@ -219,8 +217,7 @@ class JobDraft(Draft):
         self, key: str, to: str, table: Mapping[str, str], usual: str, *, why: str = "", what: str = ""
     ) -> str | None:
         """A named choice by a table, written where `to` is a field. Without an equivalent: a decision, and None."""
-        name = str(self.get(key, usual))
-        if name not in table:
+        if (name := str(self.get(key, usual))) not in table:
             self.decide(f"{to or what}: {key} is {name} there, which has no equivalent")
             if to:
                 self.drop(key, f"{name} has no equivalent")

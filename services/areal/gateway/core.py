@@ -87,15 +87,13 @@ class GatewayCore:
         if not told.startswith(self._prefix):
             raise over("its worker has started again")
         name = told.removeprefix(self._prefix)
-        opened = self._opened.get(name)
-        if opened is None:
+        if (opened := self._opened.get(name)) is None:
             raise over(self._ended.get(name, "its worker gave it up"))
         return opened
 
     def close(self, name: str, reason: str) -> SessionEnding:
         """End a session; its key answers 410 from now on."""
-        opened = self._opened.pop(name, None)
-        if opened is None:
+        if (opened := self._opened.pop(name, None)) is None:
             return SessionEnding()
         self._ended[name] = reason
         return SessionEnding(tuple(opened.session.close(reason)), opened.session.reward)

@@ -78,12 +78,10 @@ class Tunnel:
         return pb.DriveAnswers(answers=taken) if taken else None
 
     def _hear(self, ask: pb.DriveAsk) -> None:
-        part = ask.WhichOneof("part")
-        if part == "request":
+        if (part := ask.WhichOneof("part")) == "request":
             self._begin(ask.exchange, ask.request)
             return
-        exchange = self._exchanges.get(ask.exchange)
-        if exchange is None:
+        if (exchange := self._exchanges.get(ask.exchange)) is None:
             return  # it is over
         if part == "more":
             exchange.feed(ask.more)

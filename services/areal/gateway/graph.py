@@ -61,8 +61,7 @@ class MessageGraph:
         if best is None:
             return CallPlace(None, whole)
         length, exact, number = best
-        new = whole[length:]
-        if not new or any(message.role == "assistant" for message in new):
+        if not (new := whole[length:]) or any(message.role == "assistant" for message in new):
             return CallPlace(None, whole)
         if not exact:
             results = next((place for place, message in enumerate(new) if message.role != "tool"), len(new))

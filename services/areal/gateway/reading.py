@@ -211,8 +211,7 @@ class AnswerReader:
         grammar = self._grammar
         assert grammar is not None
         self._finder = self._finder or ClosingFinder(grammar)
-        place = self._finder.find(self._held, end=end)
-        if place < 0 and not end:
+        if (place := self._finder.find(self._held, end=end)) < 0 and not end:
             return
         closed = place >= 0
         written, rest = (self._held[:place], self._held[place + len(grammar.closing) :]) if closed else (self._held, "")

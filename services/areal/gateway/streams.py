@@ -114,8 +114,7 @@ class StreamedAnswering(Response):
         choices = [_ChoiceProgress(index, call, self._reader_of(call)) for index, call in enumerate(self._reply.calls)]
         while True:
             text = b"".join(event for choice in choices for event in choice.take(events))
-            fault = self._fault()
-            if fault is not None or all(choice.ended for choice in choices):
+            if (fault := self._fault()) is not None or all(choice.ended for choice in choices):
                 break
             if text:
                 await _send(send, text)

@@ -41,8 +41,7 @@ def parse_tools(given: Any) -> ToolList:
     dropped: list[str] = []
     named: dict[str, tuple[str, str]] = {}
     for place, space, entry in flat:
-        tool = _function_tool(entry, place)
-        if tool is None:
+        if (tool := _function_tool(entry, place)) is None:
             dropped.append(f"{place}({entry.get('type')})")
             continue
         own = tool["function"]["name"]

@@ -58,8 +58,7 @@ class TunnelExchange:
 
     async def part(self) -> pb.DriveAnswer:
         """The next part of the answer. Raises Lost."""
-        part = await self.parts.get()
-        if part is None:
+        if (part := await self.parts.get()) is None:
             raise WorkerLost
         return part
 
@@ -177,8 +176,7 @@ class Tunnels(rpc.GatewayServicer):
         self, request_iterator: AsyncIterator[pb.DriveAnswers], context: Context
     ) -> AsyncIterator[pb.DriveAsk]:
         """See `protos/areal/v1/gateway.proto`."""
-        first = await anext(request_iterator, None)
-        if first is None:
+        if (first := await anext(request_iterator, None)) is None:
             return
         link = Link(first.owner)
         self._open(link)

@@ -58,8 +58,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    ended = main(sys.argv[1:])
-    if ended < 0:
+    if (ended := main(sys.argv[1:])) < 0:
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)

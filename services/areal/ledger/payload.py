@@ -52,8 +52,7 @@ def decode(payload: bytes, read_segment: ReadSegment | None = None) -> common.Sa
 def decode_raw(payload: bytes, read_segment: ReadSegment | None = None) -> bytes:
     """The serialised sample of an envelope, checked as `decode` does."""
     envelope = _envelope(payload)
-    place = envelope.WhichOneof("place")
-    if place == "segment":
+    if (place := envelope.WhichOneof("place")) == "segment":
         if read_segment is None:
             raise damaged(f"it is a pointer into {envelope.segment.file!r}, and no segments are read here")
         body = read_segment(envelope.segment)

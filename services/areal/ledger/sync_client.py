@@ -134,8 +134,7 @@ class SyncLedger:
             standing = self._standing
             if standing is None:
                 return
-            run_id = self.run_id()
-            if run_id != standing.run_id:
+            if (run_id := self.run_id()) != standing.run_id:
                 self._run(self._calls.recover(standing.fence, standing.step))
                 standing.run_id = run_id
 

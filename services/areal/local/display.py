@@ -86,8 +86,7 @@ class Display:
     async def _lines(self) -> None:
         lines = LineSchedule()
         while True:
-            text = lines.due(await self._look(), self._clock())
-            if text is not None:
+            if (text := lines.due(await self._look(), self._clock())) is not None:
                 self._console.print(text, highlight=False, markup=False, soft_wrap=True)
             await asyncio.sleep(_EVERY_S)
 

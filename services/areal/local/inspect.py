@@ -33,8 +33,7 @@ _LATE_S = 5.0  # `areal run` writes once a second; a loaded machine is late
 
 def going_on(layout: RunLayout) -> Live:
     """Newest state of the run in a directory. Raises ConfigError when none goes on there."""
-    live = read_live(layout.live)
-    if live is None or live.ended:
+    if (live := read_live(layout.live)) is None or live.ended:
         raise ConfigError(f"no run goes on in {layout.root}", fix="start it with `areal run`")
     if not live.alive:
         raise ConfigError(
@@ -46,8 +45,7 @@ def going_on(layout: RunLayout) -> Live:
 def look(run_dir: Path) -> RunView:
     """The last picture of the run in `run_dir`, with what holds it up or ended it; raises ConfigError without one."""
     layout = RunLayout(run_dir.absolute())
-    live = read_live(layout.live)
-    if live is None:
+    if (live := read_live(layout.live)) is None:
         raise ConfigError(
             f"{run_dir} never said what it does",
             fix="start it with `areal run`; of a job on a cluster, ask `areal status rljob/NAME`",

@@ -31,8 +31,7 @@ class LogLine:
 
 def since(age: str, now: float) -> float:
     """Unix seconds of `age` ago: `90s`, `10m`, `2h`, `1d`. Raises ConfigError for anything else."""
-    match = _AGE.match(age)
-    if match is None:
+    if (match := _AGE.match(age)) is None:
         raise ConfigError(f"{age!r} is no age", fix="write a number and s, m, h or d, for example --since 10m")
     return now - float(match[1]) * _UNIT_S[match[2]]
 
@@ -107,8 +106,7 @@ def _lines(role: str, parts: Sequence[Path]) -> Iterator[LogLine]:
 
 def stamp_of(text: str) -> float | None:
     """Unix seconds of the local time that a line begins with; None where it begins with none."""
-    match = _STAMP.match(text)
-    if match is None:
+    if (match := _STAMP.match(text)) is None:
         return None
     try:
         return time.mktime(time.strptime(f"{match[1]} {match[2]}", "%Y-%m-%d %H:%M:%S"))

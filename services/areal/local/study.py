@@ -128,8 +128,7 @@ def run_study(
     code = int(ExitCode.DONE)
     for until, keep in _rounds(steps, len(kept), plan.halving):
         asked = replace(request, overrides=(*request.overrides, f"algorithm.maxSteps={until}"))
-        ended = run_sweep(asked, plan.seeded(kept), console, run)
-        if ended == ExitCode.DRAINED:
+        if (ended := run_sweep(asked, plan.seeded(kept), console, run)) == ExitCode.DRAINED:
             return ended
         code = code or ended  # a variant that failed in an early round
         ranked = rows(directory, plan, kept, until)

@@ -232,8 +232,7 @@ def duration(seconds: float | None) -> str:
     """`42s`, `3m07s`, `2h05m`."""
     if seconds is None:
         return "—"
-    whole = round(seconds)
-    if whole < 60:
+    if (whole := round(seconds)) < 60:
         return f"{whole}s"
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"

@@ -62,8 +62,7 @@ def raise_if_cancelled() -> None:
     """For loops that catch what a call raises: one that is cancelled as its peer goes may raise the peer's error, and
     the cancellation would be lost with it. Raises CancelledError.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if (task := asyncio.current_task()) is not None and task.cancelling():
         raise asyncio.CancelledError
 
 

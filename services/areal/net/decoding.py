@@ -94,8 +94,7 @@ class _DecodingStream:
     async def __anext__(self) -> Any:
         if self.broken:
             raise StopAsyncIteration
-        request = await anext(self._requests)
-        if request is _UNDECODABLE:
+        if (request := await anext(self._requests)) is _UNDECODABLE:
             self.broken = True
             raise StopAsyncIteration
         return request

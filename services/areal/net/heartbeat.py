@@ -39,8 +39,7 @@ class Detector:
 
     def health(self, now: float) -> Health:
         """Judge by whole missed periods since the last beat."""
-        missed = int((now - self._last_beat) / self._period_s)
-        if missed >= self._dead_misses:
+        if (missed := int((now - self._last_beat) / self._period_s)) >= self._dead_misses:
             return Health.DEAD
         return Health.SUSPECT if missed >= self._suspect_misses else Health.LIVE
 

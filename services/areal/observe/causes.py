@@ -146,8 +146,7 @@ def _evaluating(live: Live) -> Diagnosis | None:
 def _user_code(live: Live) -> Diagnosis | None:
     """A user's function that does not return; its role answers all the while."""
     for role in live.roles:
-        wait = _wait(role, USER_CODE)
-        if wait is not None and wait.age_s >= USER_CODE_S:
+        if (wait := _wait(role, USER_CODE)) is not None and wait.age_s >= USER_CODE_S:
             text = f"it is inside the user's {wait.waits_for}"
             fix = (
                 "that call has not returned: a lock, a socket or a loop without an end? "
@@ -201,8 +200,7 @@ def _old_version(live: Live) -> Diagnosis | None:
 def _engine(live: Live) -> Diagnosis | None:
     """An engine that its agent can't hear, long before the agent ends it."""
     for role in live.roles:
-        wait = _wait(role, ENGINE_HEALTH)
-        if wait is not None and wait.age_s >= ENGINE_S:
+        if (wait := _wait(role, ENGINE_HEALTH)) is not None and wait.age_s >= ENGINE_S:
             text = f"its engine does not answer, and is started again after {time_span(wait.deadline_s)} of this"
             fix = f"is it blocked, or is a packet filter in between? See logs/{role.name}.log"
             return Diagnosis(Cause.ENGINE_SILENT, text, fix, role.name, role.pid, wait.age_s)

@@ -46,8 +46,7 @@ class Metrics:
 
     def _labelled(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
         asked = (name, kind, *labels.items())
-        known = self._known.get(asked)
-        if known is None:
+        if (known := self._known.get(asked)) is None:
             known = self._known[asked] = self._declared(name, kind, labels)
         return known
 
@@ -56,8 +55,7 @@ class Metrics:
         as_declared = declared is not None and (declared.type, declared.scope) == (kind, self._scope)
         if declared is None or not as_declared or set(declared.labels) != set(labels):
             raise BugError(f"metric {name} ({kind}, labels {sorted(labels)}) is not declared so in the catalogue")
-        family = self._made.get(name)
-        if family is None:
+        if (family := self._made.get(name)) is None:
             family = self._made[name] = self._family(declared)
         return family.labels(**self._common, **labels) if self._common or labels else family
 

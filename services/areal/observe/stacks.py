@@ -36,8 +36,7 @@ class StallWatch:
     def beat(self, more: Callable[[], str] = lambda: "") -> None:
         """Arm the timer anew; when nothing was done for long, tell the stacks and what `more()` says, once."""
         faulthandler.dump_traceback_later(self._blocked_s, file=_target())
-        since = self._progress.since_s()
-        if since < self._stalled_s:
+        if (since := self._progress.since_s()) < self._stalled_s:
             self._told = False
         elif not self._told:
             self._told = True

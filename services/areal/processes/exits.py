@@ -73,8 +73,7 @@ _HEADLINE = 300  # characters of an error's first line: what users raise may be 
 
 def classify(code: int, tail: Sequence[str] = (), error: ArealError | None = None) -> ProcessExit:
     """Verdict on the exit `code` of a child that nobody asked to stop, and that left `error`."""
-    code = rank_code(code, tail)
-    if code == ExitCode.DONE:
+    if (code := rank_code(code, tail)) == ExitCode.DONE:
         return ProcessExit(code, ExitVerdict.COMPLETE, "complete", Cause.COMPLETE)
     verdict = ExitVerdict.REFUSED if code in _NEVER_AGAIN else ExitVerdict.RESTART
     if error is not None:

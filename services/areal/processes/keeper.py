@@ -49,8 +49,7 @@ def read_order() -> "dict[str, object]":
     """The supervisor's line. Ends the process when there is none: the supervisor died first."""
     data = b""
     while not data.endswith(b"\n"):
-        chunk = os.read(0, 65536)
-        if not chunk:
+        if not (chunk := os.read(0, 65536)):
             sys.exit(0)
         data += chunk
     order: dict[str, object] = json.loads(data)
@@ -138,8 +137,7 @@ def main() -> None:
     for number in (signal.SIGCHLD, *PASSED_ON):
         signal.signal(number, lambda *_: None)
     keeper = os.getpid()
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         become(order, keeper)
     for descriptor in order["descriptors"]:  # type: ignore[attr-defined]
         os.close(descriptor)  # else the supervisor wouldn't see that the child closed its end
@@ -168,8 +166,7 @@ def watch(child: int, wake_read: int) -> "int | None":
             if number in PASSED_ON:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, number)
-        status = reap(child)
-        if status is not None:
+        if (status := reap(child)) is not None:
             return status
 
 

@@ -168,8 +168,7 @@ def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
     A home that can't be written, as a user without an entry has it, is none.
     """
     chosen = dict(ours)
-    home = chosen.get("HOME", "/")
-    if home == "/" or not _writable(Path(home)):
+    if (home := chosen.get("HOME", "/")) == "/" or not _writable(Path(home)):
         chosen.pop("HOME", None)
     identity = {name: value for name, value in row.env.items() if name.startswith(_OURS)}
     return {**row.env, **chosen, **identity}
@@ -189,8 +188,7 @@ def _writable(directory: Path) -> bool:
 
 def _interface() -> str:
     """The network interface with the pod's address; empty when that isn't known."""
-    address = os.environ.get(ENV_POD_IP)
-    if not address:
+    if not (address := os.environ.get(ENV_POD_IP)):
         return ""
     found = psutil.net_if_addrs().items()
     return next((name for name, addresses in found if any(one.address == address for one in addresses)), "")

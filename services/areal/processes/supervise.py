@@ -295,8 +295,7 @@ def child_of(
 
 
 def _probe(row: RoleRow) -> Probe:
-    kind = ProbeKind(row.ready)
-    if kind is ProbeKind.NONE:
+    if (kind := ProbeKind(row.ready)) is ProbeKind.NONE:
         return Probe()
     port = row.ports.get("grpc") or row.ports.get("main") or next(iter(row.ports.values()))
     return Probe(kind, port, row.probe_host)

@@ -24,8 +24,7 @@ def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
 
 def answer_of_row(row: Mapping[str, Any], field: str) -> Any:
     """The expected answer of a row: a column, or a dotted path into one. Raises DataError when the row has none."""
-    answer = column_of(row, field)
-    if answer is None:
+    if (answer := column_of(row, field)) is None:
         raise DataError(
             f'the row has no "{field}" to compare with (it has {", ".join(map(str, row)) or "no columns"})',
             fix="add this column to the dataset, or name another one in reward.answerField",

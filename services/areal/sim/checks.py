@@ -83,8 +83,7 @@ def check_closed(world: SimWorld, core: Controller, group: int, answer: CloseRes
         return
     held = world.store.model.samples[group]
     world.truth.closed.setdefault(group, set()).add(tuple(held[index][0] for index in sorted(held)))
-    known = core.book.groups.get(group)
-    if known is not None and world.store.run_id == 0:
+    if (known := core.book.groups.get(group)) is not None and world.store.run_id == 0:
         told = {index: figures.reward for index, figures in known.done.items()}
         if told != {index: meta.reward for index, (_, meta) in held.items() if index in told}:
             world.truth.problems.append(f"promise 1: group {group} was closed on figures that the ledger doesn't hold")
@@ -124,8 +123,7 @@ def check_rebuilt(world: SimWorld, settings: ControllerSettings) -> None:
     """Hot fields survive a restart."""
     kept = world.truth.kept
     for name in HELD[1:]:
-        said = getattr(kept, name)
-        if said is not None and getattr(settings, name) != said:
+        if (said := getattr(kept, name)) is not None and getattr(settings, name) != said:
             world.truth.problems.append(f"a restart forgot {name} {said}")
 
 

@@ -267,8 +267,7 @@ class ControllerProcess:
 
     def reply(self, answer: decisions.CallAnswer) -> None:
         self.answers[answer.ticket] = answer
-        caller = self.callers.pop(answer.ticket, None)
-        if caller is not None and answer.error is None:
+        if (caller := self.callers.pop(answer.ticket, None)) is not None and answer.error is None:
             self._obeyed = self.world.obeyed("a controller", caller, self._obeyed)
 
     def order(self, order: WorkOrder) -> None:

@@ -145,8 +145,7 @@ class ServerProcess:
             phase=core.phase,
             refused=RefusalReport(str(refused.policy), refused.tries, refused.reason) if refused else None,
         )
-        process = self._connection.process()
-        if process is not None:
+        if (process := self._connection.process()) is not None:
             self.up.send(process.post, ServerBeat(report))
 
 

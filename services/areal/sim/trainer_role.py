@@ -86,8 +86,7 @@ class TrainerProcess:
                 yield from self._publish(consumer)
             if consumer.checkpoint_due(self._checkpoint_now()):
                 yield from self._checkpoint(consumer)
-            want = consumer.want()
-            if want is None:
+            if (want := consumer.want()) is None:
                 if not consumer.publish_due() and not consumer.checkpoint_due():
                     return
                 continue
@@ -210,8 +209,7 @@ class TrainerProcess:
             ticket = process.carrier.ask(call)
             process.callers[ticket] = self.fence
             while self._connection.process() is process:
-                answer = process.answers.pop(ticket, None)
-                if answer is not None:
+                if (answer := process.answers.pop(ticket, None)) is not None:
                     if answer.error is not None:
                         raise answer.error
                     return
@@ -223,8 +221,7 @@ class TrainerProcess:
 
     def _beats(self, consumer: Consumer) -> Process:
         while True:
-            process = self._connection.process()
-            if process is not None and process.core is not None:
+            if (process := self._connection.process()) is not None and process.core is not None:
                 if not self.finished:
                     consumer.set_max_steps(process.core.max_steps)
                 state = consumer.state

@@ -74,8 +74,7 @@ class WorkerProcess:
             yield _BEAT_S
 
     def _send(self) -> None:
-        process = self._connection.process()
-        if process is None:
+        if (process := self._connection.process()) is None:
             self.break_stream()
             return
         first = self._stream is None or not self._stream.open or self._peer is not process
@@ -168,8 +167,7 @@ class WorkerProcess:
             while True:
                 if not self._mine(group, index, attempt):
                     return
-                version = self._sample(grant.floor)
-                if version is not None:
+                if (version := self._sample(grant.floor)) is not None:
                     break
                 yield 0.1
             versions.append(version)

@@ -17,8 +17,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 def mean_pass_at_k(tasks: Iterable[tuple[int, int]], k: int) -> float | None:
     """The mean over tasks, each (samples, right); None when some task has fewer than k samples, or there is none."""
-    counted = list(tasks)
-    if not counted or any(samples < k for samples, _ in counted):
+    if not (counted := list(tasks)) or any(samples < k for samples, _ in counted):
         return None
     return sum(pass_at_k(samples, right, k) for samples, right in counted) / len(counted)
 
@@ -28,8 +27,7 @@ def sampled_figures(rows: Sequence[Sequence[float]], samples: int, ks: Iterable[
 
     avg@n is the mean over rows of the mean of their scores; rows without any don't count.
     """
-    scored = [row for row in rows if row]
-    if not scored:
+    if not (scored := [row for row in rows if row]):
         return {}
     figures = {f"avg@{samples}": sum(sum(row) / len(row) for row in scored) / len(scored)}
     tasks = [(len(row), sum(score >= RIGHT for score in row)) for row in scored]

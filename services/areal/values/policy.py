@@ -31,8 +31,7 @@ class PolicyId:
     @classmethod
     def parse(cls, text: str) -> "PolicyId":
         """Read `"<version>.f<fence>"`; raises DataError for anything else."""
-        match = _TEXT.fullmatch(text)
-        if match is None:
+        if (match := _TEXT.fullmatch(text)) is None:
             raise DataError(f"{text!r} is no policy id", fix="Write it as <version>.f<fence>, for example 43.f7.")
         return cls(int(match[1]), int(match[2]))
 

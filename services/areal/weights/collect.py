@@ -51,8 +51,7 @@ def _with_bases(root: Path, wanted: Set[PolicyId]) -> set[PolicyId]:
     found: set[PolicyId] = set()
     ahead = list(wanted)
     while ahead:
-        policy = ahead.pop()
-        if policy in found:
+        if (policy := ahead.pop()) in found:
             continue
         found.add(policy)
         try:

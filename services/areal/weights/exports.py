@@ -138,8 +138,7 @@ class Exports:
         steps, scores = exported_steps(self._root), scores_in(self._evaluations, self._metric)
         if not steps:
             return
-        best = best_of(steps, scores)
-        if best is not None:
+        if (best := best_of(steps, scores)) is not None:
             _point(self._root / BEST, f"step-{best}")
         stay = retained(steps, scores, self._keep)
         for step in steps:

@@ -89,8 +89,7 @@ class StagingArea:
 
     def loadable(self, path: Path, digest: str) -> Path | None:
         """Directory from which an engine can load the version at `path`, its bytes unread; None when there is none."""
-        staged = self._staged.get(digest)
-        if staged is not None:
+        if (staged := self._staged.get(digest)) is not None:
             return staged.path if staged.path.is_dir() else None
         whole = not (path / ADAPTER_CONFIG).is_file()  # an adapter alone is nothing to start from
         return path if whole and any(path.glob("*.safetensors")) else None

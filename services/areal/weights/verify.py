@@ -27,8 +27,7 @@ def open_version(path: Path, digest: str) -> Manifest:
             f"the weights at {path} can't be read: {error}",
             fix="Ask for a newer version, or check that the weights' volume is mounted.",
         ) from error
-    found = digest_of(raw)
-    if found != digest:
+    if (found := digest_of(raw)) != digest:
         raise DataError(f"the manifest at {path} has digest {found[:16]}…, not {digest[:16]}… as announced", fix=_FIX)
     return Manifest.from_bytes(raw)
 

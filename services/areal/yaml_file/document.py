@@ -210,8 +210,7 @@ class _Composer:
         return made
 
     def _alias(self, event: Any, depth: int) -> _BuiltValue:
-        made = self._anchors.get(event.anchor)
-        if made is None:
+        if (made := self._anchors.get(event.anchor)) is None:
             raise _wrong(f"found undefined alias {event.anchor!r}, or one of what it is in", event.start_mark)
         if depth + made.depth > _MAX_DEPTH:
             raise _wrong(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)

@@ -62,8 +62,7 @@ def _rounded(value: float) -> int | float:
 
 def tagged(tag: str, text: str) -> Scalar:
     """The value of a scalar with a tag such as !!int; raises ValueError when the text is none of that type."""
-    kind = tag.removeprefix("tag:yaml.org,2002:")
-    if kind == "str":
+    if (kind := tag.removeprefix("tag:yaml.org,2002:")) == "str":
         return text
     found = plain(text)
     types: dict[str, tuple[type, ...]] = {

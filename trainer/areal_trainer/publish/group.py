@@ -309,8 +309,7 @@ class GroupSender:
     def _keep(self) -> None:
         """Every server that takes weights has a pair, and no other server has."""
         while not self._closing.wait(_LOOK_S):
-            able = self._members.able()
-            if able:
+            if able := self._members.able():
                 self._senders.keep()
             with self._lock:
                 for server, pair in list(self._pairs.items()):

@@ -85,8 +85,7 @@ class Members(rpc.WeightGroupServicer):
                         self._changed.notify_all()
         finally:
             with self._changed:
-                said = self._states.get(stream.server)
-                if said is not None and said.stream is stream:
+                if (said := self._states.get(stream.server)) is not None and said.stream is stream:
                     del self._states[stream.server]
                 self._changed.notify_all()
             stream.news.set()
@@ -131,8 +130,7 @@ class Members(rpc.WeightGroupServicer):
                 self._changed.wait(left)
 
     def _check(self, group: str, server: str, phase: str) -> wire.MemberState:
-        said = self._states.get(server)
-        if said is None:
+        if (said := self._states.get(server)) is None:
             raise MemberFault(phase, f"phase {phase} of group {group}: {server} is gone")
         state = said.state
         if state.failed == group:

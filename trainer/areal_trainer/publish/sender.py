@@ -57,8 +57,7 @@ class SenderProcess:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"not done after {deadline_s:.0f} s")
             if select.select([self._talk], [], [], SLICE_S)[0]:
-                came = self._talk.recv(1 << 16)
-                if not came:
+                if not (came := self._talk.recv(1 << 16)):
                     raise RuntimeError("the sender ended")
                 self._heard += came
         line, _, self._heard = self._heard.partition(b"\n")
@@ -213,8 +212,7 @@ def main(parent: int, descriptor: int) -> None:
         device, talks, _, _ = socket.recv_fds(control, 64, 1)
         if not device:
             return
-        child = os.fork()
-        if not child:
+        if not (child := os.fork()):
             control.close()
             die_with(own)
             try:

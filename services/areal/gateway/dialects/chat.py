@@ -70,8 +70,7 @@ def whole_number(value: Any, field: str) -> int | None:
 
 def flag(fields: Mapping[str, Any], field: str) -> bool:
     """Whether a field says yes."""
-    value = fields.get(field)
-    if value is not None and not isinstance(value, bool):
+    if (value := fields.get(field)) is not None and not isinstance(value, bool):
         raise CallRefusal(f"{field} is {value!r}, neither true nor false", field=field)
     return bool(value)
 

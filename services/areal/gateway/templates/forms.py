@@ -212,8 +212,7 @@ class ClosingFinder:
         while found := self._marks.search(text, self._place):
             if found.start() >= limit and found[0] != self._closing:
                 break
-            mark = found[0]
-            if mark == self._closing and not self._quote:
+            if (mark := found[0]) == self._closing and not self._quote:
                 return found.start()
             if mark == self._quote:
                 self._quote = ""
@@ -335,8 +334,7 @@ def _gemma_value(text: str, place: int) -> tuple[Any, int]:
                 if text.startswith(QUOTE, place):
                     key, place = _gemma_value(text, place)
                 else:
-                    named = re.compile(r"[^:{}\[\],]+").match(text, place)
-                    if named is None:
+                    if (named := re.compile(r"[^:{}\[\],]+").match(text, place)) is None:
                         raise ValueError("no key")
                     key, place = named[0].strip(), named.end()
                 if not text.startswith(":", place):
@@ -346,8 +344,7 @@ def _gemma_value(text: str, place: int) -> tuple[Any, int]:
             found.append((key, value))
             place = _skip(text, place)
         return (dict(found) if closing == "}" else [value for _, value in found]), place + 1
-    bare = _BARE.match(text, place)
-    if bare is None:
+    if (bare := _BARE.match(text, place)) is None:
         raise ValueError("no value")
     word = bare[0].strip()
     return (_CONSTANTS[word] if word in _CONSTANTS else read_json(word)), bare.end()
@@ -362,8 +359,7 @@ def _headed(body: str, place: int, grammar: Grammar) -> tuple[dict[str, str], in
 
 
 def _tail_end(body: str, place: int, grammar: Grammar) -> int:
-    tail = grammar.tail.match(body, place)
-    if tail is None:
+    if (tail := grammar.tail.match(body, place)) is None:
         raise ValueError("the call doesn't end")
     return tail.end()
 

@@ -83,8 +83,7 @@ class _ForkerProcess:
                     os.kill(pid, signal.SIGKILL)  # it is ours and not reaped, so the number is still its own
             return True
         parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
+        if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             self._link.close()
             os.close(self._woken)

@@ -82,8 +82,7 @@ def differ_somewhere(one: Any, other: Any) -> bool:
 
     if not (isinstance(one, Expr) and isinstance(other, Expr)) or one.has(ExprWithLimits) or other.has(ExprWithLimits):
         return False  # a sum of a billion terms is not evaluated here
-    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    if not symbols:
+    if not (symbols := sorted(one.free_symbols | other.free_symbols, key=str)):
         return False
     for top, bottom in _PROBES:
         point = {symbol: Rational(top + 2 * place, bottom) for place, symbol in enumerate(symbols)}

@@ -113,8 +113,7 @@ def make_judge() -> Callable[[Any], Any]:
         try:
             gold_text, answer = comparable(gold_text, answer)
             *given, gold_text = tellings(gold_text)
-            gold = gold_of(gold_text)
-            if not gold:
+            if not (gold := gold_of(gold_text)):
                 return ["GOLD_UNPARSEABLE", ""]
             *before, answer = tellings(answer)
             if before != given and any(not agrees(gold, readable(one, boxed=True)) for one in before):
@@ -123,8 +122,7 @@ def make_judge() -> Callable[[Any], Any]:
                 answer, value, last_place = approximation
                 if not within(gold, value, last_place):
                     return ["NOT_EQUAL", "its decimal is no rounding of the expected answer"]
-            predicted = readable(answer, boxed)
-            if not predicted:
+            if not (predicted := readable(answer, boxed)):
                 return ["UNPARSEABLE" if boxed else "NO_ANSWER", ""]
             equal = same(gold, predicted) or (any(options) and is_rounding(gold_text, predicted))
             equal = equal and (false_statement(gold) or not false_statement(predicted))

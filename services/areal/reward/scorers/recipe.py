@@ -49,8 +49,7 @@ def make_judge(recipe_path: str, weights: str = "null") -> Callable[[Any], Any]:
 
 def line_of_fault(reward: Callable[..., Any], trace: str) -> int:
     """The line of the recipe that a traceback names last, or where `reward` begins."""
-    code = getattr(inspect.unwrap(reward), "__code__", None)
-    if code is None:
+    if (code := getattr(inspect.unwrap(reward), "__code__", None)) is None:
         return 1
     return line_in(trace, code.co_filename) or code.co_firstlineno
 

@@ -113,8 +113,7 @@ class CodeVerifier:
     async def _score(self, item: pb.ScoreItem) -> pb.ScoreResult:
         began = time.monotonic()
         language = self._settings.code.language
-        source = api.program_of(item.completion, language)
-        if source is None:
+        if (source := api.program_of(item.completion, language)) is None:
             return pb.ScoreResult(verdict=common.Verdict(score=0.0, status=NO_PROGRAM, method=self.name))
         try:
             judged = await self._judged(item, api.Submission(source, language))

@@ -45,8 +45,7 @@ class FinalAnswer:
 def extract(completion: str) -> FinalAnswer | None:
     """The final answer of a completion; None when there is none."""
     tail = _after_reasoning(completion)[-TAIL_CHARS:].strip()
-    found = last_boxed(tail)
-    if found is None:
+    if (found := last_boxed(tail)) is None:
         found = last_tagged(tail)
     if found is None and "####" in tail:
         found = tail.rpartition("####")[2].partition("\n")[0]

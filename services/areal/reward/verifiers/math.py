@@ -113,11 +113,9 @@ class MathVerifier:
             return data_fault(error)
         if not gold:
             return _verdict(("GOLD_UNPARSEABLE", ""), "FAST")
-        found = extract(item.completion)
-        if found is None:
+        if (found := extract(item.completion)) is None:
             return _verdict(("NO_ANSWER", ""), "FAST")
-        equal = quick_verdict(gold, found.text)
-        if equal is not None:
+        if (equal := quick_verdict(gold, found.text)) is not None:
             return _verdict(("EQUAL" if equal else "NOT_EQUAL", ""), "FAST")
         if (why := too_complex(gold, found.text)) is not None:
             return _verdict(("TOO_COMPLEX", why), "FAST")

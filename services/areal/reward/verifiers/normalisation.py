@@ -154,8 +154,7 @@ def prose(text: str) -> int:
 
 def tellings(text: str) -> list[str]:
     """Every way in which a text tells its answer, the last one last: x<3:(-\\infty,3), or a chain of matrices."""
-    found = _TWICE.fullmatch(text)
-    if found is not None and _RELATION.search(found[1]):
+    if (found := _TWICE.fullmatch(text)) is not None and _RELATION.search(found[1]):
         return [found[1].strip(), found[2].strip()]
     if r"\begin" in text and len(_split(text, ",;")) == 1:
         return [part.strip() for part in _split(text, "=")]

@@ -73,8 +73,7 @@ def _base(flat: str) -> str | None:
 def _says_more(gold: str, answer: str) -> bool:
     """Whether a text in an answer holds a word that is no unit, or a number of its own: 42 \\text{ is wrong}."""
     known: set[str] | None = None
-    label = _LABEL.match(answer)
-    if label is not None and not _words(label[1]) & DENIALS:
+    if (label := _LABEL.match(answer)) is not None and not _words(label[1]) & DENIALS:
         answer = answer[label.end() :]
     if any(word not in gold and word.lower() not in _FUNCTIONS for word in _COUNTED.findall(answer)):
         return True  # what was a unit has gone

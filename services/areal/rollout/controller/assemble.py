@@ -55,8 +55,7 @@ class EndsKeeper:
     async def run(self) -> None:
         """Write the counts of earlier controllers at once and what changed once a second, until cancelled."""
         while True:
-            ends = dict(self._tally.ends)
-            if ends != self._written:
+            if (ends := dict(self._tally.ends)) != self._written:
                 self._written = ends
                 await asyncio.to_thread(self._write, ends)
             await asyncio.sleep(_PERIOD_S)

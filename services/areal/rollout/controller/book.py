@@ -233,8 +233,7 @@ class Book:
         group = self.groups.get(index)
         if epoch != self.epoch or group is None or group.phase is not GroupPhase.CLOSING:
             return
-        reason = self.order.tombstones.reason(index)
-        if reason is not None:
+        if (reason := self.order.tombstones.reason(index)) is not None:
             if outcome == decisions.COMPLETE:
                 self._emit(decisions.ReopenGroup(index))
                 self._emit(decisions.CloseGroup(self.epoch, index, reason))
@@ -301,8 +300,7 @@ class Book:
 
     def given_back(self, now: float, worker: str, index: int) -> None:
         """A worker drains, or the ledger would not take its samples: somebody else, or a little later."""
-        group = self.groups.get(index)
-        if group is not None and group.worker == worker:
+        if (group := self.groups.get(index)) is not None and group.worker == worker:
             group.release()
             group.not_before = max(group.not_before, now + retry_pause_s(0))
 

@@ -222,8 +222,7 @@ class Controller:
 
         Being told what holds already is no change, and is never refused: whoever sets fields may repeat itself.
         """
-        new = _changed(self.settings, call)
-        if new == self.settings:
+        if (new := _changed(self.settings, call)) == self.settings:
             self._out.append(decisions.CallAnswer(call.ticket))
             return False
         if (error := self._wrong_with(new)) is not None:
@@ -303,8 +302,7 @@ class Controller:
         self._run_deadlines(min(seconds, _LATE_S))
 
     def _run_deadlines(self, seconds: float) -> None:
-        version = self.fleet.progressing_version(self._attention)
-        if version is None:
+        if (version := self.fleet.progressing_version(self._attention)) is None:
             return
         for group in list(self.book.live()):
             if (group.worker or group.done) and group.floor <= version:

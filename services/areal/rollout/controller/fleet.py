@@ -79,8 +79,7 @@ class ServerFleet:
     def tick(self, now: float) -> None:
         """Judge every server; a dead one is forgotten when another one could have its name."""
         for server in self.servers.values():
-            health = server.detector.health(now)
-            if health is not server.health:
+            if (health := server.detector.health(now)) is not server.health:
                 server.health = health
                 self.changed = True
 

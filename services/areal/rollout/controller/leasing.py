@@ -42,8 +42,7 @@ def lease(
     lacking = [group for group in groups if versions and group.unassigned(settings.group_size)]
     eligible = {group.index: group for group in (*lacking, *parked) if versions}.values()  # one parked may be released
     for group in sorted(eligible, key=PromptGroup.by_urgency):
-        missing = group.unassigned(settings.group_size)
-        if not missing:
+        if not (missing := group.unassigned(settings.group_size)):
             continue
         if now < group.not_before or not _may_start(book, group, versions, bisect_left(order, group.index)):
             waiting += not group.worker

@@ -80,8 +80,7 @@ class LedgerLink:
 
     async def _watch(self, carrier: Carrier) -> None:
         """Notice another run id: the ledger may have lost what it confirmed."""
-        run_id = await self._ledger.run_id()
-        if run_id == self._run_id:
+        if (run_id := await self._ledger.run_id()) == self._run_id:
             return
         await self._ledger.claim(self._fence)
         log.warning("Redis restarted (run id %s): comparing the ledger with the journal", run_id[:8])

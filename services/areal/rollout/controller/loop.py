@@ -132,8 +132,7 @@ class CoreLoop:
 
     def reply(self, answer: CallAnswer) -> None:
         self.streams.wake_trainers()
-        future = self._answers.get(answer.ticket)
-        if future is None or future.done():
+        if (future := self._answers.get(answer.ticket)) is None or future.done():
             return
         if answer.error is not None:
             future.set_exception(answer.error)
@@ -141,8 +140,7 @@ class CoreLoop:
             future.set_result(answer.accepted)
 
     def order(self, order: WorkOrder) -> None:
-        stream = self.streams.workers.get(order.worker)
-        if stream is None:
+        if (stream := self.streams.workers.get(order.worker)) is None:
             return
         orders, rows = stream.outbox.orders, self._outlets.rows
         match order:

@@ -53,8 +53,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def Work(
         self, request_iterator: AsyncIterator[rollout.WorkerMessage], context: Context
     ) -> AsyncIterator[rollout.WorkOrders]:
-        first = await anext(request_iterator, None)
-        if first is None:
+        if (first := await anext(request_iterator, None)) is None:
             return
         stream = WorkerStream(first.worker_id, first.beat.incarnation, self._complete_work)
         self._streams.open_worker(stream)

@@ -86,8 +86,7 @@ class Streams:
 
     def open_worker(self, stream: WorkerStream) -> None:
         """A worker's new stream takes the place of its old one."""
-        old = self.workers.get(stream.worker_id)
-        if old is not None:
+        if (old := self.workers.get(stream.worker_id)) is not None:
             old.outbox.end()
         self.workers[stream.worker_id] = stream
 

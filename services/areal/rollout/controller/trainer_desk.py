@@ -125,8 +125,7 @@ class TrainerDesk:
             self._refuse(call.ticket, self._fenced(call.fence))
             return False
         served = self._fleet.served
-        new = self._fleet.follow(call.weights)
-        if new:
+        if new := self._fleet.follow(call.weights):
             self._emit(KeepServed(call.weights))
         else:  # told again when the answer was lost
             again = served is not None and served.policy_id == call.weights.policy_id
