@@ -120,7 +120,7 @@ class SkipsCheckpointedStep(Consumer):
     def __init__(self, fence: int, state: TrainerState, *rest: Any) -> None:
         super().__init__(fence, state, *rest)
         if state.step:
-            self._state = TrainerState(state.step + 1)
+            self.state = TrainerState(state.step + 1)
 
 
 class Blind(Consumer):

@@ -31,8 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     rank = os.environ.get("RANK", "0")
-    as_json = os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
-    logs.setup("trainer" if rank == "0" else f"trainer-{rank}", Path(arguments.job).stem, json=as_json)
+    logs.setup("trainer" if rank == "0" else f"trainer-{rank}", Path(arguments.job).stem)
     log = logging.getLogger("areal_trainer")
     try:
         return _run(arguments, stopping)

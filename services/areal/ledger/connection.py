@@ -70,13 +70,9 @@ FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 
 PASSING = (
-    redis_errors.ConnectionError,
-    redis_errors.TimeoutError,
-    redis_errors.BusyLoadingError,
-    redis_errors.ReadOnlyError,
-    redis_errors.TryAgainError,
-    OSError,
-)
+    redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.BusyLoadingError, redis_errors.ReadOnlyError,
+    redis_errors.TryAgainError, OSError,
+)  # fmt: skip
 """Failures that a restart or a failover explains. Every operation of the ledger may be repeated."""
 
 

@@ -102,37 +102,27 @@ class Consumer:
         self.fence = fence
         self.policy = replace(policy, max_steps=max(policy.max_steps, state.step))
         self.served_version = served_version
-        self._state = state
-        self._committed = state
+        self.state = state  # for a checkpoint taken now
+        self.committed_state = state  # of the newest checkpoint
         self._offered: Batch | None = None
         self._accepted = False
         self._final_published: int | None = None
 
     @property
-    def state(self) -> TrainerState:
-        """State for a checkpoint taken now."""
-        return self._state
-
-    @property
-    def committed_state(self) -> TrainerState:
-        """State of the newest checkpoint."""
-        return self._committed
-
-    @property
     def version(self) -> int:
         """The policy version the trainer holds."""
-        return self._state.step
+        return self.state.step
 
     @property
     def finished(self) -> bool:
         """Whether the last step is trained. The final version and checkpoint may still be due."""
-        return self._state.step >= self.policy.max_steps
+        return self.state.step >= self.policy.max_steps
 
     # ---- take
 
     def want(self) -> int | None:
         """Step whose batch is to be taken next; None while a batch is in work or when all is trained."""
-        return None if self.finished or self._offered is not None else self._state.step
+        return None if self.finished or self._offered is not None else self.state.step
 
     def offer(self, groups: Sequence[TakenGroup], ages: Ages = ages_from_meta) -> Batch | None:
         """Takes over the batch that was taken, if it was there.
@@ -143,10 +133,10 @@ class Consumer:
         if self.want() is None or not groups:
             return None
         if len({group.group for group in groups}) != len(groups) or len(groups) != self.policy.batch_groups:
-            raise BugError(f"step {self._state.step} has the batch {[group.group for group in groups]}")
+            raise BugError(f"step {self.state.step} has the batch {[group.group for group in groups]}")
         complete = tuple(group for group in groups if group.complete)
         versions = [age.oldest_version for group in complete for age in self._checked(group, ages)]
-        self._offered = Batch(self._state.step, complete, min(versions, default=None))
+        self._offered = Batch(self.state.step, complete, min(versions, default=None))
         self._accepted = False
         return self._offered
 
@@ -160,19 +150,20 @@ class Consumer:
             return False
         self._accepted = max_steps > batch.step
         if not self._accepted:
-            self._forget()
+            self.drop()
         self.set_max_steps(max_steps)
         return self._accepted
 
     def drop(self) -> None:
         """Forgets everything taken and not trained: it will be taken again, as the ledger then has it."""
-        self._forget()
+        self._offered, self._accepted = None, False
 
     def trained(self, batch: Batch) -> None:
         """The batch went into the model, or counts as such because its update was skipped."""
-        self._check_offered(batch)
-        self._state = TrainerState(batch.step + 1)
-        self._forget()
+        if batch is not self._offered:
+            raise BugError(f"the batch of step {batch.step} is not the one offered last")
+        self.state = TrainerState(batch.step + 1)
+        self.drop()
 
     # ---- publish
 
@@ -194,23 +185,23 @@ class Consumer:
 
     def checkpoint_due(self, requested: bool = False) -> bool:
         """Whether to save now: every interval, at the end, and on request; never the same state twice."""
-        if self._state == self._committed:
+        if self.state == self.committed_state:
             return False
-        return requested or self.finished or self._state.step % self.policy.checkpoint_interval == 0
+        return requested or self.finished or self.state.step % self.policy.checkpoint_interval == 0
 
     def committed(self, state: TrainerState) -> None:
         """A checkpoint of `state` is on disk: only now may `commit(fence, state.step)` free its groups."""
-        if state.step > self._committed.step:
-            self._committed = state
+        if state.step > self.committed_state.step:
+            self.committed_state = state
 
     # ---- hot fields
 
     def set_max_steps(self, max_steps: int) -> None:
         """The job's new length. Less than what is trained, or acknowledged for training, means just that."""
-        reached = self._state.step + (1 if self._offered is not None and self._accepted else 0)
+        reached = self.state.step + (1 if self._offered is not None and self._accepted else 0)
         self.policy = replace(self.policy, max_steps=max(max_steps, reached))
         if self.finished:
-            self._forget()
+            self.drop()
 
     # ---- shared pieces
 
@@ -219,16 +210,9 @@ class Consumer:
             raise BugError(f"group {group.group} is complete with samples {group.indices}")
         if not set(group.indices) <= set(range(self.policy.group_size)):
             raise BugError(f"group {group.group} holds samples {group.indices} of {self.policy.group_size}")
-        step = self._state.step
+        step = self.state.step
         checked = list(ages(group))
         for age in checked:
             if age.oldest_version < step - age.max_staleness:
                 raise StalenessViolation(group.group, step, age)
         return checked
-
-    def _check_offered(self, batch: Batch) -> None:
-        if batch is not self._offered:
-            raise BugError(f"the batch of step {batch.step} is not the one offered last")
-
-    def _forget(self) -> None:
-        self._offered, self._accepted = None, False

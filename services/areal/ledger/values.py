@@ -68,20 +68,7 @@ class SampleMeta:
 
     def pack(self) -> bytes:
         """As a JSON array: small, and legible in redis-cli."""
-        return orjson.dumps(
-            [
-                self.attempt,
-                self.reward,
-                self.oldest_version,
-                self.newest_version,
-                self.max_staleness,
-                self.tokens,
-                self.truncated,
-                self.xxh3,
-                self.worker_id,
-                self.masked,
-            ]
-        )
+        return orjson.dumps([getattr(self, name) for name in self.__slots__])
 
     @classmethod
     def unpack(cls, data: bytes) -> "SampleMeta":

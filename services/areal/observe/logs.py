@@ -1,6 +1,7 @@
 """Logs for people or for machines: one line a record, with job, role and PolicyId where known."""
 
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -49,8 +50,12 @@ class HumanFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def setup(role: str, job: str, *, json: bool, level: int = logging.INFO) -> None:
-    """Send this process's logs to standard error, which the launcher keeps in one file a role."""
+def setup(role: str, job: str, *, json: bool | None = None, level: int = logging.INFO) -> None:
+    """Send this process's logs to standard error, which the launcher keeps in one file a role.
+
+    `json`: for machines; as AREAL_LOG_FORMAT says unless given.
+    """
+    json = os.environ.get("AREAL_LOG_FORMAT", "human") == "json" if json is None else json
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(role, job) if json else HumanFormatter(role))
     root = logging.getLogger()

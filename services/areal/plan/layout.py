@@ -4,161 +4,56 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class _PathBelow:
+    """Descriptor: a path below the layout's root."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, layout: "RunLayout", owner: type) -> Path:
+        return layout.root.joinpath(*self._parts)
+
+
 @dataclass(frozen=True)
 class RunLayout:
     """Paths below a run directory. Nothing here touches the disk."""
 
     root: Path
 
-    @property
-    def resolved(self) -> Path:
-        """The resolved job, written last: a directory without it was never a run."""
-        return self.root / "resolved.json"
-
-    @property
-    def token(self) -> Path:
-        """The bearer token of every gRPC and HTTP control call, mode 0600."""
-        return self.root / "token"
-
-    @property
-    def redis(self) -> Path:
-        """Redis' configuration, access rules, passwords and append-only file."""
-        return self.root / "redis"
-
-    @property
-    def start_model(self) -> Path:
-        """On a cluster: the model of hf://, as it was downloaded."""
-        return self.root / "start-model"
-
-    @property
-    def teacher(self) -> Path:
-        """On a cluster: the teacher of hf://, as it was downloaded."""
-        return self.root / "teacher"
-
-    @property
-    def reward_model(self) -> Path:
-        """On a cluster: the reward model of hf://, as it was downloaded."""
-        return self.root / "reward-model"
-
-    @property
-    def recipe(self) -> Path:
-        """Holds a copy of the recipe, so that editing the original changes no running job."""
-        return self.root / "recipe"
-
-    @property
-    def dataset(self) -> Path:
-        """Prepared snapshots: train/ and evaluation/."""
-        return self.root / "dataset"
-
-    @property
-    def logs(self) -> Path:
-        """One file a role."""
-        return self.root / "logs"
-
-    @property
-    def weights(self) -> Path:
-        """Published versions."""
-        return self.root / "weights"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def cards(self) -> Path:
-        """Locks of devices that trainer and servers share: who has them now."""
-        return self.root / "cards"
-
-    @property
-    def fences(self) -> Path:
-        """One file a fence, made by exclusive create."""
-        return self.root / "fences"
-
-    @property
-    def journal(self) -> Path:
-        """The controller's tombstones and batches."""
-        return self.root / "journal" / "controller.jsonl"
-
-    @property
-    def episode_ends(self) -> Path:
-        """The directory in which the controller keeps how many episodes ended in which way."""
-        return self.journal.parent
-
-    @property
-    def evidence(self) -> Path:
-        """Evidence of the trainer: what its gradients were made of."""
-        return self.root / "evidence"
-
-    @property
-    def metrics(self) -> Path:
-        """One line a step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        """One line an evaluated version."""
-        return self.root / "evaluations.jsonl"
-
-    @property
-    def trajectories(self) -> Path:
-        """Segments that the workers record: samples, evaluated rows, failures."""
-        return self.root / "trajectories"
-
-    @property
-    def recording(self) -> Path:
-        """Segments that the trainer records: steps, and what it computed of each token."""
-        return self.root / "recording"
-
-    @property
-    def tokens(self) -> Path:
-        """What servers sampled and what the trainer trained, token by token, where `recording.tokenAudit` asks."""
-        return self.root / "tokens"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def tracking(self) -> Path:
-        """Progress of `areal export --to` with each tracker, and files of W&B's offline mode."""
-        return self.root / "tracking"
-
-    @property
-    def model(self) -> Path:
-        """The final Hugging Face model."""
-        return self.root / "model"
-
-    @property
-    def host_plan(self) -> Path:
-        """Where a run has several hosts: which row is on which; its directory is the rows' own."""
-        return self.root / "hosts" / "plan.json"
-
-    @property
-    def exports(self) -> Path:
-        """Hugging Face models of some steps, where `export` asks for them."""
-        return self.root / "exports"
-
-    @property
-    def summary(self) -> Path:
-        return self.root / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def live(self) -> Path:
-        """What every role last said of itself, for `areal status`, `areal why` and `areal view`."""
-        return self.root / "live.json"
+    resolved = _PathBelow("resolved.json")  # the resolved job, written last: a directory without it was never a run
+    token = _PathBelow("token")  # the bearer token of every gRPC and HTTP control call, mode 0600
+    redis = _PathBelow("redis")  # Redis' configuration, access rules, passwords and append-only file
+    start_model = _PathBelow("start-model")  # on a cluster: the model of hf://, as it was downloaded
+    teacher = _PathBelow("teacher")  # on a cluster: the teacher of hf://, as it was downloaded
+    reward_model = _PathBelow("reward-model")  # on a cluster: the reward model of hf://, as it was downloaded
+    recipe = _PathBelow("recipe")  # holds a copy of the recipe, so that editing the original changes no running job
+    dataset = _PathBelow("dataset")  # prepared snapshots: train/ and evaluation/
+    logs = _PathBelow("logs")  # one file a role
+    weights = _PathBelow("weights")  # published versions
+    checkpoints = _PathBelow("checkpoints")
+    cards = _PathBelow("cards")  # locks of devices that trainer and servers share: who has them now
+    fences = _PathBelow("fences")  # one file a fence, made by exclusive create
+    journal = _PathBelow("journal", "controller.jsonl")  # the controller's tombstones and batches
+    episode_ends = _PathBelow("journal")  # where the controller keeps how many episodes ended in which way
+    evidence = _PathBelow("evidence")  # evidence of the trainer: what its gradients were made of
+    metrics = _PathBelow("metrics.jsonl")  # one line a step
+    evaluations = _PathBelow("evaluations.jsonl")  # one line an evaluated version
+    trajectories = _PathBelow("trajectories")  # segments that the workers record: samples, evaluated rows, failures
+    recording = _PathBelow("recording")  # segments that the trainer records: steps, and what it computed of each token
+    tokens = _PathBelow("tokens")  # sampled and trained, token by token, where `recording.tokenAudit` asks
+    tensorboard = _PathBelow("tensorboard")
+    tracking = _PathBelow("tracking")  # progress of `areal export --to` by tracker, and files of W&B's offline mode
+    model = _PathBelow("model")  # the final Hugging Face model
+    host_plan = _PathBelow(
+        "hosts", "plan.json"
+    )  # which row is on which of several hosts; its directory is the rows' own
+    exports = _PathBelow("exports")  # Hugging Face models of some steps, where `export` asks for them
+    summary = _PathBelow("summary.json")
+    report = _PathBelow("report.html")
+    live = _PathBelow("live.json")  # what every role last said of itself: `areal status`, `why` and `view` read it
+    redis_conf = _PathBelow("redis", "redis.conf")
+    redis_acl = _PathBelow("redis", "users.acl")
 
     def redis_password(self, user: str) -> Path:
         """The password file of a Redis login, mode 0600."""
         return self.redis / f"{user}.password"
-
-    @property
-    def redis_conf(self) -> Path:
-        return self.redis / "redis.conf"
-
-    @property
-    def redis_acl(self) -> Path:
-        return self.redis / "users.acl"

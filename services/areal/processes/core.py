@@ -86,7 +86,7 @@ class ChildCore:
         self.reason = ""  # why this phase, for people
         self.awaits_epoch = False  # died, and only `restart(epoch)` starts it again
         self._heard: float | None = None
-        self._wake: float | None = None
+        self.wake_at: float | None = None  # when `tick` must be called at the latest
         self._killed_for = ""  # why we killed it ourselves
         self._next_epoch: int | None = None  # start again with it after the drain
 
@@ -98,11 +98,6 @@ class ChildCore:
     def warning(self, now: float) -> str:
         """Warning of the restarts used, once that is half: the next ones end the run."""
         return "" if self.phase in TERMINAL else self._budget.warning(now)
-
-    @property
-    def wake_at(self) -> float | None:
-        """When `tick` must be called at the latest."""
-        return self._wake
 
     def start(self, now: float) -> list[Action]:
         """First start, or the wait for its epoch."""
@@ -121,7 +116,7 @@ class ChildCore:
         if answer is ProbeAnswer.SILENT:
             return self.tick(now)
         self._heard = now
-        self._wake = now + self._policy.hang_s
+        self.wake_at = now + self._policy.hang_s
         if answer is ProbeAnswer.READY and self.phase is ChildPhase.STARTING:
             self._enter(ChildPhase.READY, now, "")
         elif answer is ProbeAnswer.LIVE and self.phase is ChildPhase.READY:
@@ -132,9 +127,14 @@ class ChildCore:
 
     def exited(self, code: int, tail: Sequence[str], now: float, error: ArealError | None = None) -> list[Action]:
         """The child and everything it started are gone; `error` is what it left."""
-        self._wake = None
+        self.wake_at = None
         if self.phase is ChildPhase.DRAINING:
-            return self._drained(code, now)
+            self.last_exit = ProcessExit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})", Cause.STOPPED)
+            if self._next_epoch is not None:
+                self.epoch, self._next_epoch = self._next_epoch, None
+                return self._start(now)
+            self._enter(ChildPhase.STOPPED, now, self.reason)
+            return []
         exit_ = classify(code, tail, error)
         if self._killed_for:
             exit_ = ProcessExit(code, ExitVerdict.RESTART, self._killed_for, Cause.ROLE_HUNG, _HUNG)
@@ -147,22 +147,25 @@ class ChildCore:
         elif self._policy.restart is RestartBy.EPOCH:
             self.awaits_epoch = True
             self._enter(ChildPhase.BACKING_OFF, now, f"{exit_.reason}; waits for a new epoch")
+        elif isinstance(granted := self.ask_restart(exit_, now), RestartsExhausted):
+            self._enter(ChildPhase.FAILED, now, granted.reason)
         else:
-            self._ask_budget(exit_, now)
+            self._enter(ChildPhase.BACKING_OFF, now, exit_.reason)
+            self.wake_at = now + granted.wait_s
         return []
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        if self._wake is None or now < self._wake:
+        if self.wake_at is None or now < self.wake_at:
             return []
         if self.phase is ChildPhase.BACKING_OFF:
             return self._start(now)
         if self.phase is ChildPhase.DRAINING:
-            self._wake = None
+            self.wake_at = None
             self.reason = f"still there {now - self.since:.0f} s after it was asked to stop: killed"
             return [Action.KILL]
         if self.phase in (ChildPhase.STARTING, ChildPhase.READY) and not self._killed_for:
-            self._wake = None
+            self.wake_at = None
             self._killed_for = (
                 f"no answer within {self._policy.start_deadline_s:g} s of its start"
                 if self._heard is None
@@ -190,7 +193,7 @@ class ChildCore:
             self._next_epoch = epoch
             self._killed_for = ""
             self._enter(ChildPhase.DRAINING, now, f"restarts in epoch {epoch}")
-            self._wake = now + min(self._policy.regroup_s, self._policy.drain_s)
+            self.wake_at = now + min(self._policy.regroup_s, self._policy.drain_s)
             return True, [Action.TERMINATE]
         self.epoch = epoch
         return True, self._start(now)
@@ -202,19 +205,19 @@ class ChildCore:
             return []
         if self.phase in (ChildPhase.IDLE, ChildPhase.BACKING_OFF):
             self.awaits_epoch = False
-            self._wake = None
+            self.wake_at = None
             self._enter(ChildPhase.STOPPED, now, "asked to stop while it was not running")
             return []
         self._killed_for = ""
         self._enter(ChildPhase.DRAINING, now, "asked to stop")
-        self._wake = now + (self._policy.drain_s if grace_s is None else grace_s)
+        self.wake_at = now + (self._policy.drain_s if grace_s is None else grace_s)
         return [Action.TERMINATE]
 
     def kill(self, now: float) -> list[Action]:
         """Stop for good, at once."""
         actions = self.drain(0.0, now)
         if self.phase is ChildPhase.DRAINING:
-            self._wake = None
+            self.wake_at = None
             return [Action.KILL]
         return actions
 
@@ -223,28 +226,12 @@ class ChildCore:
         self._heard = None
         self.starts += 1
         self._enter(ChildPhase.STARTING, now, "")
-        self._wake = now + self._policy.start_deadline_s
+        self.wake_at = now + self._policy.start_deadline_s
         return [Action.START]
-
-    def _drained(self, code: int, now: float) -> list[Action]:
-        self.last_exit = ProcessExit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})", Cause.STOPPED)
-        if self._next_epoch is not None:
-            self.epoch, self._next_epoch = self._next_epoch, None
-            return self._start(now)
-        self._enter(ChildPhase.STOPPED, now, self.reason)
-        return []
 
     def ask_restart(self, exit_: ProcessExit, now: float) -> RestartGrant | RestartsExhausted:
         """Ask the budget for a restart after `exit_`; one that somebody asked for by a signal uses nothing."""
         return self._budget.ask(now, exit_.reason, counted=not asked_to_stop(exit_.code))
-
-    def _ask_budget(self, exit_: ProcessExit, now: float) -> None:
-        granted = self.ask_restart(exit_, now)
-        if isinstance(granted, RestartsExhausted):
-            self._enter(ChildPhase.FAILED, now, granted.reason)
-        else:
-            self._enter(ChildPhase.BACKING_OFF, now, exit_.reason)
-            self._wake = now + granted.wait_s
 
     def _enter(self, phase: ChildPhase, now: float, reason: str) -> None:
         self.phase, self.since, self.reason = phase, now, reason

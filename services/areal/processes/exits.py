@@ -94,12 +94,9 @@ def _cause_of(code: int) -> Cause:
 
 
 _OF_CODE = {
-    ExitCode.CONFIG: Cause.CONFIG,
-    ExitCode.DATA: Cause.DATA,
-    ExitCode.BUG: Cause.BUG,
-    ExitCode.INFRA: Cause.INFRA,
+    ExitCode.CONFIG: Cause.CONFIG, ExitCode.DATA: Cause.DATA, ExitCode.BUG: Cause.BUG, ExitCode.INFRA: Cause.INFRA,
     ExitCode.DRAINED: Cause.ROLE_KILLED,
-}
+}  # fmt: skip
 _FIXES = {Cause.ROLE_KILLED: "if nobody killed it, the machine had no memory left: `dmesg` says so"}
 
 
@@ -120,16 +117,12 @@ def describe(code: int) -> str:
         126: "exit 126: the command can't be executed",
         127: "exit 127: the command was not found",
     }
-    if code < 0:
-        return f"killed by {_signal_name(-code)}"
-    return words.get(code, f"exit {code}")
-
-
-def _signal_name(number: int) -> str:
+    if code >= 0:
+        return words.get(code, f"exit {code}")
     try:
-        return signal.Signals(number).name
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"killed by signal {-code}"
 
 
 def exit_code_of(code: int) -> ExitCode:

@@ -63,7 +63,9 @@ async def supervise(request: LaunchRequest) -> int:
     family.adopt()
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, collect_zombies, living)
     stdout = os.dup(sys.stdout.fileno())
-    spec = child_of(row, _log_directory(job), Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
+    # logs outlive the pod in the run directory, where this role may write there
+    log_directory = job.layout.logs if _writable(job.layout.logs) else scratch / "areal-logs"
+    spec = child_of(row, log_directory, Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
     child = ChildSupervisor(spec, living=living)
     waits = WaitRegistry(f"launcher of {row.name}")
     server = GrpcServer(waits.owner, read_token(job.token_path), waits=waits, progress=ProgressCounter())
@@ -80,7 +82,8 @@ async def supervise(request: LaunchRequest) -> int:
         return ExitCode.DRAINED
     reason = status.last_exit.named(status.reason) if status.last_exit else status.reason
     exits.leave_message("\n".join([f"{row.name}: {reason}", *last_words(spec.log, _LAST_LINES).lines]))
-    return _code_of(status)
+    code = status.last_exit.code if status.last_exit else int(ExitCode.BUG)
+    return code if code >= 0 else exits.SIGNALLED - code  # as a container has it: a signal is 128 and its number
 
 
 def collect_zombies(keepers: Collection[int]) -> list[int]:
@@ -139,27 +142,14 @@ async def _until_it_ends(child: ChildSupervisor, waits: WaitRegistry) -> ChildSt
                 return status
             log.info("%s: %s %s; the launcher stays up to say so", child.spec.name, status.phase, status.reason)
             with waits.waiting("end", f"SIGTERM, or a new epoch; {child.spec.name} is {status.phase}"):
-                await _changed_or(stop, child)
+                while child.status.phase in TERMINAL and not stop.done():
+                    change = asyncio.create_task(child.changed())
+                    await asyncio.wait({change, stop}, return_when=asyncio.FIRST_COMPLETED)
+                    change.cancel()
             if asked.is_set():
                 return child.status
     finally:
         stop.cancel()
-
-
-async def _changed_or(stop: asyncio.Task[bool], child: ChildSupervisor) -> None:
-    """Wait until an ended child is to live again, or until `stop`."""
-    while child.status.phase in TERMINAL and not stop.done():
-        change = asyncio.create_task(child.changed())
-        await asyncio.wait({change, stop}, return_when=asyncio.FIRST_COMPLETED)
-        change.cancel()
-
-
-def _code_of(status: ChildStatus) -> int:
-    """The exit code of a failed role, as a container has it: a signal is 128 and its number."""
-    if status.last_exit is None:
-        return ExitCode.BUG
-    code = status.last_exit.code
-    return code if code >= 0 else exits.SIGNALLED - code
 
 
 def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
@@ -172,14 +162,6 @@ def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
         chosen.pop("HOME", None)
     identity = {name: value for name, value in row.env.items() if name.startswith(_OURS)}
     return {**row.env, **chosen, **identity}
-
-
-def _log_directory(job: ResolvedJob) -> Path:
-    """The run directory's, so that logs outlive the pod, where this role may write there."""
-    kept = job.layout.logs
-    if _writable(kept):
-        return kept
-    return Path(tempfile.gettempdir()) / "areal-logs"
 
 
 def _writable(directory: Path) -> bool:
@@ -210,7 +192,7 @@ def parse(argv: list[str] | None = None) -> LaunchRequest:
 def main() -> None:
     """Console entry. Leaves without waiting for threads."""
     request = parse()
-    logs.setup(f"launch-{request.role}", "?", json=os.environ.get("AREAL_LOG_FORMAT", "human") == "json")
+    logs.setup(f"launch-{request.role}", "?")
     try:
         code = int(asyncio.run(supervise(request)))
     except Exception as error:

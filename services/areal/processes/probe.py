@@ -39,9 +39,7 @@ class Prober:
         """One answer, within the probe's timeout."""
         if self._probe.kind is ProbeKind.GRPC:
             return await self._health()
-        if self._probe.kind is ProbeKind.TCP:
-            return await self._connection()
-        return ProbeAnswer.READY
+        return await self._connection() if self._probe.kind is ProbeKind.TCP else ProbeAnswer.READY
 
     async def close(self) -> None:
         """Drop the connection."""

@@ -129,11 +129,11 @@ def start(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     row, index = entries()[arguments.role], arguments.index
     name = row.row(index)
-    logs.setup(name, "?", json=_json_logs())
+    logs.setup(name, "?")
     try:
         refuse_upstream()
         job = ResolvedJob.load(arguments.job)
-        logs.setup(name, job.name, json=_json_logs())
+        logs.setup(name, job.name)
         if not row.supervised:
             return use(load_entry(row.entry), job)
         token = read_token(job.token_path)
@@ -169,10 +169,6 @@ def start(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DRAINED
     except Exception as error:
         return report(error)
-
-
-def _json_logs() -> bool:
-    return os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
 
 
 def main() -> None:

@@ -16,15 +16,10 @@ SERVICE_NAME = "areal.v1.Launcher"
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-_PHASES: dict[ChildPhase, operations.ChildPhase.ValueType] = {
-    ChildPhase.IDLE: operations.CHILD_PHASE_UNSPECIFIED,
-    ChildPhase.STARTING: operations.CHILD_PHASE_STARTING,
-    ChildPhase.READY: operations.CHILD_PHASE_READY,
-    ChildPhase.BACKING_OFF: operations.CHILD_PHASE_BACKING_OFF,
-    ChildPhase.COMPLETE: operations.CHILD_PHASE_COMPLETE,
-    ChildPhase.FAILED: operations.CHILD_PHASE_FAILED,
-    ChildPhase.DRAINING: operations.CHILD_PHASE_DRAINING,
-    ChildPhase.STOPPED: operations.CHILD_PHASE_STOPPED,
+_PHASES: dict[ChildPhase, operations.ChildPhase.ValueType] = {ChildPhase.IDLE: operations.CHILD_PHASE_UNSPECIFIED} | {
+    phase: operations.ChildPhase.Value(f"CHILD_PHASE_{phase.name}")
+    for phase in ChildPhase
+    if phase is not ChildPhase.IDLE
 }
 _WORDS = {wire: phase for phase, wire in _PHASES.items()}
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from areal.errors import BugError, InfraError
 from areal.net import listening
@@ -64,21 +65,14 @@ class ChildStatus:
 
 
 @dataclass(frozen=True)
-class _ChildExit:
-    code: int
-
-
-@dataclass(frozen=True)
-class _ProbeReport:
-    answer: ProbeAnswer
-
-
-@dataclass(frozen=True)
 class _OutsideActions:
     """Actions decided outside the loop, for the start that was running then."""
 
     start: int
     actions: list[Action]
+
+
+_Event: TypeAlias = int | ProbeAnswer | _OutsideActions  # a number is the exit code of the child
 
 
 class ChildSupervisor:
@@ -91,7 +85,7 @@ class ChildSupervisor:
         self._core = ChildCore(spec.policy)
         self._clock = clock
         self._living: set[int] = set() if living is None else living
-        self._events: asyncio.Queue[_ChildExit | _ProbeReport | _OutsideActions] = asyncio.Queue()
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._family: Family | None = None
         self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
@@ -161,8 +155,7 @@ class ChildSupervisor:
 
     def ask_restart(self) -> RestartGrant | RestartsExhausted:
         """Ask its budget for a restart after its last exit: what restarts a gang must ask."""
-        exit_ = self._core.last_exit
-        if exit_ is None:
+        if (exit_ := self._core.last_exit) is None:
             raise BugError(f"{self.spec.name} has not ended yet")
         return self._core.ask_restart(exit_, self._clock())
 
@@ -174,7 +167,7 @@ class ChildSupervisor:
                 event = await self._events.get()
         except TimeoutError:
             return self._core.tick(self._clock())
-        if isinstance(event, _ChildExit):
+        if isinstance(event, int):
             for watcher in self._watchers:
                 watcher.cancel()
             self._watchers.clear()
@@ -182,9 +175,9 @@ class ChildSupervisor:
             if self._mirror is not None:
                 await asyncio.to_thread(self._mirror.finish)
             tail = logfile.tail(self.spec.log, _TAIL_FOR_REPORT)
-            return self._core.exited(event.code, tail, self._clock(), read_error(self._error_file()))
-        if isinstance(event, _ProbeReport):
-            return self._core.probed(event.answer, self._clock())
+            return self._core.exited(event, tail, self._clock(), read_error(self._error_file()))
+        if isinstance(event, ProbeAnswer):
+            return self._core.probed(event, self._clock())
         stale = event.start != self._core.starts  # the child it meant is gone
         return [action for action in event.actions if not stale or action is Action.START]
 
@@ -248,13 +241,13 @@ class ChildSupervisor:
         return self._mirror.write_end
 
     async def _watch_exit(self, family: Family) -> None:
-        self._events.put_nowait(_ChildExit(await family.wait()))
+        self._events.put_nowait(await family.wait())
 
     async def _watch_health(self) -> None:
         prober = Prober(self.spec.probe)
         try:
             while True:
-                self._events.put_nowait(_ProbeReport(await prober.ask()))
+                self._events.put_nowait(await prober.ask())
                 await asyncio.sleep(_ASK_RUNNING_S if self._core.phase is ChildPhase.READY else _ASK_STARTING_S)
         finally:
             await prober.close()
