@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import httpx
@@ -40,7 +41,9 @@ def chat(
         for question in _questions():
             history.append({"role": "user", "content": question})
             try:
-                said = _answer(client, {**sampling, "model": "any", "messages": history}, _show)
+                said = _answer(
+                    client, {**sampling, "model": "any", "messages": history}, partial(print, end="", flush=True)
+                )
             except httpx.HTTPError as error:
                 raise InfraError(f"{address} does not answer: {error}", fix="see whether it still runs") from error
             print(flush=True)
@@ -57,10 +60,6 @@ def _questions() -> Iterator[str]:
             return
         if line:
             yield line
-
-
-def _show(text: str) -> None:
-    print(text, end="", flush=True)
 
 
 def _answer(client: httpx.Client, body: dict[str, Any], show: Callable[[str], None]) -> str:

@@ -35,22 +35,17 @@ def check_command(
     verdict = examined(
         job, admit(job, job_file.absolute().parent, Path("runs").absolute() / job.metadata.name, model_config)
     )
-    findings = [*verdict.findings, *_elsewhere(job)]
+    findings = [  # a job that names what only a cluster has is for clusters, so that is no error here
+        *verdict.findings,
+        *(
+            replace(finding, severity=Severity.WARNING, message=f"only on a cluster: {finding.message}")
+            for finding in for_clusters_only(job)
+        ),
+    ]
     refused = verdict.refused
     if as_json:
-        found = [asdict(finding) for finding in findings]
-        print(
-            json.dumps(
-                {
-                    "ok": not refused,
-                    "findings": found,
-                    "notLookedAt": verdict.unseen,
-                    "memory": verdict.memory,
-                    "readAs": verdict.read_as,
-                },
-                indent=2,
-            )
-        )
+        told = {"ok": not refused, "findings": [asdict(finding) for finding in findings], "notLookedAt": verdict.unseen}
+        print(json.dumps({**told, "memory": verdict.memory, "readAs": verdict.read_as}, indent=2))
     else:
         explained = (
             [] if refused else [*explain(job, scores_itself=verdict.scores_itself), *verdict.read_as, *verdict.memory]
@@ -74,14 +69,6 @@ def rewrite_command(document: Document) -> int:
         said = f"is rewritten without its comments: {len(found.moves)} fields; the old file is {document.path}.old"
     console.print(Text(f"{document.path} {said}", style="bold green"), soft_wrap=True)
     return int(ExitCode.DONE)
-
-
-def _elsewhere(job: RLJob) -> list[Finding]:
-    """What only a cluster has: a job that names such things is for clusters, so they are no errors here."""
-    return [
-        replace(finding, severity=Severity.WARNING, message=f"only on a cluster: {finding.message}")
-        for finding in for_clusters_only(job)
-    ]
 
 
 def _show(
@@ -117,8 +104,7 @@ def _show(
 def graph_command(document: Document, overrides: Sequence[str], target: str) -> int:
     """Print the graph (`-`) or write it as SVG; returns the exit code. Raises ConfigError for a job that is refused."""
     job = job_from(document, overrides)
-    refused = [finding for finding in check(job) if finding.severity is Severity.ERROR]
-    if refused:
+    if refused := [finding for finding in check(job) if finding.severity is Severity.ERROR]:
         raise ConfigError(f"{refused[0].field}: {refused[0].message}", fix=refused[0].fix)
     graph = graph_of(job.spec)
     recipe = sources_of(job, document.path.absolute().parent).recipe

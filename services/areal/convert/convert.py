@@ -47,18 +47,14 @@ def convert(file: Path, framework: str | None = None, given: Sequence[str] = (),
     draft = JobDraft(read_foreign(file, framework, given), rows)
     _TRANSLATIONS[draft.foreign.framework](draft)
     draft.refuse_unset()
-    _fit(draft)
-    for what in _refusals(draft):
-        draft.decide(what)
-    return draft
-
-
-def _fit(draft: Draft) -> None:
-    """A micro-batch that holds the longest sample, where the file names no other."""
+    # a micro-batch that holds the longest sample, where the file names no other
     longest = draft.spec.get("rollout", draft.spec.get("training", {}))
     tokens = longest.get("maxSampleTokens", longest.get("maxTokens", 0))
     if "microBatchTokens" not in draft.spec.get("trainer", {}) and tokens > _MICRO_BATCH:
         draft.write("trainer.microBatchTokens", tokens)
+    for what in _refusals(draft):
+        draft.decide(what)
+    return draft
 
 
 def _refusals(draft: Draft) -> list[str]:

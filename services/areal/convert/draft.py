@@ -101,15 +101,12 @@ class Draft:
             now = float(now)
         if not given and not why and self._usual(to) == now:
             return
-        if given and key in self._listed:
-            set_at(self.spec, to, now)
-        elif given:
+        set_at(self.spec, to, now)
+        if given:
             self._list(self.differs if why else self.carried, Entry(key, was, to, now, why))
-            set_at(self.spec, to, now)
         else:
             said = why or "its default there, written out"
             self.differs.append(Entry(f"{key} (not written)", was, to, now, said))
-            set_at(self.spec, to, now)
 
     def fill(self, fields: Mapping[str, tuple[str, Any]]) -> None:
         """Write fields that each have one key, by a table of key → (field, the key's default)."""

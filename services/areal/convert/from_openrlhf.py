@@ -163,9 +163,7 @@ def _rl(draft: JobDraft) -> int | None:
     why = f"samples there, a count here: {batch * size} / {trained}"
     draft.put("train.batch_size", "algorithm.miniBatches", updates, default=128, why=why)
     steps = draft.put_steps("algorithm", batch, epochs="train.num_episodes", usual=1)
-    if (again := draft.number("train.max_epochs", 1)) > 1:
-        draft.decide(f"algorithm.miniBatches: a batch is used {again} times there (max_epochs), once here")
-    draft.note("train.max_epochs", "algorithm.miniBatches", updates, "" if again == 1 else "a batch is used once here")
+    draft.use_once("train.max_epochs", updates)
     lag = int(draft.number("train.async_queue_size", 1)) if draft.get("train.async_enable") else 0
     draft.join("algorithm.maxStaleness", lag, "train.async_enable", "train.async_queue_size")
     _lengths(draft)

@@ -171,9 +171,7 @@ def _rl(draft: JobDraft, kind: str, at_once: int, accumulated: int) -> int | Non
     why = f"samples there, groups here: {samples} / {size}"
     draft.join("algorithm.batchSize", batch, "generation_batch_size", "per_device_train_batch_size", why=why)
     draft.join("algorithm.miniBatches", updates, "gradient_accumulation_steps", "steps_per_generation")
-    if (again := draft.number("num_iterations", 1)) > 1:
-        draft.decide(f"algorithm.miniBatches: a batch is used {again} times there (num_iterations), once here")
-    draft.note("num_iterations", "algorithm.miniBatches", updates, "" if again == 1 else "a batch is used once here")
+    draft.use_once("num_iterations", updates)
     draft.write("rollout.maxConcurrentRollouts", batch)
     steps = draft.put_steps("algorithm", batch, epochs="num_train_epochs", usual=3, total="max_steps", updates=updates)
     lag = int(draft.number("max_staleness", 4)) if "Async" in draft.foreign.task else 0

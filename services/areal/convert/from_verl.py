@@ -145,11 +145,7 @@ def _rl(draft: JobDraft) -> None:
     draft.put(f"{_ACTOR}.ppo_mini_batch_size", "algorithm.miniBatches", count, default=mini, why=why)
     lag = "synchronous there; raise it for generation beside training"
     draft.join("algorithm.maxStaleness", 0, f"{_ROLLOUT}.mode", why=lag)
-    if (epochs := draft.number(f"{_ACTOR}.ppo_epochs", 1)) > 1:
-        draft.decide(f"algorithm.miniBatches: a batch is used {epochs} times there (ppo_epochs), once here")
-    draft.note(
-        f"{_ACTOR}.ppo_epochs", "algorithm.miniBatches", count, "" if epochs == 1 else "a batch is used once here"
-    )
+    draft.use_once(f"{_ACTOR}.ppo_epochs", count)
     _lengths(draft)
     _loss(draft, name)
     _divergence(draft, name)

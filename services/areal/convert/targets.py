@@ -205,6 +205,13 @@ class JobDraft(Draft):
         self.recipe = recipe
         self.decide(f"recipe.py: {why}")
 
+    def use_once(self, key: str, updates: int) -> None:
+        """How often a batch is used there: once here, in so many updates."""
+        if (again := self.number(key, 1)) > 1:
+            name = key.rpartition(".")[2]
+            self.decide(f"algorithm.miniBatches: a batch is used {again} times there ({name}), once here")
+        self.note(key, "algorithm.miniBatches", updates, "" if again == 1 else "a batch is used once here")
+
     def whole(self, a: int, b: int, what: str) -> int:
         """a / b, with a decision where it isn't whole."""
         if b < 1:

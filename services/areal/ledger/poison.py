@@ -6,11 +6,10 @@ service failed, says nothing about its batch. Pure: reads attempts and exits fro
 """
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from areal.errors import ExitCode
-from areal.ledger.evidence import Attempt, Evidence, Exit
+from areal.ledger.evidence import Evidence, Exit
 
 HALVED_CRASHES = 3
 """A batch that just doesn't fit into memory gets one try with half of it."""
@@ -48,20 +47,12 @@ def precaution(evidence: Evidence, from_step: int) -> Precaution:
     if not crashed:
         return Precaution(from_step, 0)
     last = crashed[-1]
-    finished_later = any(e.step == last.step and e.fence > last.fence for e in evidence.entries)
-    if finished_later:
+    if any(e.step == last.step and e.fence > last.fence for e in evidence.entries):
         return Precaution(from_step, 0)
-    return _judge(last, _streak(crashed, last, evidence))
-
-
-def _streak(crashed: Sequence[Attempt], last: Attempt, evidence: Evidence) -> int:
-    """Crashes of the last attempt's step with the same groups, since anybody trained it."""
+    # crashes of that step with the same groups, since anybody trained it
     since = max((e.fence for e in evidence.entries if e.step == last.step), default=0)
     same = [a for a in crashed if a.step == last.step and a.fence > since and set(a.groups) == set(last.groups)]
-    return len({attempt.fence for attempt in same})
-
-
-def _judge(last: Attempt, crashes: int) -> Precaution:
+    crashes = len({attempt.fence for attempt in same})
     if crashes < HALVED_CRASHES:
         return Precaution(last.step, crashes)
     if crashes == HALVED_CRASHES or not last.groups:

@@ -73,17 +73,10 @@ class Display:
     async def run(self) -> None:
         """Show and watch, for ever."""
         if self._console.is_terminal:
-            await self._live()
-        else:
-            await self._lines()
-
-    async def _live(self) -> None:
-        with terminal.Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while True:
-                live.update(view.render(await self._look(), self.note), refresh=True)
-                await asyncio.sleep(_EVERY_S)
-
-    async def _lines(self) -> None:
+            with terminal.Live(console=self._console, auto_refresh=False, transient=True) as live:
+                while True:
+                    live.update(view.render(await self._look(), self.note), refresh=True)
+                    await asyncio.sleep(_EVERY_S)
         lines = LineSchedule()
         while True:
             if (text := lines.due(await self._look(), self._clock())) is not None:

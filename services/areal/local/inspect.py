@@ -81,6 +81,9 @@ def table(picture: RunView) -> RenderableType:
     return Group(*parts)
 
 
+_OF_ROLE = ("name", "phase", "pid", "restarts", "policy", "doing", "reason")
+
+
 def as_json(picture: RunView) -> bytes:
     """The picture for scripts."""
     live = picture.live
@@ -96,16 +99,7 @@ def as_json(picture: RunView) -> bytes:
             "idle": live.idle.text if live.idle else "",
             "baseUrls": live.base_urls,
             "roles": [
-                {
-                    "name": role.name,
-                    "phase": role.phase,
-                    "pid": role.pid,
-                    "restarts": role.restarts,
-                    "policy": role.policy,
-                    "doing": role.doing,
-                    "reason": role.reason,
-                    "waits": [_wait(wait) for wait in role.waits],
-                }
+                {**{name: getattr(role, name) for name in _OF_ROLE}, "waits": [_wait(wait) for wait in role.waits]}
                 for role in live.roles
             ],
         },

@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,8 +67,12 @@ def run_job(request: StagingRequest, console: Console, fleet: Fleet | None = Non
         earlier = _earlier(resolved.layout.summary, say) if request.resume else None
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         resume = _resume_command(request)
-        _keep_room(resolved.layout)
-        write_live(resolved.layout.live, _begun(resolved, resume))
+        with contextlib.suppress(OSError), _reserve(resolved.layout).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+        born, steps = psutil.Process().create_time(), _length(resolved)[0]
+        write_live(
+            resolved.layout.live, Live(time.time(), os.getpid(), born, 0, steps, name=resolved.name, resume=resume)
+        )
         began = time.monotonic()
         outcome, restarts, generation_tps, shown = asyncio.run(_supervise(resolved, resume, console, fleet))
         ending = summary.RunEnd(outcome.ended.value, time.monotonic() - began, restarts, generation_tps)
@@ -111,22 +115,11 @@ def _typed(error: BaseException) -> ArealError:
     return InfraError(str(error)) if isinstance(error, OSError) else as_bug(error)
 
 
-def _begun(resolved: ResolvedJob, resume: str) -> Live:
-    """The run before anything of it is known but its process."""
-    born, steps = psutil.Process().create_time(), _length(resolved)[0]
-    return Live(time.time(), os.getpid(), born, 0, steps, name=resolved.name, resume=resume)
-
-
 _RESERVE_BYTES = 2 << 20  # of the run's own disk: its end must be written where a role filled it
 
 
 def _reserve(layout: RunLayout) -> Path:
     return layout.root / ".reserve"
-
-
-def _keep_room(layout: RunLayout) -> None:
-    with contextlib.suppress(OSError), _reserve(layout).open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
 
 
 async def _watched(fleet: Fleet, resolved: ResolvedJob, supervisor: Supervisor, addresses: dict[str, str]) -> None:
@@ -142,7 +135,9 @@ async def _supervise(
 ) -> tuple[RunOutcome, dict[str, int], float, RunView]:
     """The run itself: the outcome, restarts by role, tokens generated per second, the last picture."""
     rows = role_table(resolved) if fleet is None else fleet.rows(resolved)
-    supervisor = Supervisor(_members(rows, resolved))
+    supervisor = Supervisor(
+        [Member(child_of(row, resolved.layout.logs, Path.cwd()), row.role, row.depends_on) for row in rows]
+    )
     max_steps, max_staleness = _length(resolved)
     addresses = {row.name: f"{row.probe_host}:{row.ports['grpc']}" for row in rows if "grpc" in row.ports}
     facts = RunFacts(
@@ -189,10 +184,6 @@ def _length(resolved: ResolvedJob) -> tuple[int, int]:
         return spec.algorithm.max_steps, spec.algorithm.max_staleness
     rows = len(Snapshot(resolved.layout.dataset / "train"))
     return spec.supervised.steps(rows), 0
-
-
-def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:
-    return [Member(child_of(row, resolved.layout.logs, Path.cwd()), row.role, row.depends_on) for row in rows]
 
 
 _NOT_BACK = (ChildPhase.STARTING, ChildPhase.BACKING_OFF, ChildPhase.FAILED)
@@ -321,38 +312,24 @@ def summary_table(result: Mapping[str, Any], run_dir: Path) -> RenderableType:
     grid.add_row("wall time", duration(result["wallSeconds"]))
     grid.add_row("held-out", accuracy)
     if (loss := result.get("loss")) is not None:
-        return _supervised_table(grid, result, loss, died, run_dir)
-    grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
-    grid.add_row("tombstones", tombstones)
-    if (episodes := result.get("episodes")) is not None:
-        ended = sum(episodes["ends"].values())
-        grid.add_row(
-            "infrastructure", f"{episodes['infraShare']:.2%} of {ended:,} episodes failed and were tried again"
-        )
-    if (share := result.get("sameRewardShare")) is not None:
-        grid.add_row("signal", f"{share:.0%} of groups earned the same, {result['updates']} updates")
-    grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
-    grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
+        uses = result.get("rowUses", {"fewest": 0, "most": 0})
+        times = f"{uses['fewest']}" if uses["fewest"] == uses["most"] else f"{uses['fewest']} to {uses['most']}"
+        grid.add_row("loss", f"{loss['first']:.4f} → {loss['last']:.4f}")
+        grid.add_row("rows", f"{groups['trained']} trained, each of the dataset's {times} times")
+        grid.add_row("tokens", f"training {rate(speed['training'])}")
+    else:
+        grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
+        grid.add_row("tombstones", tombstones)
+        if (episodes := result.get("episodes")) is not None:
+            said = f"{episodes['infraShare']:.2%} of {sum(episodes['ends'].values()):,} episodes"
+            grid.add_row("infrastructure", f"{said} failed and were tried again")
+        if (share := result.get("sameRewardShare")) is not None:
+            grid.add_row("signal", f"{share:.0%} of groups earned the same, {result['updates']} updates")
+        grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
+        grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
     grid.add_row("restarts", died)
-    return _with_files(grid, run_dir)
-
-
-def _supervised_table(
-    grid: Table, result: Mapping[str, Any], loss: Mapping[str, float], died: str, run_dir: Path
-) -> RenderableType:
-    uses = result.get("rowUses", {"fewest": 0, "most": 0})
-    times = f"{uses['fewest']}" if uses["fewest"] == uses["most"] else f"{uses['fewest']} to {uses['most']}"
-    grid.add_row("loss", f"{loss['first']:.4f} → {loss['last']:.4f}")
-    grid.add_row("rows", f"{result['groups']['trained']} trained, each of the dataset's {times} times")
-    grid.add_row("tokens", f"training {rate(result['tokensPerSecond']['training'])}")
-    grid.add_row("restarts", died)
-    return _with_files(grid, run_dir)
-
-
-def _with_files(grid: Table, run_dir: Path) -> RenderableType:
-    """The last rows of an end: where the files are, and a command that works in this very shell."""
     grid.add_row("files", Text(str(run_dir)))
-    grid.add_row("next", Text(f"{command()} view {run_dir}"))
+    grid.add_row("next", Text(f"{command()} view {run_dir}"))  # a command that works in this very shell
     return Group(Text(), grid)
 
 
@@ -362,12 +339,6 @@ _ADVICE = {
     ErrorKind.DATA: "correct the dataset, model or recipe and start again",
     ErrorKind.INFRA: "see to what the log names",
     ErrorKind.BUG: "please report it with the log",
-}
-_KINDS = {
-    ExitCode.CONFIG: ErrorKind.CONFIG,
-    ExitCode.DATA: ErrorKind.DATA,
-    ExitCode.INFRA: ErrorKind.INFRA,
-    ExitCode.BUG: ErrorKind.BUG,
 }
 
 
@@ -381,7 +352,7 @@ def failure(outcome: RunOutcome, layout: RunLayout) -> ArealError | None:
     if outcome.error is not None:
         return _typed(outcome.error)
     died = outcome.failed.last_exit if outcome.failed is not None else None
-    kind = _KINDS[exit_code_of(died.code)] if died else outcome.kind
+    kind = ErrorKind[exit_code_of(died.code).name] if died else outcome.kind
     cause, fix = (died.cause, died.fix) if died else (Cause.STALLED, "")
     free = free_bytes(layout.live)
     if kind in (ErrorKind.INFRA, ErrorKind.BUG) and free is not None and free < DISK_FULL:

@@ -85,7 +85,8 @@ def stage(
         write_run(resolved, recipe=resolved.recipe_source)
     except BaseException:
         if not occupied:
-            _empty(run_dir)
+            for inner in run_dir.iterdir() if run_dir.is_dir() else ():
+                shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink(missing_ok=True)
         if not existed:
             shutil.rmtree(run_dir, ignore_errors=True)
         if aside is not None:
@@ -96,11 +97,6 @@ def stage(
     return resolved
 
 
-def _empty(run_dir: Path) -> None:
-    for inner in run_dir.iterdir() if run_dir.is_dir() else ():
-        shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink(missing_ok=True)
-
-
 def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> ResolvedJob:
     if not RunLayout(run_dir).resolved.exists():
         raise ConfigError(
@@ -108,8 +104,7 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
         )
     refuse_cleaned(run_dir)
     resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir, resume=True)
-    recipe = resolved.recipe_source
-    kept = resolved.recipe_path
+    recipe, kept = resolved.recipe_source, resolved.recipe_path
     if recipe is not None and kept is not None and kept.exists():
         if kept.read_bytes() != recipe.read_bytes():
             say(f"{recipe} has changed since this run was started; the run keeps its copy {kept}")

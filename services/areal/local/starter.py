@@ -65,11 +65,8 @@ def copy_examples(directory: Path) -> list[Path]:
         (directory / part).mkdir(parents=True)
         source = next(place for place in (_PACKAGE / part, _PACKAGE.parents[1] / part) if place.is_dir())
         for file in (file for name in names for file in source.glob(name) if file.is_file()):
-            (directory / part / file.name).write_text(_outside_checkout(file.read_text()))
+            text = file.read_text()
+            for line, instead in _OF_CHECKOUT.items():
+                text = re.sub(rf"^#     {line}$", f"#     {instead}", text, flags=re.M)
+            (directory / part / file.name).write_text(text)
     return sorted((directory / EXAMPLES).glob("*.yaml"))
-
-
-def _outside_checkout(text: str) -> str:
-    for line, instead in _OF_CHECKOUT.items():
-        text = re.sub(rf"^#     {line}$", f"#     {instead}", text, flags=re.M)
-    return text

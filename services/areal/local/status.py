@@ -160,7 +160,8 @@ class StatusSource:
         live = self._live(status, roles)
         seen = replace(live, alive=True, disk_free=free_bytes(self._path), place=str(self._path.parent))
         live = replace(live, cause=why(seen))
-        self._write(live)
+        with contextlib.suppress(OSError):
+            write_live(self._path, live)
         return RunView(live, records.steps, records.earlier, records.held_out)
 
     async def close(self) -> None:
@@ -211,10 +212,6 @@ class StatusSource:
             ),
             generation_tps=self._tokens.at(now, status.tokens_total),
         )
-
-    def _write(self, live: Live) -> None:
-        with contextlib.suppress(OSError):
-            write_live(self._path, live)
 
     async def _rollout(self) -> rollout.GetRolloutStatusResponse | None:
         if not self._facts.controller:

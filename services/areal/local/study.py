@@ -29,6 +29,7 @@ _ALLOWED = "research.allowStale=true"
 _NAIVE, _DECOUPLED = "naive", "decoupled"
 _UNBOUNDED, _STEPS = "unbounded", "{maxSteps}"
 _LARGEST = 1000  # η that a job may have
+_HEAD = ("variant", "held-out", "95 %", "seeds", "time of a run")
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,10 @@ def run_study(
         request = replace(request, resume=True, fresh=False)
     found = rows(directory, plan, plan.variants)
     write_study(directory, found, job.metadata.name)
-    console.print(_table(found))
+    table = Table(*_HEAD, box=None, pad_edge=False)
+    for row in found:
+        table.add_row(*_cells(row))
+    console.print(table)
     if as_json:
         print((directory / "study.json").read_text(encoding="utf-8"), end="")
     console.print(f"wrote {directory / 'study.svg'}, .md and .json", highlight=False, markup=False, soft_wrap=True)
@@ -160,8 +164,7 @@ def rows(directory: Path, plan: StudyPlan, chosen: Iterable[Variant], until: int
 
 def write_study(directory: Path, found: Sequence[StudyRow], title: str) -> None:
     """`study.md`, `study.json`, and `study.svg`: over η with bands where η varied, else the ranking."""
-    head = ("variant", "held-out", "95 %", "seeds", "time of a run")
-    lines = [head, ("---",) * len(head), *(_cells(row) for row in found)]
+    lines = [_HEAD, ("---",) * len(_HEAD), *(_cells(row) for row in found)]
     (directory / "study.md").write_text("".join("| " + " | ".join(line) + " |\n" for line in lines), encoding="utf-8")
     told = [
         {"name": row.name, "scores": row.scores, "mean": row.mean if row.scores else None, "half95": row.half}
@@ -200,13 +203,6 @@ def _cells(row: StudyRow) -> tuple[str, ...]:
     mean = f"{row.mean:.3f}" if row.scores else "—"
     half = "—" if row.half is None else f"± {row.half:.3f}"
     return row.name, mean, half, str(len(row.scores)), duration(row.seconds) if row.seconds else "—"
-
-
-def _table(found: Sequence[StudyRow]) -> Table:
-    table = Table("variant", "held-out", "95 %", "seeds", "time of a run", box=None, pad_edge=False)
-    for row in found:
-        table.add_row(*_cells(row))
-    return table
 
 
 def _picture(found: Sequence[StudyRow], title: str) -> str:

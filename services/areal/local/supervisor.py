@@ -118,17 +118,14 @@ class Supervisor:
         while not all(self._is_up(other) for other in self._needs[name]):
             if child.status.phase in TERMINAL:
                 return
-            await self._one_change([child, *(self.children[other] for other in self._needs[name])])
+            others = [self.children[other] for other in self._needs[name]]
+            waits = [asyncio.ensure_future(one.changed()) for one in (child, *others)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
         await child.run()
-
-    @staticmethod
-    async def _one_change(children: Sequence[ChildSupervisor]) -> None:
-        waits = [asyncio.ensure_future(child.changed()) for child in children]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     def _is_up(self, name: str) -> bool:
         return self.children[name].status.phase in (ChildPhase.READY, ChildPhase.COMPLETE)

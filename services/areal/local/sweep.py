@@ -119,7 +119,10 @@ def run_sweep(
             break
     rows = _compared(wanted, directory)
     write_sweep(directory, rows, name)
-    console.print(_table(rows))
+    table = Table(*HEAD, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for compared in rows:
+        table.add_row(*compared.row)
+    console.print(table)
     for failed, why in failures:
         console.print(f"{failed} failed: {why.message}", style="red", highlight=False, markup=False)
     console.print(f"wrote {directory / 'comparison.svg'}, .md and .json", highlight=False, markup=False, soft_wrap=True)
@@ -166,13 +169,6 @@ def _steps(job: RLJob) -> int:
 
 def _compared(wanted: Sequence[Variant], directory: Path) -> list[ComparedRun]:
     return [read_run(directory / one.name) for one in wanted]
-
-
-def _table(rows: Sequence[ComparedRun]) -> Table:
-    table = Table(*HEAD, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for one in rows:
-        table.add_row(*one.row)
-    return table
 
 
 def _named(text: str) -> str:

@@ -24,15 +24,10 @@ _STEPS_WITHOUT = 3  # a chance of an unlucky step or two is no news
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS: dict[str, str] = {
-    ChildPhase.READY: "green",
-    ChildPhase.COMPLETE: "green",
-    ChildPhase.STARTING: "yellow",
-    ChildPhase.IDLE: "dim",
-    ChildPhase.BACKING_OFF: "red",
-    ChildPhase.FAILED: "bold red",
-    ChildPhase.DRAINING: "yellow",
+    ChildPhase.READY: "green", ChildPhase.COMPLETE: "green", ChildPhase.STARTING: "yellow", ChildPhase.IDLE: "dim",
+    ChildPhase.BACKING_OFF: "red", ChildPhase.FAILED: "bold red", ChildPhase.DRAINING: "yellow",
     ChildPhase.STOPPED: "dim",
-}
+}  # fmt: skip
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -104,7 +104,8 @@ def _starting(live: Live) -> Diagnosis | None:
         if role.phase == "starting" and not swaps:
             text = role.doing or "it is starting"
             fix = f"a model takes its time to load; logs/{role.name}.log says how far it is"
-            since_s = role.unready_s if role.unready_s is not None else _oldest(role)
+            oldest = max((wait.age_s for wait in role.waits), default=None)
+            since_s = role.unready_s if role.unready_s is not None else oldest
             return Diagnosis(Cause.ROLE_STARTS, text, fix, role.name, role.pid, since_s)
     return None
 
@@ -287,7 +288,3 @@ def _pid(live: Live, name: str) -> int:
 def _trainers_wait(live: Live) -> float:
     wait = _wait(_role(live, "trainer"), "groups")
     return wait.age_s if wait is not None else 0.0
-
-
-def _oldest(role: LiveRole) -> float | None:
-    return max((wait.age_s for wait in role.waits), default=None)

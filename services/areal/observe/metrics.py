@@ -2,12 +2,20 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.process_collector import ProcessCollector
 
 from areal.errors import BugError
-from areal.observe.catalog import CATALOG, Metric, Scope, Type
+from areal.observe.catalog import CATALOG, Scope, Type
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+_TYPES: Mapping[type[Counter | Gauge | Histogram], Type] = {
+    Counter: Type.COUNTER,
+    Gauge: Type.GAUGE,
+    Histogram: Type.HISTOGRAM,
+}
 
 
 class Metrics:
@@ -23,49 +31,37 @@ class Metrics:
 
     def counter(self, name: str, **labels: str) -> Counter:
         """The counter `name` with these labels; made at first use."""
-        metric = self._labelled(name, Type.COUNTER, labels)
-        assert isinstance(metric, Counter)
-        return metric
+        return self._labelled(Counter, name, labels)
 
     def gauge(self, name: str, **labels: str) -> Gauge:
         """The gauge `name` with these labels; made at first use."""
-        metric = self._labelled(name, Type.GAUGE, labels)
-        assert isinstance(metric, Gauge)
-        return metric
+        return self._labelled(Gauge, name, labels)
 
     def histogram(self, name: str, **labels: str) -> Histogram:
         """The histogram `name` with these labels; made at first use."""
-        metric = self._labelled(name, Type.HISTOGRAM, labels)
-        assert isinstance(metric, Histogram)
-        return metric
+        return self._labelled(Histogram, name, labels)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> int:
         """Serve `/metrics` from a thread of its own and return the port (0 picks a free one)."""
         server, _thread = start_http_server(port, addr=host, registry=self.registry)
         return int(server.server_port)
 
-    def _labelled(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+    def _labelled(self, kind: type[M], name: str, labels: dict[str, str]) -> M:
         asked = (name, kind, *labels.items())
         if (known := self._known.get(asked)) is None:
-            known = self._known[asked] = self._declared(name, kind, labels)
+            declared = CATALOG.get(name)
+            type_ = _TYPES[kind]
+            as_declared = declared is not None and (declared.type, declared.scope) == (type_, self._scope)
+            if declared is None or not as_declared or set(declared.labels) != set(labels):
+                raise BugError(f"metric {name} ({type_}, labels {sorted(labels)}) is not declared so in the catalogue")
+            if (family := self._made.get(name)) is None:
+                names = (*declared.scope.labels, *declared.labels)
+                more: dict[str, Any] = {"buckets": declared.buckets} if kind is Histogram else {}
+                family = self._made[name] = kind(name, declared.help, names, registry=self.registry, **more)
+            known = family.labels(**self._common, **labels) if self._common or labels else family
+            self._known[asked] = known
+        assert isinstance(known, kind)
         return known
-
-    def _declared(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
-        declared = CATALOG.get(name)
-        as_declared = declared is not None and (declared.type, declared.scope) == (kind, self._scope)
-        if declared is None or not as_declared or set(declared.labels) != set(labels):
-            raise BugError(f"metric {name} ({kind}, labels {sorted(labels)}) is not declared so in the catalogue")
-        if (family := self._made.get(name)) is None:
-            family = self._made[name] = self._family(declared)
-        return family.labels(**self._common, **labels) if self._common or labels else family
-
-    def _family(self, metric: Metric) -> Counter | Gauge | Histogram:
-        names = (*metric.scope.labels, *metric.labels)
-        if metric.type is Type.COUNTER:
-            return Counter(metric.name, metric.help, names, registry=self.registry)
-        if metric.type is Type.GAUGE:
-            return Gauge(metric.name, metric.help, names, registry=self.registry)
-        return Histogram(metric.name, metric.help, names, buckets=metric.buckets, registry=self.registry)
 
 
 class RoleMetrics(Metrics):

@@ -139,13 +139,9 @@ RENDEZVOUS_PORT = 29500
 HTTP_PORT = 8000
 
 PORT_NUMBERS: Mapping[str, int] = {
-    "grpc": GRPC_PORT,
-    "metrics": METRICS_PORT,
-    "engine": ENGINE_PORT,
-    "main": REDIS_PORT,
-    "rendezvous": RENDEZVOUS_PORT,
-    "http": HTTP_PORT,
-}
+    "grpc": GRPC_PORT, "metrics": METRICS_PORT, "engine": ENGINE_PORT, "main": REDIS_PORT,
+    "rendezvous": RENDEZVOUS_PORT, "http": HTTP_PORT,
+}  # fmt: skip
 """What a port of a role is for → its number in pods; the same words as in a resolved job.
 
 Pods of one gang of trainers also reach each other on ports of their libraries' choosing.

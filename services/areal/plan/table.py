@@ -89,6 +89,7 @@ def role_table(resolved: ResolvedJob, place: RoleHost | None = None) -> list[Rol
     where = RoleHost.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
     dealt = {} if where.gpus is None else deal(resolved.spec, instances, where.gpus)
+    seen = {name: {VISIBLE: ",".join(devices)} for name, devices in dealt.items()} if where.gpus else {}
     by_role: dict[Role, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)
@@ -96,16 +97,11 @@ def role_table(resolved: ResolvedJob, place: RoleHost | None = None) -> list[Rol
     return [
         replace(
             row,
-            env={**row.env, **_visible(where, dealt.get(row.name))},
+            env={**row.env, **seen.get(row.name, {})},
             depends_on=[name for role in spec_of(instance.role).depends_on for name in by_role.get(role, ())],
         )
         for instance, row in rows
     ]
-
-
-def _visible(where: RoleHost, devices: tuple[str, ...] | None) -> dict[str, str]:
-    """Which GPUs a row sees. Where there are none, nothing is said."""
-    return {} if devices is None or not where.gpus else {VISIBLE: ",".join(devices)}
 
 
 def role_row(resolved: ResolvedJob, role: str, index: int, place: RoleHost) -> RoleRow:

@@ -195,14 +195,9 @@ class SimStage:
                 process.carrier.ask(SetHotFields(max_steps=value))
 
 
-def _quiet() -> None:
-    """Roles log what a person should see; here all of it is scripted, and the trace tells more."""
-    logging.getLogger("areal").setLevel(logging.CRITICAL)
-
-
 def simulate(scenario: Scenario, *, trace: bool = False) -> ScheduleOutcome:
     """Run one schedule. The same scenario always gives the same outcome."""
-    _quiet()
+    logging.getLogger("areal").setLevel(logging.CRITICAL)  # all of it is scripted, and the trace tells more
     world = SimWorld(scenario, trace=trace)
     stage = SimStage(world)
     try:

@@ -132,28 +132,12 @@ class Scenario:
 SLOW_TOKENS = 16  # of a sample of a slow group
 _AIMED_SHARE = 0.6  # of all schedules
 _HEALING = (
-    FaultKind.KILL_WORKER,
-    FaultKind.KILL_SERVER,
-    FaultKind.KILL_TRAINER,
-    FaultKind.KILL_CONTROLLER,
-    FaultKind.KILL_REDIS,
-    FaultKind.BREAK_STREAM,
-    FaultKind.LAG_SERVER,
-    FaultKind.REFUSE,
-    FaultKind.FALL_BACK,
-    FaultKind.ROLL_BACK,
-    FaultKind.SET_ETA,
-    FaultKind.SET_MAX_STEPS,
-    FaultKind.SET_CONCURRENT,
-    FaultKind.DRAIN_WORKER,
-    FaultKind.PAUSE_WORKER,
-    FaultKind.PAUSE_SERVER,
-    FaultKind.PAUSE_TRAINER,
-    FaultKind.PAUSE_CONTROLLER,
-    FaultKind.LATE_REPORTS,
-    FaultKind.LATE_ORDERS,
-    FaultKind.LATE_BEATS,
-)
+    FaultKind.KILL_WORKER, FaultKind.KILL_SERVER, FaultKind.KILL_TRAINER, FaultKind.KILL_CONTROLLER,
+    FaultKind.KILL_REDIS, FaultKind.BREAK_STREAM, FaultKind.LAG_SERVER, FaultKind.REFUSE, FaultKind.FALL_BACK,
+    FaultKind.ROLL_BACK, FaultKind.SET_ETA, FaultKind.SET_MAX_STEPS, FaultKind.SET_CONCURRENT,
+    FaultKind.DRAIN_WORKER, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_SERVER, FaultKind.PAUSE_TRAINER,
+    FaultKind.PAUSE_CONTROLLER, FaultKind.LATE_REPORTS, FaultKind.LATE_ORDERS, FaultKind.LATE_BEATS,
+)  # fmt: skip
 
 
 def draw(seed: int, aim: "Aim | None" = None) -> Scenario:
@@ -274,16 +258,9 @@ class Aim(StrEnum):
 
 
 _SHARED_SHARE = 0.4  # of the schedules that may be
-_BY_TURNS = (
-    None,
-    Aim.BATCH_IN_HAND,
-    Aim.CURSOR,
-    Aim.EDGE,
-    Aim.LENGTH,
-    Aim.OLD_CONTROLLER,
-    Aim.OLD_TRAINER,
-    Aim.ROLL_BACK,
-)  # the others depend on a lead, or on servers that lag
+_BY_TURNS = (  # the others depend on a lead, or on servers that lag
+    None, Aim.BATCH_IN_HAND, Aim.CURSOR, Aim.EDGE, Aim.LENGTH, Aim.OLD_CONTROLLER, Aim.OLD_TRAINER, Aim.ROLL_BACK,
+)  # fmt: skip
 
 
 def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:

@@ -92,10 +92,6 @@ class Incarnation:
         """As `VirtualScheduler.after`, unless this life has ended by then."""
         self._scheduler.after(delay_s, self._if_alive, call, args)
 
-    def start(self, process: Process) -> None:
-        """Run a process."""
-        self._step(process)
-
     def _if_alive(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self.alive:
             return
@@ -104,9 +100,10 @@ class Incarnation:
         else:
             self._held.append((call, args))
 
-    def _step(self, process: Process) -> None:
+    def start(self, process: Process) -> None:
+        """Run a process up to its next sleep, and so on."""
         try:
             delay_s = next(process)
         except StopIteration:
             return
-        self._scheduler.after(delay_s, self._if_alive, self._step, (process,))
+        self._scheduler.after(delay_s, self._if_alive, self.start, (process,))

@@ -37,15 +37,10 @@ class BoxEndCause(StrEnum):
         return self in _OF_PROGRAM
 
 
-_OF_PROGRAM = frozenset(
-    (
-        BoxEndCause.MEMORY_LIMIT,
-        BoxEndCause.CPU_LIMIT,
-        BoxEndCause.PROCESS_LIMIT,
-        BoxEndCause.DISK_LIMIT,
-        BoxEndCause.PROGRAM,
-    )
-)
+_OF_PROGRAM = frozenset({
+    BoxEndCause.MEMORY_LIMIT, BoxEndCause.CPU_LIMIT, BoxEndCause.PROCESS_LIMIT, BoxEndCause.DISK_LIMIT,
+    BoxEndCause.PROGRAM,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -44,16 +44,9 @@ from areal_trainer.engine.optimizer import like, local
 
 _log = logging.getLogger(__name__)
 _SHAPE_FIELDS = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "tie_word_embeddings",
-)
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "tie_word_embeddings",
+)  # fmt: skip
 _TORCH_LOGGER = "c10d-NullHandler-dcp_logger"
 
 CRITIC = "critic"  # the name of that part

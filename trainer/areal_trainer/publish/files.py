@@ -14,15 +14,9 @@ from areal_trainer.engine.model import score_architecture
 _MODEL_FILES = ("config.json", "generation_config.json")
 _TEMPLATE = "chat_template.jinja"
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    _TEMPLATE,
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model", _TEMPLATE,
+)  # fmt: skip
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 

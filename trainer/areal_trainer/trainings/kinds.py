@@ -4,9 +4,9 @@ import io
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from areal.dataflow.builtin import graph_of
@@ -26,22 +26,36 @@ from areal_trainer.trainings.rows import PreparedRows
 _log = logging.getLogger(__name__)
 
 
-class RowsTraining(Protocol):
+class RowsTraining:
     """One kind of supervised training. Every method is a collective."""
 
-    metric: Literal["loss", "pair_accuracy"]  # of held-out rows, by which versions are compared
+    metric: Literal["loss", "pair_accuracy"] = "loss"  # of held-out rows, by which versions are compared
+
+    def __init__(self, learner: Learner, spec: JobSpec) -> None:
+        self._learner = learner
+        self._spec = spec
 
     def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
-        """Before the checkpoint is loaded: what the start model must say of the rows that will be used."""
+        """Before the checkpoint is loaded: what the start model must say of the rows that will be used, if anything."""
 
     def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         """Functions of the stages before the objective."""
+        return {}
 
     def objective(self, inputs: StageInputs) -> RowsObjective:
         """The loss of a batch around the present weights."""
+        raise NotImplementedError
 
     def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
-        """Figures of held-out rows, `loss` and the training's metric among them."""
+        """Figures of held-out rows, `loss` and the training's metric among them: of pairs, means over all of them."""
+        sums: dict[str, float] = {}
+        for part, batch in rows.chunks(used):
+            one = RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
+            pairs = one.figures["pairs"]
+            for name, value in {"loss": one.loss or 0.0, **one.figures}.items():
+                sums[name] = sums.get(name, 0.0) + (value if name == "pairs" else value * pairs)
+        pairs = max(sums.pop("pairs", 0.0), 1.0)
+        return {name: value / pairs for name, value in sums.items()}
 
 
 class RowsStep:
@@ -100,39 +114,16 @@ def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> 
     if spec.reward_model is not None:
         return RewardModelTraining(learner, spec)
     if spec.distillation is not None:
-        return DistillationTraining(learner)
+        return DistillationTraining(learner, spec)
     raise BugError(f"training {spec.training} has no loop here")
 
 
-def _mean_of_pairs(found: Iterable[RowsObjective]) -> dict[str, float]:
-    """Means over all pairs of some batches' losses and figures."""
-    sums: dict[str, float] = {}
-    for one in found:
-        pairs = one.figures["pairs"]
-        for name, value in {"loss": one.loss or 0.0, **one.figures}.items():
-            sums[name] = sums.get(name, 0.0) + (value if name == "pairs" else value * pairs)
-    pairs = max(sums.pop("pairs", 0.0), 1.0)
-    return {name: value / pairs for name, value in sums.items()}
-
-
-class SftTraining:
+class SftTraining(RowsTraining):
     """Supervised fine-tuning."""
 
-    metric: Literal["loss", "pair_accuracy"] = "loss"
-
-    def __init__(self, learner: Learner, spec: JobSpec) -> None:
-        assert spec.sft is not None
-        self._learner = learner
-        self._options = spec.sft
-
-    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
-        """Nothing: the loss knows no other model."""
-
-    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
-        return {}
-
     def objective(self, inputs: StageInputs) -> RowsObjective:
-        return objective.sft(inputs.tokens, self._options.loss_aggregation)
+        assert self._spec.sft is not None
+        return objective.sft(inputs.tokens, self._spec.sft.loss_aggregation)
 
     def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens. `answer_probability`: mean probability of a whole answer, sampled as it is."""
@@ -147,16 +138,13 @@ class SftTraining:
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "answer_probability": likely / len(used)}
 
 
-class DpoTraining:
+class DpoTraining(RowsTraining):
     """Preference learning against the start model, whose log-probabilities are computed once and kept."""
 
-    metric: Literal["loss", "pair_accuracy"] = "loss"
-
     def __init__(self, learner: Learner, spec: JobSpec, cache: Path, model_digest: str) -> None:
+        super().__init__(learner, spec)
         assert spec.dpo is not None
         block = spec.dpo
-        self._spec = spec
-        self._learner = learner
         self._options = PairLoss(block.beta, block.loss, block.label_smoothing, block.nll_weight)
         self._cache = cache
         self._facts = {"model": model_digest, "maxTokens": block.max_tokens, "chatTemplate": block.chat_template}
@@ -192,13 +180,6 @@ class DpoTraining:
     def objective(self, inputs: StageInputs) -> RowsObjective:
         return objective.dpo(inputs.tokens, inputs["logprobs"], inputs["reference_sums"], self._options)
 
-    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
-        """Means over all pairs."""
-        return _mean_of_pairs(
-            RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
-            for part, batch in rows.chunks(used)
-        )
-
     def _read(self, file: Path, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
         try:
             with np.load(file, allow_pickle=False) as kept:
@@ -215,49 +196,24 @@ class DpoTraining:
         write_atomically(file, buffer.getvalue())
 
 
-class RewardModelTraining:
+class RewardModelTraining(RowsTraining):
     """Bradley–Terry: the chosen answer of a pair scores higher than the rejected one."""
 
-    metric: Literal["loss", "pair_accuracy"] = "pair_accuracy"
-
-    def __init__(self, learner: Learner, spec: JobSpec) -> None:
-        assert spec.reward_model is not None
-        self._learner = learner
-        self._spec = spec
-        self._centering = spec.reward_model.centering_weight
-
-    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
-        """Nothing: the loss knows no other model."""
+    metric = "pair_accuracy"
 
     def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         return {"scores": lambda inputs: {"scores": self._learner.outputs(inputs.tokens)[inputs.offsets[1:] - 1]}}
 
     def objective(self, inputs: StageInputs) -> RowsObjective:
+        assert self._spec.reward_model is not None
         outputs = np.zeros(inputs.tokens.tokens, np.float32)
         outputs[inputs.offsets[1:] - 1] = inputs["scores"]
-        return objective.bradley_terry(inputs.tokens, outputs, inputs["margins"][::2], self._centering)
-
-    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
-        """Means over all pairs."""
-        return _mean_of_pairs(
-            RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
-            for part, batch in rows.chunks(used)
-        )
+        centering = self._spec.reward_model.centering_weight
+        return objective.bradley_terry(inputs.tokens, outputs, inputs["margins"][::2], centering)
 
 
-class DistillationTraining:
-    """A teacher's distributions: the learner's outputs are how far the student's are from them."""
-
-    metric: Literal["loss", "pair_accuracy"] = "loss"
-
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
-
-    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
-        """Nothing: the teacher answers micro-batch by micro-batch."""
-
-    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
-        return {}
+class DistillationTraining(RowsTraining):
+    """A teacher's distributions, micro-batch by micro-batch: the learner's outputs are how far the student's are."""
 
     def objective(self, inputs: StageInputs) -> RowsObjective:
         return objective.distillation(inputs.tokens)

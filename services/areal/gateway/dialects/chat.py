@@ -85,7 +85,7 @@ def stops(given: Any, field: str, most: int = 4) -> tuple[str, ...]:
 
 def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
-    body = _head(reply, "chat.completion") | {
+    body = head(reply, "chat.completion") | {
         "choices": [_choice(reply, index) for index in range(len(reply.calls))],
         "usage": usage(reply),
     }
@@ -99,17 +99,12 @@ def error(refused: CallRefusal) -> dict[str, Any]:
     return refused.body
 
 
-def events(reply: DialectReply) -> "ChatEvents":
-    """See `Dialect.events`."""
-    return ChatEvents(reply)
-
-
 class ChatEvents:
     """Chunks of a chat completion. See `Events`."""
 
     def __init__(self, reply: DialectReply) -> None:
         self._reply = reply
-        self._head = _head(reply, "chat.completion.chunk")
+        self._head = head(reply, "chat.completion.chunk")
         options = reply.fields.get("stream_options")
         self._called = [0] * len(reply.calls)
         self._usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
@@ -153,24 +148,30 @@ class ChatEvents:
     def end(self) -> Iterator[bytes]:
         """Usage where it was asked for, and the end mark."""
         if self._usage:
-            yield _event(self._head | {"choices": [], "usage": usage(self._reply)})
+            yield event(self._head | {"choices": [], "usage": usage(self._reply)})
         yield DONE
 
     def fault(self, error: CallRefusal) -> Iterator[bytes]:
         """As OpenAI's API tells an error in a stream."""
-        yield _event(error.body)
+        yield event(error.body)
 
     def _chunk(self, choice: dict[str, Any], more: Mapping[str, Any] = {}) -> bytes:
         usage = {"usage": None} if self._usage else {}
-        return _event({**self._head, "choices": [choice], **usage, **more})
+        return event({**self._head, "choices": [choice], **usage, **more})
 
 
-def _event(content: Mapping[str, Any]) -> bytes:
+events = ChatEvents
+"""See `Dialect.events`."""
+
+
+def event(content: Mapping[str, Any]) -> bytes:
+    """A server-sent event."""
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-def _head(reply: DialectReply, kind: str) -> dict[str, Any]:
-    name = f"chatcmpl-{reply.session}-{reply.calls[0].number}"
+def head(reply: DialectReply, kind: str, prefix: str = "chatcmpl") -> dict[str, Any]:
+    """What every object about a reply begins with."""
+    name = f"{prefix}-{reply.session}-{reply.calls[0].number}"
     return {"id": name, "object": kind, "created": reply.created, "model": reply.model}
 
 

@@ -5,11 +5,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import orjson
-
 from areal.gateway.admission import ENGINE_FIELDS, AdmissionRules, Field, Treatment, admit, overridden, read_fields
 from areal.gateway.admission import FIELDS as CHAT_FIELDS
-from areal.gateway.dialects.chat import DONE, digest, finish_reason, flag, positive, stops, usage, whole_number
+from areal.gateway.dialects import chat
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.inference import read_ids
 from areal.gateway.faults import CallRefusal
@@ -33,24 +31,24 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`. Several prompts are several questions."""
     fields = read_object(body)
     ignored = admit(fields, FIELDS, rules)
-    scored = flag(fields, "echo") and fields.get("logprobs") is not None
+    scored = chat.flag(fields, "echo") and fields.get("logprobs") is not None
     if scored and not rules.prompt_logprobs:
         raise CallRefusal("echo with logprobs asks for a prompt's log-probabilities, which engines of a job don't tell")
-    if scored and flag(fields, "stream"):
+    if scored and chat.flag(fields, "stream"):
         raise CallRefusal("echo with logprobs is answered at once, not streamed", field="stream")
-    nothing = flag(fields, "echo") and fields.get("max_tokens") == 0  # the prompt alone is asked for
+    nothing = chat.flag(fields, "echo") and fields.get("max_tokens") == 0  # the prompt alone is asked for
     question = SessionRequest(
         messages=(),
-        digest=digest(fields),
-        choices=positive(fields.get("n"), "n") or 1,
-        max_tokens=1 if nothing else positive(fields.get("max_tokens"), "max_tokens"),
-        stop=stops(fields.get("stop"), "stop"),
-        seed=whole_number(fields.get("seed"), "seed"),
+        digest=chat.digest(fields),
+        choices=chat.positive(fields.get("n"), "n") or 1,
+        max_tokens=1 if nothing else chat.positive(fields.get("max_tokens"), "max_tokens"),
+        stop=chat.stops(fields.get("stop"), "stop"),
+        seed=chat.whole_number(fields.get("seed"), "seed"),
         overridden=overridden(fields, rules.sampling),
         scored=scored,
     )
     asked = [_of_prompt(question, prompt, number) for number, prompt in enumerate(_prompts(fields.get("prompt")))]
-    return DialectRequest(asked[0], fields, flag(fields, "stream"), ignored, asked[1:])
+    return DialectRequest(asked[0], fields, chat.flag(fields, "stream"), ignored, asked[1:])
 
 
 def _prompts(given: Any) -> list[Any]:
@@ -68,34 +66,25 @@ def _of_prompt(question: SessionRequest, prompt: Any, number: int) -> SessionReq
     return replace(question, ids=read_ids(prompt, "prompt"), digest=digest_)
 
 
-def error(refused: CallRefusal) -> dict[str, Any]:
-    """See `Dialect.error`."""
-    return refused.body
-
-
 def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     choices = []
     for index, call in enumerate(reply.calls):
         assert call.answer is not None
         delta = Delta((Text(call.answer.text),), call.made.ids, call.made.logprobs)
-        choices.append(_choice(reply, index, delta, first=True) | {"finish_reason": finish_reason(reply, index)})
-    body = _head(reply) | {"choices": choices, "usage": usage(reply)}
+        choices.append(_choice(reply, index, delta, first=True) | {"finish_reason": chat.finish_reason(reply, index)})
+    body = _head(reply) | {"choices": choices, "usage": chat.usage(reply)}
     if reply.fields.get("return_token_ids"):
         body["prompt_token_ids"] = reply.calls[0].prompt_ids.tolist()
     return body
 
 
-def events(reply: DialectReply) -> "CompletionEvents":
-    """See `Dialect.events`."""
-    return CompletionEvents(reply)
-
-
-class CompletionEvents:
+class CompletionEvents(chat.ChatEvents):
     """Chunks of a completion. See `Events`."""
 
     def __init__(self, reply: DialectReply) -> None:
-        self._reply = reply
+        super().__init__(reply)
+        self._head = _head(reply)
         self._begun: set[int] = set()
 
     def begin(self) -> Iterator[bytes]:
@@ -104,27 +93,17 @@ class CompletionEvents:
 
     def delta(self, index: int, delta: Delta) -> Iterator[bytes]:
         """One chunk; the first one tells the prompt, too, where it is asked for."""
-        yield self._chunk(_choice(self._reply, index, delta, first=index not in self._begun))
+        yield chat.event(self._head | {"choices": [_choice(self._reply, index, delta, first=index not in self._begun)]})
         self._begun.add(index)
 
     def finish(self, index: int) -> Iterator[bytes]:
         """Why the choice ended."""
-        reason = finish_reason(self._reply, index)
-        yield self._chunk({"index": index, "text": "", "logprobs": None, "finish_reason": reason})
+        ending = {"index": index, "text": "", "logprobs": None, "finish_reason": chat.finish_reason(self._reply, index)}
+        yield chat.event(self._head | {"choices": [ending]})
 
-    def end(self) -> Iterator[bytes]:
-        """Usage where it was asked for, and the end mark."""
-        options = self._reply.fields.get("stream_options")
-        if isinstance(options, Mapping) and options.get("include_usage"):
-            yield _event(_head(self._reply) | {"choices": [], "usage": usage(self._reply)})
-        yield DONE
 
-    def fault(self, error: CallRefusal) -> Iterator[bytes]:
-        """As OpenAI's API tells an error in a stream."""
-        yield _event(error.body)
-
-    def _chunk(self, choice: Mapping[str, Any]) -> bytes:
-        return _event(_head(self._reply) | {"choices": [choice]})
+events, error = CompletionEvents, chat.error
+"""See `Dialect.events`, `Dialect.error`."""
 
 
 def _choice(reply: DialectReply, index: int, delta: Delta, *, first: bool) -> dict[str, Any]:
@@ -132,7 +111,7 @@ def _choice(reply: DialectReply, index: int, delta: Delta, *, first: bool) -> di
     said = [] if fields.get("max_tokens") == 0 else [part.text for part in delta.parts if isinstance(part, Text)]
     ids, logprobs = ([], []) if fields.get("max_tokens") == 0 else (list(delta.ids), list(delta.logprobs))
     told: list[Any] = [(token, logprob, None) for token, logprob in zip(ids, logprobs, strict=True)]
-    if first and flag(fields, "echo"):
+    if first and chat.flag(fields, "echo"):
         prompt = call.prompt_ids.tolist()
         said.insert(0, call.question.text or reply.decode(prompt))
         scores = call.result.prompt_scores if call.result is not None else ()
@@ -161,10 +140,5 @@ def _logprobs(reply: DialectReply, told: list[Any]) -> dict[str, Any]:
     return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 
-def _event(content: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"
-
-
 def _head(reply: DialectReply) -> dict[str, Any]:
-    name = f"cmpl-{reply.session}-{reply.calls[0].number}"
-    return {"id": name, "object": "text_completion", "created": reply.created, "model": reply.model}
+    return chat.head(reply, "text_completion", "cmpl")

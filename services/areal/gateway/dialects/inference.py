@@ -5,7 +5,17 @@ from typing import Any
 
 from areal.gateway.admission import FIELDS as CHAT_FIELDS
 from areal.gateway.admission import AdmissionRules, Field, Treatment, admit, overridden, read_fields
-from areal.gateway.dialects.chat import ChatEvents, digest, events, finish_reason, positive, stops, usage, whole_number
+from areal.gateway.dialects.chat import (
+    ChatEvents,
+    digest,
+    error,
+    events,
+    finish_reason,
+    positive,
+    stops,
+    usage,
+    whole_number,
+)
 from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
 from areal.gateway.session import SessionRequest
@@ -55,11 +65,6 @@ def read_ids(given: Any, field: str) -> tuple[int, ...]:
     ):
         raise CallRefusal(f"{field} is no list of token ids", field=field)
     return tuple(as_ids(given).tolist())
-
-
-def error(refused: CallRefusal) -> dict[str, Any]:
-    """See `Dialect.error`."""
-    return refused.body
 
 
 def whole(reply: DialectReply) -> dict[str, Any]:

@@ -76,11 +76,6 @@ def whole(reply: DialectReply) -> dict[str, Any]:
     return _head(reply) | {"content": content, **_ending(reply.calls[0]), "usage": _usage(reply), **_cleared(reply)}
 
 
-def events(reply: DialectReply) -> "MessageEvents":
-    """See `Dialect.events`."""
-    return MessageEvents(reply)
-
-
 class MessageEvents:
     """Events of a message, in Anthropic's order. See `Events`."""
 
@@ -143,6 +138,10 @@ class MessageEvents:
         if self._open:
             self._open = ""
             yield _event("content_block_stop", {"index": self._blocks - 1})
+
+
+events = MessageEvents
+"""See `Dialect.events`."""
 
 
 def _event(kind: str, fields: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 from areal.gateway import admission
 from areal.gateway.dialects.chat import digest, flag, positive
+from areal.gateway.dialects.chat import error as error
 from areal.gateway.dialects.dialect import DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.response_events import ResponseEvents
 from areal.gateway.dialects.response_items import ended_early, item_of, items_of
@@ -98,11 +99,6 @@ def _joined(read: Sequence[Message]) -> list[Message]:
         last = made[-1]
         made[-1] = replace(last, text=last.text + message.text, tool_calls=last.tool_calls + message.tool_calls)
     return made
-
-
-def error(refused: CallRefusal) -> dict[str, Any]:
-    """See `Dialect.error`."""
-    return refused.body
 
 
 def whole(reply: DialectReply) -> dict[str, Any]:

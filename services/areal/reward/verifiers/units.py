@@ -41,27 +41,10 @@ _PLURAL = " ".join(f"{word}s" for word in _SINGULAR.split())
 
 UNITS = frozenset(f"{_SYMBOLS} {_SINGULAR} {_PLURAL} {_LINKS} {_IRREGULAR}".split())
 
-DENIALS = frozenset(
-    {
-        "no",
-        "not",
-        "never",
-        "wrong",
-        "false",
-        "or",
-        "unlike",
-        "neither",
-        "nor",
-        "except",
-        "isn",
-        "than",
-        "as",
-        "more",
-        "less",
-        "fewer",
-        "without",
-    }
-)
+DENIALS = frozenset({
+    "no", "not", "never", "wrong", "false", "or", "unlike", "neither", "nor", "except", "isn", "than", "as", "more",
+    "less", "fewer", "without",
+})  # fmt: skip
 """Words that take an answer back, or add another one."""
 
 _NUMERALS = """
