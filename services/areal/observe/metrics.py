@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.process_collector import ProcessCollector
 
 from areal.errors import BugError
-from areal.observe.catalog import CATALOG, Scope, Type
+from areal.observe.catalog import CATALOG, Metric, Scope, Type
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 _TYPES: Mapping[type[Counter | Gauge | Histogram], Type] = {
@@ -49,10 +49,10 @@ class Metrics:
     def _labelled(self, kind: type[M], name: str, labels: dict[str, str]) -> M:
         asked = (name, kind, *labels.items())
         if (known := self._known.get(asked)) is None:
-            declared = CATALOG.get(name)
+            declared: Metric | None = CATALOG.get(name)
             type_ = _TYPES[kind]
-            as_declared = declared is not None and (declared.type, declared.scope) == (type_, self._scope)
-            if declared is None or not as_declared or set(declared.labels) != set(labels):
+            asks = (type_, self._scope, set(labels))
+            if declared is None or (declared.type, declared.scope, set(declared.labels)) != asks:
                 raise BugError(f"metric {name} ({type_}, labels {sorted(labels)}) is not declared so in the catalogue")
             if (family := self._made.get(name)) is None:
                 names = (*declared.scope.labels, *declared.labels)
