@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.process_collector import ProcessCollector
 
 from areal.errors import BugError
-from areal.observe.catalog import CATALOG, Metric, Scope, Type
+from areal.observe.catalog import CATALOG, Scope, Type
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 _TYPES: Mapping[type[Counter | Gauge | Histogram], Type] = {
@@ -49,19 +49,21 @@ class Metrics:
     def _labelled(self, kind: type[M], name: str, labels: dict[str, str]) -> M:
         asked = (name, kind, *labels.items())
         if (known := self._known.get(asked)) is None:
-            declared: Metric | None = CATALOG.get(name)
-            type_ = _TYPES[kind]
-            asks = (type_, self._scope, set(labels))
-            if declared is None or (declared.type, declared.scope, set(declared.labels)) != asks:
-                raise BugError(f"metric {name} ({type_}, labels {sorted(labels)}) is not declared so in the catalogue")
-            if (family := self._made.get(name)) is None:
-                names = (*declared.scope.labels, *declared.labels)
-                more: dict[str, Any] = {"buckets": declared.buckets} if kind is Histogram else {}
-                family = self._made[name] = kind(name, declared.help, names, registry=self.registry, **more)
-            known = family.labels(**self._common, **labels) if self._common or labels else family
-            self._known[asked] = known
+            known = self._known[asked] = self._make(kind, name, labels)
         assert isinstance(known, kind)
         return known
+
+    def _make(self, kind: type[Counter | Gauge | Histogram], name: str, labels: dict[str, str]) -> Any:
+        declared, type_ = CATALOG.get(name), _TYPES[kind]
+        asked = (type_, self._scope, set(labels))
+        if declared is None or (declared.type, declared.scope, set(declared.labels)) != asked:
+            raise BugError(f"metric {name} ({type_}, labels {sorted(labels)}) is not declared so in the catalogue")
+        if name not in self._made:
+            more: dict[str, Any] = {"buckets": declared.buckets} if kind is Histogram else {}
+            names = (*declared.scope.labels, *declared.labels)
+            self._made[name] = kind(name, declared.help, names, registry=self.registry, **more)
+        family = self._made[name]
+        return family.labels(**self._common, **labels) if self._common or labels else family
 
 
 class RoleMetrics(Metrics):

@@ -8,12 +8,11 @@ trainer has in hand is ended or made again. The order in which they are trained 
 import logging
 from collections.abc import Callable, Iterable
 
-from areal.ledger.values import TRAINED, TombstoneReason
+from areal.ledger.values import TRAINED, LedgerSnapshot, TombstoneReason
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
 from areal.rollout.controller import decisions
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
 from areal.rollout.controller.order import TrainOrder
-from areal.rollout.controller.reports import LedgerView
 from areal.rollout.controller.settings import ControllerSettings, TrainPosition, retry_pause_s
 from areal.rollout.controller.streak import BadRows, Streak
 from areal.rollout.controller.tally import Tally
@@ -370,7 +369,7 @@ class Book:
         """The ledger restarted: what it answered before is void."""
         self.epoch += 1
 
-    def reconcile(self, now: float, view: LedgerView, *, lost: bool, grace_s: float) -> list[int]:
+    def reconcile(self, now: float, view: LedgerSnapshot, *, lost: bool, grace_s: float) -> list[int]:
         """Compare every group that has not ended with the ledger; returns the tombstones that it closes again.
 
         `lost` says that the ledger may have forgotten what it once confirmed.
@@ -394,7 +393,7 @@ class Book:
                 self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
         return closing_again
 
-    def _assign(self, view: LedgerView) -> list[tuple[int, ...]]:
+    def _assign(self, view: LedgerSnapshot) -> list[tuple[int, ...]]:
         """Tell the ledger again of the batches that it lacks, or of which it freed groups that are to be made again."""
         told = []
         for step in range(view.committed, self.order.written):
@@ -406,7 +405,7 @@ class Book:
         return told
 
     def _reconcile_one(
-        self, now: float, index: int, outcome: str | None, view: LedgerView, *, lost: bool, grace_s: float
+        self, now: float, index: int, outcome: str | None, view: LedgerSnapshot, *, lost: bool, grace_s: float
     ) -> None:
         stored = view.samples.get(index, {})
         group = self.groups.get(index)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from areal.errors import ConfigError, Kind
-from areal.ledger.values import TombstoneReason
+from areal.ledger.values import LedgerSnapshot, TombstoneReason
 from areal.net.heartbeat import Health
-from areal.rollout.contract.values import WorkerReport
+from areal.rollout.contract.values import WorkerReport, fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
@@ -21,7 +21,7 @@ from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.leasing import AdmissionRound, lease
 from areal.rollout.controller.order import TrainOrder
-from areal.rollout.controller.reports import LedgerView, PublishedWeights
+from areal.rollout.controller.reports import PublishedWeights
 from areal.rollout.controller.settings import (
     MOST_CONCURRENT,
     MOST_SHARED_STALENESS,
@@ -42,7 +42,7 @@ _LATE_S = 0.5  # a longer gap between two ticks is our own lateness, not the oth
 class Rebuilt:
     """What a controller finds when it starts: the journal, the ledger, what was kept on disk."""
 
-    view: LedgerView
+    view: LedgerSnapshot
     tombstones: Mapping[int, str] = field(default_factory=dict)
     batches: Sequence[tuple[int, ...]] = ()  # by step
     trainer_fence: int = 0  # of the last trainer that started; 0 is none
@@ -260,7 +260,7 @@ class Controller:
                 return ConfigError(f"{name} can't be {value}", fix=f"give a number from {least} to {most}")
         return None
 
-    def _scanned(self, now: float, ticket: int, epoch: int, view: LedgerView) -> None:
+    def _scanned(self, now: float, ticket: int, epoch: int, view: LedgerSnapshot) -> None:
         if epoch != self.book.epoch:
             return
         if not self._comparable(now, view):
@@ -274,7 +274,7 @@ class Controller:
             self.book.drop_what_does_not_fit(now)
         self.desk.scanned(ticket, closing)
 
-    def _comparable(self, now: float, view: LedgerView) -> bool:
+    def _comparable(self, now: float, view: LedgerSnapshot) -> bool:
         """Whether the ledger knows the trainer's position.
 
         One that lost the trainer's `recover` calls groups finished that are to be made again. The trainer's client
@@ -379,10 +379,5 @@ class Controller:
 
 def _changed(settings: ControllerSettings, call: inputs.SetHotFields) -> ControllerSettings:
     """The settings with the fields that the call names."""
-    return replace(
-        settings,
-        max_steps=settings.max_steps if call.max_steps is None else call.max_steps,
-        max_staleness=settings.max_staleness if call.max_staleness is None else call.max_staleness,
-        max_concurrent=settings.max_concurrent if call.max_concurrent is None else call.max_concurrent,
-        ahead=settings.ahead if call.ahead is None else call.ahead,
-    )
+    told = fields_of(call, ("max_steps", "max_staleness", "max_concurrent", "ahead"))
+    return replace(settings, **{name: value for name, value in told.items() if value is not None})

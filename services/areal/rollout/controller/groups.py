@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from areal.rollout.controller.reports import Figures
+from areal.ledger.values import SampleMeta
+from areal.rollout.contract.values import SampleDone
 
 HELD = math.inf  # `not_before` of a group that waits for a scan: its samples may be in the ledger without our knowing
 
@@ -40,7 +41,7 @@ class PromptGroup:
     index: int
     phase: GroupPhase = GroupPhase.OPEN
     verdict: GroupVerdict | None = None  # decided, or held back while the trainer has the group in hand
-    done: dict[int, Figures] = field(default_factory=dict)
+    done: dict[int, SampleDone | SampleMeta] = field(default_factory=dict)
     worker: str = ""  # holder of the lease
     working: set[int] = field(default_factory=set)  # samples in work there
     attempt: int = 0

@@ -6,8 +6,9 @@ Owns the list of inputs, as `decisions` owns that of outputs. A run's inputs wit
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from areal.ledger.values import LedgerSnapshot
 from areal.rollout.contract.values import WorkerReport
-from areal.rollout.controller.reports import LedgerView, PublishedWeights, ServerReport, TrainerReport
+from areal.rollout.controller.reports import PublishedWeights, ServerReport, TrainerReport
 
 # ---- heartbeats
 
@@ -139,7 +140,7 @@ class LedgerScanned:
 
     ticket: int
     epoch: int
-    view: LedgerView
+    view: LedgerSnapshot
 
 
 @dataclass(frozen=True, slots=True)

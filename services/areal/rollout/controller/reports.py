@@ -3,30 +3,9 @@
 What workers tell is in the contract.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from areal.cards import ServerPhase
-
-
-class Figures(Protocol):
-    """What is remembered of a stored sample; the ledger's `SampleMeta` is one."""
-
-    @property
-    def reward(self) -> float: ...
-    @property
-    def oldest_version(self) -> int: ...
-    @property
-    def newest_version(self) -> int: ...
-    @property
-    def max_staleness(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def masked(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +68,3 @@ class PublishedWeights:
     def evaluation(self) -> str:
         """Name of its evaluation: a trainer that starts again publishes the same weights under a new fence."""
         return f"{self.version}.{self.content_digest[:16]}" if self.content_digest else self.policy_id
-
-
-class LedgerView(Protocol):
-    """What a scan of the ledger shows; the ledger's `LedgerSnapshot` is one."""
-
-    @property
-    def low(self) -> int: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def trainer_fence(self) -> int: ...
-    @property
-    def batches(self) -> Mapping[int, tuple[int, ...]]: ...
-    @property
-    def closed(self) -> Mapping[int, str]: ...
-    @property
-    def samples(self) -> Mapping[int, Mapping[int, Figures]]: ...

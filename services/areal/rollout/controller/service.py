@@ -9,8 +9,8 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -35,6 +35,27 @@ FLEET_S = 1e-4  # between two messages with the whole fleet, a server: a thousan
 FLEET_AGE_S = 0.1  # of loads; any other change is told as it is
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Heard = TypeVar("Heard")
+
+
+@contextlib.contextmanager
+def _listening(
+    messages: AsyncIterator[Heard], outbox: Outbox[Any], hear: Callable[[Heard], None], close: Callable[[], None]
+) -> Iterator[None]:
+    """Hears the peer's messages while orders go out to it. The end of its messages ends its orders."""
+
+    async def listen() -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            async for message in messages:
+                hear(message)
+        outbox.end()
+
+    reader = asyncio.create_task(listen())
+    try:
+        yield
+    finally:
+        reader.cancel()
+        close()
 
 
 class RolloutService(rollout_grpc.RolloutServicer):
@@ -59,19 +80,13 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self._streams.open_worker(stream)
         log.info("worker %.80r opened a stream, holding %d groups", first.worker_id, len(first.held))
         self._loop.post(inputs.WorkerBeat(contract.worker_report(first, first=True)))
-        reader = asyncio.create_task(self._read_work(request_iterator, stream))
-        try:
+
+        def hear(message: rollout.WorkerMessage) -> None:
+            self._loop.post(inputs.WorkerBeat(contract.worker_report(message, first=False)))
+
+        with _listening(request_iterator, stream.outbox, hear, lambda: self._streams.close_worker(stream)):
             while (orders := await stream.outbox.next()) is not None:
                 yield orders
-        finally:
-            reader.cancel()
-            self._streams.close_worker(stream)
-
-    async def _read_work(self, messages: AsyncIterator[rollout.WorkerMessage], stream: WorkerStream) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            async for message in messages:
-                self._loop.post(inputs.WorkerBeat(contract.worker_report(message, first=False)))
-        stream.outbox.end()
 
     def _complete_work(self, stream: WorkerStream, orders: rollout.WorkOrders) -> None:
         core = self._core
@@ -107,21 +122,13 @@ class RolloutService(rollout_grpc.RolloutServicer):
         outbox: Outbox[rollout.ServerOrders] = Outbox(rollout.ServerOrders, self._complete_serve)
         outbox.wake()
         self._streams.servers.add(outbox)
-        reader = asyncio.create_task(self._read_serve(request_iterator, outbox))
-        try:
+
+        def hear(message: rollout.ServerMessage) -> None:
+            self._loop.post(inputs.ServerBeat(wire.server_report(message)))
+
+        with _listening(request_iterator, outbox, hear, lambda: self._streams.servers.discard(outbox)):
             while (orders := await outbox.next()) is not None:
                 yield orders
-        finally:
-            reader.cancel()
-            self._streams.servers.discard(outbox)
-
-    async def _read_serve(
-        self, messages: AsyncIterator[rollout.ServerMessage], outbox: Outbox[rollout.ServerOrders]
-    ) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            async for message in messages:
-                self._loop.post(inputs.ServerBeat(wire.server_report(message)))
-        outbox.end()
 
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
         if (wanted := self._core.wanted) is not None:
@@ -136,30 +143,19 @@ class RolloutService(rollout_grpc.RolloutServicer):
         outbox.wake()
         self._streams.trainers.add(outbox)
         fenced: list[FencedError] = []
-        reader = asyncio.create_task(self._read_train(request_iterator, outbox, fenced))
-        try:
+
+        def hear(message: rollout.TrainerMessage) -> None:
+            if message.beat.fence < (alive := self._core.desk.fence):
+                fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
+                outbox.end()
+            else:
+                self._loop.post(inputs.TrainerBeat(wire.trainer_report(message)))
+
+        with _listening(request_iterator, outbox, hear, lambda: self._streams.trainers.discard(outbox)):
             while (orders := await outbox.next()) is not None:
                 yield orders
             if fenced:
                 await net_status.abort(context, fenced[0])
-        finally:
-            reader.cancel()
-            self._streams.trainers.discard(outbox)
-
-    async def _read_train(
-        self,
-        messages: AsyncIterator[rollout.TrainerMessage],
-        outbox: Outbox[rollout.TrainerOrders],
-        fenced: list[FencedError],
-    ) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
-            async for message in messages:
-                alive = self._core.desk.fence
-                if message.beat.fence < alive:
-                    fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
-                    break
-                self._loop.post(inputs.TrainerBeat(wire.trainer_report(message)))
-        outbox.end()
 
     def _complete_train(self, orders: rollout.TrainerOrders) -> None:
         core = self._core
@@ -174,13 +170,16 @@ class RolloutService(rollout_grpc.RolloutServicer):
 
     # ---- calls
 
+    async def _ask(self, call: inputs.Call, context: Context) -> bool:
+        try:
+            return await self._loop.ask(call)
+        except ArealError as error:
+            await net_status.abort(context, error)
+
     async def AttachTrainer(
         self, request: rollout.AttachTrainerRequest, context: Context
     ) -> rollout.AttachTrainerResponse:
-        try:
-            await self._loop.ask(inputs.AttachTrainer(request.fence, request.step))
-        except ArealError as error:
-            await net_status.abort(context, error)
+        await self._ask(inputs.AttachTrainer(request.fence, request.step), context)
         core = self._core
         log.info("trainer f%d attached at step %d", request.fence, request.step)
         return rollout.AttachTrainerResponse(
@@ -193,10 +192,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def AdvanceTrainer(
         self, request: rollout.AdvanceTrainerRequest, context: Context
     ) -> rollout.AdvanceTrainerResponse:
-        try:
-            await self._loop.ask(inputs.AdvanceTrainer(request.fence, request.step, request.groups))
-        except ArealError as error:
-            await net_status.abort(context, error)
+        await self._ask(inputs.AdvanceTrainer(request.fence, request.step, request.groups), context)
         core = self._core
         return rollout.AdvanceTrainerResponse(
             checkpoint_now=core.desk.checkpoint_now, max_steps=core.max_steps, max_staleness=core.settings.max_staleness
@@ -205,10 +201,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def PublishWeights(
         self, request: rollout.PublishWeightsRequest, context: Context
     ) -> rollout.PublishWeightsResponse:
-        try:
-            accepted = await self._loop.ask(inputs.PublishWeights(request.fence, wire.weights(request.weights)))
-        except ArealError as error:
-            await net_status.abort(context, error)
+        accepted = await self._ask(inputs.PublishWeights(request.fence, wire.weights(request.weights)), context)
         wanted = self._core.wanted  # what servers hold stays on the volume
         log.info("weights %s: %s", request.weights.policy_id, "served" if accepted else "not accepted")
         return rollout.PublishWeightsResponse(accepted=accepted, served_policy_id=wanted.policy_id if wanted else "")
@@ -216,28 +209,14 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def ProposeTombstone(
         self, request: rollout.ProposeTombstoneRequest, context: Context
     ) -> rollout.ProposeTombstoneResponse:
-        try:
-            accepted = await self._loop.ask(
-                inputs.ProposeTombstone(request.fence, request.group, request.reason, request.detail)
-            )
-        except ArealError as error:
-            await net_status.abort(context, error)
-        return rollout.ProposeTombstoneResponse(accepted=accepted)
+        call = inputs.ProposeTombstone(request.fence, request.group, request.reason, request.detail)
+        return rollout.ProposeTombstoneResponse(accepted=await self._ask(call, context))
 
     async def SetHotFields(
         self, request: rollout.SetHotFieldsRequest, context: Context
     ) -> rollout.SetHotFieldsResponse:
-        try:
-            await self._loop.ask(
-                inputs.SetHotFields(
-                    request.max_steps if request.HasField("max_steps") else None,
-                    request.max_staleness if request.HasField("max_staleness") else None,
-                    request.max_concurrent_rollouts if request.HasField("max_concurrent_rollouts") else None,
-                    request.ahead if request.HasField("ahead") else None,
-                )
-            )
-        except ArealError as error:
-            await net_status.abort(context, error)
+        told: dict[str, Any] = {field.name.removesuffix("_rollouts"): value for field, value in request.ListFields()}
+        await self._ask(inputs.SetHotFields(**told), context)
         settings = self._core.settings
         return rollout.SetHotFieldsResponse(
             max_steps=self._core.max_steps,
@@ -287,23 +266,13 @@ def rollout_status(
         staleness_max=tally.age_max,
         episode_ends=dict(tally.ends),
     )
-    _workers(answer, core)
-    _evaluations(answer, core, evaluations)
-    return answer
-
-
-def _workers(answer: rollout.GetRolloutStatusResponse, core: Controller) -> None:
     held = Counter(core.book.groups[index].worker for index in core.book.open)
     for name, worker in sorted(core.crew.workers.items()):
         answer.workers.add(worker_id=name, health=worker.health.value, groups=held[name])
-
-
-def _evaluations(
-    answer: rollout.GetRolloutStatusResponse, core: Controller, evaluations: Iterable[Mapping[str, Any]]
-) -> None:
     names = ("policy_id", "mean", "oldest_version", "newest_version")
     for result in evaluations:
         rows = result["rows"] + result.get("failed_rows", 0)
         answer.evaluations.add(rows=rows, **{name: result[name] for name in names})
     for run in core.evaluations.runs:
         answer.evaluations.add(rows=run.rows, **fields_of(run, names))
+    return answer
