@@ -79,7 +79,10 @@ class Tunnel:
 
     def _hear(self, ask: pb.DriveAsk) -> None:
         if (part := ask.WhichOneof("part")) == "request":
-            self._begin(ask.exchange, ask.request)
+            started = self._exchanges[ask.exchange] = _AsgiExchange(ask.exchange, ask.request.body, self._tell)
+            task = asyncio.create_task(self._run(started, _scope(ask.request)), name=f"exchange {ask.exchange}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             return
         if (exchange := self._exchanges.get(ask.exchange)) is None:
             return  # it is over
@@ -89,12 +92,6 @@ class Tunnel:
             exchange.taken(ask.taken)
         elif part == "end":
             exchange.end(arrived=ask.end.arrived)
-
-    def _begin(self, number: int, request: pb.DriveRequest) -> None:
-        exchange = self._exchanges[number] = _AsgiExchange(number, request.body, self._tell)
-        task = asyncio.create_task(self._run(exchange, _scope(request)), name=f"exchange {number}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, exchange: _AsgiExchange, scope: Scope) -> None:
         try:

@@ -8,6 +8,7 @@ half an answer must not look whole. Never generates, and never reads an answer.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 from starlette.applications import Starlette
@@ -40,7 +41,7 @@ class Front:
         self._secret = secret
         self._metrics = metrics
         self._clock = clock
-        self._running = metrics.gauge("areal_gateway_calls_running")
+        self.running = metrics.gauge("areal_gateway_calls_running")
         self._room = _Room(MOST_HELD)
 
     def app(self) -> Starlette:
@@ -82,17 +83,14 @@ class Front:
                     log.warning("the stream to %s broke in the middle of an answer", link.owner)
                     return "cut"
                 self._metrics.counter("areal_gateway_resent_total").inc()
-                asked = _again(asked)
+                headers = [header for header in asked.headers if header[0] != _RETRY]
+                asked = replace(asked, headers=[*headers, (_RETRY, b"1")])
                 continue
             return "answered"
 
     def count(self, outcome: str) -> None:
         """A call has ended so."""
         self._metrics.counter("areal_gateway_calls_total", outcome=outcome).inc()
-
-    def running(self, change: int) -> None:
-        """So many calls more."""
-        self._running.inc(change)
 
 
 class _Delivery:
@@ -132,7 +130,7 @@ class _Answering(Response):
         self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._front.running(1)
+        self._front.running.inc()
         outcome = "left"
         work = asyncio.ensure_future(self._front.relay(self._session, self._asked, send))
         gone = asyncio.ensure_future(disconnected(receive))
@@ -148,7 +146,7 @@ class _Answering(Response):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
             self._done()
-            self._front.running(-1)
+            self._front.running.dec()
             self._front.count(outcome)
 
 
@@ -181,12 +179,6 @@ def _asked(request: Request, body: bytes) -> TunnelledRequest:
     url = request.url
     headers = [(name, value) for name, value in request.headers.raw if name not in _HOP]
     return TunnelledRequest(request.method, url.path + (f"?{url.query}" if url.query else ""), headers, body)
-
-
-def _again(asked: TunnelledRequest) -> TunnelledRequest:
-    """The same request as the retry of itself."""
-    headers = [(name, value) for name, value in asked.headers if name != _RETRY]
-    return TunnelledRequest(asked.method, asked.path, [*headers, (_RETRY, b"1")], asked.body)
 
 
 def _refusal(fault: CallRefusal, path: str) -> Response:

@@ -178,30 +178,20 @@ class EpisodeCalls:
         self._numbers = 0
         self._by_digest: dict[tuple[int, int], list[SessionCall]] = {}  # by choice
         self._asked: dict[tuple[int | None, object], int] = {}
-        self._over = ""
-        self._reward: float | None = None
-
-    @property
-    def reward(self) -> float | None:
-        """What the agent posted last."""
-        return self._reward
+        self.over = ""  # why it ended; empty while it lives
+        self.reward: float | None = None  # that the agent posted last
 
     def score(self, reward: float, answer: str | None) -> None:
         """The agent posts its reward; it may name the newest answer by its id. Raises Refused."""
-        if self._over:
-            raise over(self._over)
+        if self.over:
+            raise over(self.over)
         newest = max((call.request for call in self._calls if call.state is CallState.DONE), default=None)
         if answer is not None and (newest is None or re.split("[-_]", answer)[-1] != str(newest)):
             raise CallRefusal(
                 "all answers of an episode have one reward: leave interaction_id out, or name the newest answer",
                 field="interaction_id",
             )
-        self._reward = reward
-
-    @property
-    def over(self) -> str:
-        """Why it ended; empty while it lives."""
-        return self._over
+        self.reward = reward
 
     @property
     def max_tokens(self) -> int:
@@ -215,7 +205,7 @@ class EpisodeCalls:
 
     def close(self, reason: str) -> list[Node]:
         """End it: later calls are told why. Returns what was sampled, for the episode."""
-        self._over = self._over or reason
+        self.over = self.over or reason
         for call in self._calls:
             if call.state is CallState.RUNNING:
                 call.made.changed()
@@ -231,8 +221,8 @@ class EpisodeCalls:
         `retry` says that the client itself calls this a retry. The connection counts as alive until `gone` or
         `delivered`.
         """
-        if self._over:
-            raise over(self._over)
+        if self.over:
+            raise over(self.over)
         asked: list[tuple[SessionCall, bool]] = []
         try:
             for question in map(self._with_history, questions):

@@ -179,16 +179,6 @@ class Tunnels(rpc.GatewayServicer):
         if (first := await anext(request_iterator, None)) is None:
             return
         link = Link(first.owner)
-        self._open(link)
-        reader = asyncio.create_task(self._read(request_iterator, link), name=f"answers of {link.owner}")
-        try:
-            while (ask := await link.next()) is not None:
-                yield ask
-        finally:
-            reader.cancel()
-            self._close(link)
-
-    def _open(self, link: Link) -> None:
         log.info("%s is connected", link.owner)
         if (earlier := self._links.get(link.owner)) is not None:
             earlier.end()
@@ -196,6 +186,17 @@ class Tunnels(rpc.GatewayServicer):
         self._newest[link.owner.partition(".")[0]] = link.owner
         self._connected.set(len(self._links))
         self._change.tell()
+        reader = asyncio.create_task(self._read(request_iterator, link), name=f"answers of {link.owner}")
+        try:
+            while (ask := await link.next()) is not None:
+                yield ask
+        finally:
+            reader.cancel()
+            log.info("%s is no longer connected", link.owner)
+            link.end()
+            if self._links.get(link.owner) is link:
+                del self._links[link.owner]
+            self._connected.set(len(self._links))
 
     async def _read(self, messages: AsyncIterator[pb.DriveAnswers], link: Link) -> None:
         try:
@@ -204,10 +205,3 @@ class Tunnels(rpc.GatewayServicer):
                     link.heard(message)
         finally:
             link.end()
-
-    def _close(self, link: Link) -> None:
-        log.info("%s is no longer connected", link.owner)
-        link.end()
-        if self._links.get(link.owner) is link:
-            del self._links[link.owner]
-        self._connected.set(len(self._links))

@@ -11,50 +11,23 @@ import grpc
 
 from areal.net import auth
 
-
-def _with_token(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.ClientCallDetails:
-    metadata = grpc.aio.Metadata(*(details.metadata or ()))
-    metadata.add(*auth.header(token))
-    return grpc.aio.ClientCallDetails(
-        details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
-    )
-
-
-class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return await continuation(_with_token(client_call_details, self._token), request)
-
-
-class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return await continuation(_with_token(client_call_details, self._token), request)
-
-
-class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return await continuation(_with_token(client_call_details, self._token), request_iterator)
-
-
-class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return await continuation(_with_token(client_call_details, self._token), request_iterator)
+_INTERCEPTORS = {
+    "intercept_unary_unary": grpc.aio.UnaryUnaryClientInterceptor,
+    "intercept_unary_stream": grpc.aio.UnaryStreamClientInterceptor,
+    "intercept_stream_unary": grpc.aio.StreamUnaryClientInterceptor,
+    "intercept_stream_stream": grpc.aio.StreamStreamClientInterceptor,
+}  # one object of all four would be taken for the first kind alone
 
 
 def connect(address: str, token: str) -> grpc.aio.Channel:
     """An asynchronous channel to `host:port`. Every call on it carries the token; give each call a timeout."""
-    interceptors = [_UnaryUnary(token), _UnaryStream(token), _StreamUnary(token), _StreamStream(token)]
+
+    async def with_token(_self: Any, continuation: Any, details: grpc.aio.ClientCallDetails, asked: Any) -> Any:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), auth.header(token))
+        carrying = (details.method, details.timeout, metadata, details.credentials, details.wait_for_ready)
+        return await continuation(grpc.aio.ClientCallDetails(*carrying), asked)
+
+    interceptors = [type(name, (base,), {name: with_token})() for name, base in _INTERCEPTORS.items()]
     return grpc.aio.insecure_channel(address, options=CLIENT, interceptors=interceptors)
 
 

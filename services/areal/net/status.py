@@ -23,20 +23,13 @@ _CODES = {
     Kind.CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
     Kind.BUG: grpc.StatusCode.INTERNAL,
 }
-_TO_WIRE = {
-    Kind.INFRA: common.FAULT_KIND_INFRA,
-    Kind.DATA: common.FAULT_KIND_DATA,
-    Kind.CONFIG: common.FAULT_KIND_CONFIG,
-    Kind.BUG: common.FAULT_KIND_BUG,
-}
-_FROM_WIRE = {wire: kind for kind, wire in _TO_WIRE.items()}
 
 
 def fault(error: BaseException, *, with_traceback: bool = False) -> common.Fault:
     """The wire form of any exception. One without an owner is a bug of ours."""
     trace = "".join(traceback.format_exception(error))[-8_000:] if with_traceback else ""
     if isinstance(error, ArealError):
-        return common.Fault(kind=_TO_WIRE[error.kind], message=error.message, fix=error.fix, traceback=trace)
+        return common.Fault(kind=kind_to_wire(error.kind), message=error.message, fix=error.fix, traceback=trace)
     return common.Fault(kind=common.FAULT_KIND_BUG, message=f"{type(error).__name__}: {error}", traceback=trace)
 
 
@@ -50,12 +43,12 @@ def from_fault(wire: common.Fault) -> ArealError:
 
 def kind_to_wire(kind: Kind) -> common.FaultKind.ValueType:
     """The wire form of whose fault something is."""
-    return _TO_WIRE[kind]
+    return common.FaultKind.Value(f"FAULT_KIND_{kind.name}")
 
 
 def kind_from_wire(kind: common.FaultKind.ValueType) -> Kind:
     """Whose fault something is. Unknown kinds are bugs: unknown is loud."""
-    return _FROM_WIRE.get(kind, Kind.BUG)
+    return next((known for known in Kind if kind_to_wire(known) == kind), Kind.BUG)
 
 
 def phase_to_wire(phase: ServerPhase) -> generation.ServerPhase.ValueType:
@@ -75,10 +68,8 @@ def idle_to_wire(cause: IdleCause) -> rollout.IdleCause.ValueType:
 
 def idle_from_wire(status: rollout.GetRolloutStatusResponse) -> Idle | None:
     """Why the controller admits nothing; None while it does, or for a cause that only newer ones know."""
-    for cause in IdleCause:
-        if idle_to_wire(cause) == status.idle_cause:
-            return Idle(cause, status.idle_reason)
-    return None
+    causes = (cause for cause in IdleCause if idle_to_wire(cause) == status.idle_cause)
+    return next((Idle(cause, status.idle_reason) for cause in causes), None)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ArealError) -> NoReturn:
@@ -99,12 +90,5 @@ def raise_as(error: grpc.RpcError) -> NoReturn:
             if code is grpc.StatusCode.ABORTED:
                 raise FencedError(wire.message, fix=wire.fix) from error
             raise from_fault(wire) from error
-    transient = (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    )
-    if code in transient:
-        raise InfraError(f"{code.name}: {details}") from error
-    raise BugError(f"{code.name}: {details}") from error
+    transient = code.name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED")
+    raise (InfraError if transient else BugError)(f"{code.name}: {details}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from areal.net.status import kind_from_wire
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.reward.verifier import Verifier, fault_result
@@ -18,12 +19,6 @@ from areal.v1 import reward_pb2_grpc as rpc
 log = logging.getLogger(__name__)
 
 SERVICE_NAME = "areal.v1.Reward"
-_FAULTS = {
-    common.FAULT_KIND_INFRA: "fault_infra",
-    common.FAULT_KIND_DATA: "fault_data",
-    common.FAULT_KIND_CONFIG: "fault_config",
-    common.FAULT_KIND_BUG: "fault_bug",
-}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -96,4 +91,4 @@ def _verdict_of(result: pb.ScoreResult) -> str:
         case "verdict":
             return result.verdict.status.lower()
         case _:
-            return _FAULTS.get(result.fault.kind, "fault_bug")
+            return f"fault_{kind_from_wire(result.fault.kind).name.lower()}"

@@ -41,10 +41,8 @@ _PLURAL = " ".join(f"{word}s" for word in _SINGULAR.split())
 
 UNITS = frozenset(f"{_SYMBOLS} {_SINGULAR} {_PLURAL} {_LINKS} {_IRREGULAR}".split())
 
-DENIALS = frozenset({
-    "no", "not", "never", "wrong", "false", "or", "unlike", "neither", "nor", "except", "isn", "than", "as", "more",
-    "less", "fewer", "without",
-})  # fmt: skip
+_DENIALS = "no not never wrong false or unlike neither nor except isn than as more less fewer without"
+DENIALS = frozenset(_DENIALS.split())
 """Words that take an answer back, or add another one."""
 
 _NUMERALS = """

@@ -23,12 +23,9 @@ from areal.rollout.contract.values import (
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 
-_TO_WIRE: dict[FailureKind, rollout.FailureKind.ValueType] = {
-    FailureKind.NONE: rollout.FAILURE_KIND_UNSPECIFIED,
-    FailureKind.REJECTED: rollout.FAILURE_KIND_REJECTED,
-    FailureKind.EXCEPTION: rollout.FAILURE_KIND_EXCEPTION,
-    FailureKind.HANG: rollout.FAILURE_KIND_HANG,
-    FailureKind.INFRA: rollout.FAILURE_KIND_INFRA,
+_TO_WIRE = {
+    kind: rollout.FailureKind.Value("FAILURE_KIND_" + ("UNSPECIFIED" if kind is FailureKind.NONE else kind.name))
+    for kind in FailureKind
 }
 _FROM_WIRE = {wire: kind for kind, wire in _TO_WIRE.items()}
 
