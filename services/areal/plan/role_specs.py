@@ -212,6 +212,19 @@ _TRAINER_CALLERS = (
     Caller(Outsider.OPERATOR, "grpc", "progress, checkpoints"),
 )
 
+_REWARD = RoleSpec(
+    role=Role.REWARD,
+    what="scores answers with a built-in verifier",
+    entry="areal.reward.main:run",
+    workload="Deployment",
+    template_key="reward",
+    rl_only=True,
+    count=lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
+    called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
+    sealed=True,
+    needs=_SANDBOX,
+)
+
 _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REDIS,
@@ -228,56 +241,38 @@ _ROWS = (  # in the order in which a job's roles are needed
         secret=(ACL_KEY,),
         needs=PodNeeds(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
     ),
-    RoleSpec(
-        role=Role.REWARD,
-        what="scores answers with a built-in verifier",
-        entry="areal.reward.main:run",
-        workload="Deployment",
-        template_key="reward",
-        rl_only=True,
-        count=lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
-        called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
-        sealed=True,
-        needs=_SANDBOX,
-    ),
-    RoleSpec(
+    _REWARD,
+    replace(
+        _REWARD,
         role=Role.REWARD_CUSTOM,
         what="scores answers with the recipe's function",
-        entry="areal.reward.main:run",
-        workload="Deployment",
         template_key="rewardCustom",
-        rl_only=True,
         count=lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function"),),
+        sealed=False,
         run_parts=(_RECIPE,),
-        needs=_SANDBOX,
     ),
-    RoleSpec(
+    replace(
+        _REWARD,
         role=Role.REWARD_MODEL,
         what="scores answers with a reward model",
-        entry="areal.reward.main:run",
-        workload="Deployment",
         template_key="rewardModel",
         patch_key="reward",
-        rl_only=True,
         count=lambda spec, verifier: spec.reward.replicas if verifier == "model" else 0,
         start_s=600,  # a reward model is read from a slow disk
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model"),),
-        sealed=True,
         run_parts=(_HUB_REWARD_MODEL,),
         reads=(SourceKind.REWARD_MODEL,),
         needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
     ),
-    RoleSpec(
+    replace(
+        _REWARD,
         role=Role.BOXES,
         what="boxes: sandboxes that live over the commands of an episode",
         entry="areal_judge.boxes.main:run",
-        workload="Deployment",
         template_key="reward",  # the platform lets the same sandbox work in both
-        rl_only=True,
         count=lambda spec, verifier: int(spec.rollout.boxes.max_concurrent > 0),
         called_by=(Caller(Role.WORKER, "grpc", "runs commands in the boxes of its episodes"),),
-        sealed=True,
         needs=replace(_SANDBOX, requests={"cpu": "250m", "memory": POD_REQUEST}, limits=_BOX_LIMITS),
         recreate=True,  # a box is in one pod: a second one beside it would know none of them
     ),

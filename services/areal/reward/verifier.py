@@ -5,21 +5,17 @@ infrastructure problem becomes reward 0.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from areal.errors import DataError
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
 
-class Verifier(Protocol):
+class Verifier:
     """Scores items of one kind. Safe to call concurrently."""
 
     name: str
-
-    @property
-    def slots(self) -> int:
-        """How many items it can score at once."""
+    slots: int  # items that it can score at once
 
     async def start(self) -> None:
         """Gets ready; raises DataError when the job's reward cannot work at all."""
@@ -29,6 +25,7 @@ class Verifier(Protocol):
 
     async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
         """One result an item, in order. Never raises for an item's sake."""
+        raise NotImplementedError
 
 
 def fault_result(

@@ -127,11 +127,6 @@ class _Forker:
             await self._process.wait()
 
 
-def _environment(confined: bool) -> dict[str, str]:
-    """What the interpreter needs to find itself; a confined one learns nothing else of the service."""
-    return {name: value for name, value in os.environ.items() if not confined or name in _KEPT_VARIABLES}
-
-
 class ForkServer:
     """Starts children of one command by forking them."""
 
@@ -189,13 +184,14 @@ class ForkServer:
             self._command.scorer, *self._command.arguments,
             "--link", str(theirs.fileno()), "--parent", str(os.getpid()),
         ]  # fmt: skip
+        # What the interpreter needs to find itself; a confined one learns nothing else of the service.
+        kept = _KEPT_VARIABLES if self._command.confined else os.environ
+        env = {name: value for name, value in os.environ.items() if name in kept}
+        env |= {"OMP_NUM_THREADS": "1", **self._command.environment}
+        quiet, ends = asyncio.subprocess.DEVNULL, (theirs.fileno(),)
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**_environment(self._command.confined), "OMP_NUM_THREADS": "1", **self._command.environment},
+                *argv, stdin=quiet, pass_fds=ends, start_new_session=True, env=env
             )
         except BaseException:
             ours.close()

@@ -68,7 +68,11 @@ class _ForkerProcess:
             ready, _, _ = select.select([self._link.fileno(), self._woken], [], [])
             if self._woken in ready:
                 os.read(self._woken, PACKET_BYTES)
-                self._reap()
+                while self._numbers:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    if pid == 0:
+                        break
+                    self._say({"ended": self._numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)})
             if self._link.fileno() in ready and not self._obey():
                 return
 
@@ -94,13 +98,6 @@ class _ForkerProcess:
         self._numbers[pid] = asked["fork"]
         self._say({"forked": asked["fork"], "pid": pid})
         return True
-
-    def _reap(self) -> None:
-        while self._numbers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            self._say({"ended": self._numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._link.sendall(orjson.dumps(message))

@@ -104,6 +104,7 @@ class KillablePool:
         self._command = command
         self._starter: Starter = ForkServer(command) if command.preloaded else Spawner(command)
         self._size = size
+        self.slots = size.most
         self._waits = waits or WaitRegistry("reward")
         self._queue: deque[_Task] = deque()
         self._arrived = asyncio.Event()
@@ -114,10 +115,6 @@ class KillablePool:
         self._growing: asyncio.TimerHandle | None = None
         self.kills = 0
         self.starts = 0
-
-    @property
-    def slots(self) -> int:
-        return self._size.most
 
     async def start(self) -> None:
         """Starts the first processes. Raises DataError when they can never work, InfraError when they don't start."""
@@ -199,17 +196,16 @@ class KillablePool:
 
     def _top_up(self) -> None:
         while len(self._spares) < self._size.standby:
-            self._spares.append(asyncio.create_task(self._starter.start_child(self._size.start_s)))
+            self._spares.append(self._starting())
+
+    def _starting(self) -> asyncio.Task[Child]:
+        return asyncio.create_task(self._starter.start_child(self._size.start_s))
 
     async def _fresh(self) -> Child:
         """A ready process, however many starts it takes."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
-            starting = (
-                self._spares.popleft()
-                if self._spares
-                else asyncio.create_task(self._starter.start_child(self._size.start_s))
-            )
+            starting = self._spares.popleft() if self._spares else self._starting()
             try:
                 child = await starting
             except ArealError as error:

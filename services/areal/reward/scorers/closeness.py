@@ -87,9 +87,8 @@ def differ_somewhere(one: Any, other: Any) -> bool:
     for top, bottom in _PROBES:
         point = {symbol: Rational(top + 2 * place, bottom) for place, symbol in enumerate(symbols)}
         a, b = (N(side.subs(point), 30) for side in (one, other))
-        if not (a.is_number and b.is_number and a.is_finite and b.is_finite):
-            continue
-        if abs(a - b) > (abs(a) + abs(b)) * Rational(1, 10**12):
+        known = a.is_number and b.is_number and a.is_finite and b.is_finite
+        if known and abs(a - b) > (abs(a) + abs(b)) * Rational(1, 10**12):
             return True
     return False
 
@@ -98,9 +97,7 @@ def _exact(value: Any) -> Any:
     """The rational number that a literal is, decimals read digit by digit; None for anything else."""
     from sympy import Float, Rational
 
-    if isinstance(value, Rational):
-        return value
-    return Rational(str(value)) if isinstance(value, Float) else None
+    return value if isinstance(value, Rational) else Rational(str(value)) if isinstance(value, Float) else None
 
 
 def _significant(value: Any) -> int | None:

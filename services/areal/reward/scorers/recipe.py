@@ -70,7 +70,8 @@ def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) ->
                 **row,
             )
         except BaseException as error:  # SystemExit too: user code must not end the process quietly
-            trace = "".join(traceback.format_exception(error.with_traceback(_beyond_here(error))))
+            beyond_here = error.__traceback__ and error.__traceback__.tb_next
+            trace = "".join(traceback.format_exception(error.with_traceback(beyond_here)))
             message = f"the recipe's reward raised {type(error).__name__}: {error}"
             return ["fault", message, "correct the reward function in the recipe", trace[-_TRACEBACK_CHARS:]]
         if not isinstance(value, Mapping):
@@ -78,10 +79,6 @@ def judge_of(reward: Callable[..., Any], counted: Mapping[str, float] | None) ->
         return _scored(value) if counted is None and _SCORE in value else _parts(value, counted)
 
     return judge
-
-
-def _beyond_here(error: BaseException) -> Any:
-    return error.__traceback__.tb_next if error.__traceback__ is not None else None
 
 
 def _scored(told: Mapping[Any, Any]) -> list[Any]:
@@ -119,7 +116,5 @@ def _checked(value: Any) -> list[Any]:
             score = float(value)
         except (OverflowError, ValueError) as error:
             return ["fault", f"the recipe's reward returned {value!r:.80}: {error}", fix, ""]
-        if math.isfinite(score):
-            return ["score", score]
-        return ["fault", f"the recipe's reward returned {score}", fix, ""]
+        return ["score", score] if math.isfinite(score) else ["fault", f"the recipe's reward returned {score}", fix, ""]
     return ["fault", f"the recipe's reward returned {value!r:.80} ({type(value).__name__}), not a number", fix, ""]

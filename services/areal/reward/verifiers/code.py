@@ -24,7 +24,7 @@ from areal.errors import ArealError, InfraError
 from areal.net.status import fault
 from areal.observe.metrics import RoleMetrics
 from areal.reward.rows import row_of_item
-from areal.reward.verifier import fault_result
+from areal.reward.verifier import Verifier, fault_result
 from areal.single_flight import SingleFlight
 from areal.spec.serving import CodeReward, Reward
 from areal.v1 import common_pb2 as common
@@ -77,7 +77,7 @@ class CodeSettings:
         return suite
 
 
-class CodeVerifier:
+class CodeVerifier(Verifier):
     """Scores programs. The dispatcher is whoever started it to start and to stop."""
 
     name = "code"
@@ -87,7 +87,7 @@ class CodeVerifier:
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
-        self._slots = slots
+        self.slots = slots
         self._options = settings.options()
         least = _SUITE_BYTES // kept_suites  # what a small suite counts, so that their number is bounded, too
         self._suites: LRUCache[bytes, api.StoredSuite] = LRUCache(
@@ -95,13 +95,6 @@ class CodeVerifier:
         )
         self._reading: SingleFlight[api.StoredSuite] = SingleFlight()
         self._numbers = itertools.count(1)
-
-    @property
-    def slots(self) -> int:
-        return self._slots
-
-    async def start(self) -> None:
-        """Nothing: the dispatcher is up before anybody may ask."""
 
     async def stop(self) -> None:
         await self._reading.close()

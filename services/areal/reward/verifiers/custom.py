@@ -13,7 +13,7 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.rows import row_of_item
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
-from areal.reward.verifier import data_fault, fault_result
+from areal.reward.verifier import Verifier, data_fault, fault_result
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
@@ -23,7 +23,7 @@ _QUEUE_S = 120.0  # items may wait this long for a process; then it is our fault
 SCORER = "areal.reward.scorers.recipe"
 
 
-class CustomVerifier:
+class CustomVerifier(Verifier):
     """Scores by the recipe. An exception, a hang or a wrong value is a fault of the data that says so."""
 
     name = "custom"
@@ -44,10 +44,7 @@ class CustomVerifier:
         self._deadline_s = deadline_s
         self._queue_s = queue_s
         self._pool = KillablePool(command, size or PoolSize(least=1, most=most), waits)
-
-    @property
-    def slots(self) -> int:
-        return self._pool.slots
+        self.slots = self._pool.slots
 
     async def start(self) -> None:
         """Raises DataError when the recipe fails to import or has no reward."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from areal.errors import DataError
 from areal.reward.rows import answer_of_row, row_of_item
-from areal.reward.verifier import data_fault
+from areal.reward.verifier import Verifier, data_fault
 from areal.v1 import reward_pb2 as pb
 
 _AT_ONCE = 1024  # in-process and quick: a figure for the capabilities, not a limit
@@ -26,32 +26,21 @@ def matches(completion: str, answer: Any) -> bool:
 
 
 def _text(answer: Any) -> str:
-    if isinstance(answer, str):
-        return answer
-    if isinstance(answer, int | float):
+    if isinstance(answer, str | int | float):
         return str(answer)
     raise DataError(
         f"the row's answer is a {type(answer).__name__}", fix="give a text, a number, or a list of them to compare with"
     )
 
 
-class ExactVerifier:
+class ExactVerifier(Verifier):
     """Compares in this process; 1.0 or 0.0."""
 
     name = "exact"
+    slots = _AT_ONCE
 
     def __init__(self, answer_field: str) -> None:
         self._field = answer_field
-
-    @property
-    def slots(self) -> int:
-        return _AT_ONCE
-
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
     async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
         return [self._score(item) for item in items]

@@ -17,7 +17,7 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.rows import gold_of_row, row_of_item
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
-from areal.reward.verifier import data_fault, fault_result
+from areal.reward.verifier import Verifier, data_fault, fault_result
 from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.notation import another_answer
@@ -37,7 +37,7 @@ Key = tuple[str, str, bool]  # expected answer, answer, marked as one
 Graded = tuple[str, str]  # status, detail
 
 
-class MathVerifier:
+class MathVerifier(Verifier):
     """Grades answers; processes with math-verify start at the first answer that needs them."""
 
     name = "math"
@@ -60,17 +60,11 @@ class MathVerifier:
         self._gold_rounds = gold_rounds
         self._check_s = check_s
         self._pool = KillablePool(command, size or default, waits)
+        self.slots = self._pool.slots
         self._starting = asyncio.Lock()
         self._started = False
         self._known: LRUCache[Key, Graded] = LRUCache(_CACHED)
         self._asked: dict[Key, asyncio.Future[Graded | pb.ScoreResult]] = {}
-
-    @property
-    def slots(self) -> int:
-        return self._pool.slots
-
-    async def start(self) -> None:
-        """Nothing yet: text decides most answers of most tasks."""
 
     async def stop(self) -> None:
         if self._started:

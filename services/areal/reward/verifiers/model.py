@@ -15,7 +15,7 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.rows import row_of_item
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
-from areal.reward.verifier import data_fault, fault_result
+from areal.reward.verifier import Verifier, data_fault, fault_result
 from areal.spec.serving import ModelReward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
@@ -28,10 +28,11 @@ START_S = 600.0
 _KINDS = {"data": common.FAULT_KIND_DATA, "infra": common.FAULT_KIND_INFRA}
 
 
-class ModelVerifier:
+class ModelVerifier(Verifier):
     """Scores by a sequence-classification model with one label."""
 
     name = "model"
+    slots = _TOGETHER
 
     def __init__(
         self, path: Path, settings: ModelReward, *, deadline_s: float, waits: WaitRegistry | None = None
@@ -40,10 +41,6 @@ class ModelVerifier:
         command = ScorerCommand(SCORER, (str(path), str(settings.max_tokens or ""), template))
         self._deadline_s = deadline_s
         self._pool = KillablePool(command, PoolSize(start_s=START_S), waits)
-
-    @property
-    def slots(self) -> int:
-        return _TOGETHER
 
     async def start(self) -> None:
         """Loads the model. Raises DataError when that can't be."""

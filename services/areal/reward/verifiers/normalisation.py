@@ -120,13 +120,8 @@ def readable(text: str) -> str:
         return r"\emptyset"
     if _ALL_REALS.fullmatch(plain):
         return r"\mathbb{R}"
-    label = _LABEL.match(text)
-    if (
-        label is not None
-        and ":" not in text[label.end() :]
-        and not {word.lower() for word in label[1].split()} & DENIALS
-    ):
-        text = bare(text[label.end() :])
+    if (label := _LABEL.match(text)) is not None and ":" not in (rest := text[label.end() :]):
+        text = text if {word.lower() for word in label[1].split()} & DENIALS else bare(rest)
     return _named(_both_signs(without_unit(_PARAMETER.sub("", text))))
 
 
