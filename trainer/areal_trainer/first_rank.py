@@ -179,7 +179,11 @@ class FirstRank:
 
         def done(within_s: float) -> bool:
             nonlocal ended, progress_at
-            if self._evaluated(within_s):
+            until = self._now() + within_s
+            while not orders.evaluation_done and self._now() < until:
+                self._feed.link.check()
+                self._sleep(_BEAT_S)
+            if orders.evaluation_done:
                 return True
             if orders.evaluated_rows != ended:
                 ended, progress_at = orders.evaluated_rows, self._now()
@@ -191,11 +195,3 @@ class FirstRank:
             return False
 
         return done
-
-    def _evaluated(self, within_s: float) -> bool:
-        link = self._feed.link
-        until = self._now() + within_s
-        while not link.orders.evaluation_done and self._now() < until:
-            link.check()
-            self._sleep(_BEAT_S)
-        return link.orders.evaluation_done

@@ -39,9 +39,12 @@ class FrozenModels:
         own: Graph | None = None,
     ) -> None:
         """Loads what is on these ranks, but a reference that a function of the recipe's answers for."""
-        self._needed = _placements(settings)
-        if own is not None and REFERENCE in own and own.stage(REFERENCE).run is not None:
-            self._needed.pop(REFERENCE, None)
+        self._needed: dict[str, Place] = {}  # and where each is
+        answered = own is not None and REFERENCE in own and own.stage(REFERENCE).run is not None
+        if settings.needs_reference and not answered:
+            self._needed[REFERENCE] = settings.actor.reference_placement
+        if settings.spec.teacher is not None:
+            self._needed[TEACHER] = settings.actor.teacher_placement
         self._engine = engine
         self._settings = settings
         self._here: dict[str, FrozenModel] = {}
@@ -90,16 +93,6 @@ class FrozenModels:
         served = ServedTeacher(teacher.endpoint, ranks, waits, away_s=settings.outage_s, start_s=settings.patience_s)
         self._here[TEACHER] = served
         return served
-
-
-def _placements(settings: TrainerSettings) -> dict[str, Place]:
-    """Placement of each frozen model of the job."""
-    found: dict[str, Place] = {}
-    if settings.needs_reference:
-        found[REFERENCE] = settings.actor.reference_placement
-    if settings.spec.teacher is not None:
-        found[TEACHER] = settings.actor.teacher_placement
-    return found
 
 
 def _reference(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:

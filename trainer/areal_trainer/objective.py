@@ -154,12 +154,12 @@ class PolicyObjective:
             advantages=self._advantages[place],
             proximal=self._proximal_of(place, logprobs, gathered["behaviour"], gathered["versions"]),
             reference=None if self._reference is None else self._reference[place],
-            columns={name: self._own_at(column, place, gathered["sequence"]) for name, column in self._own.items()},
+            columns={
+                name: column[place if len(column) == self._by_token else gathered["sequence"]]
+                for name, column in self._own.items()
+            },
             **gathered,
         )
-
-    def _own_at(self, column: Tensor, place: Tensor, sequence: Tensor) -> Tensor:
-        return column[place] if len(column) == self._by_token else column[sequence]
 
     def _proximal_of(self, place: Tensor, logprobs: Tensor, behaviour: Tensor, versions: Tensor) -> Tensor:
         kind = self._options.proximal

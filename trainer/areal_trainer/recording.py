@@ -230,7 +230,9 @@ def token_record(done: TrainedStep, part: NDArray[np.int64]) -> tuple[Header, by
 
 def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, bytes] | None:
     """The whole sample that the sequence `one` belongs to; None where its payload is not at hand."""
-    key = (int(done.tokens.group_ids[one]), int(done.tokens.sample_indices[one]))
+    tokens = done.tokens
+    key = (int(tokens.group_ids[one]), int(tokens.sample_indices[one]))
+    mine = (tokens.group_ids == key[0]) & (tokens.sample_indices == key[1])
     if (stored := done.stored.get(key)) is None:
         return None
     sample = common.Sample.FromString(payload.decode_raw(stored))
@@ -239,10 +241,10 @@ def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, by
     made = record.SampleRecord(
         sample=sample,
         xxh3=payload.digest(stored),
-        outcome=_outcome(done, key),
-        reward=float(done.tokens.rewards[one]),
+        outcome="truncated" if tokens.truncated[mine].any() else "complete",
+        reward=float(tokens.rewards[one]),
         newest_version=newest,
-        texts=[sequence_text(map(piece, tokens)) for tokens in ids],
+        texts=[sequence_text(map(piece, each)) for each in ids],
         made_at=done.at,
     )
     header = Header(
@@ -254,12 +256,6 @@ def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, by
         outcome=OUTCOMES.index(made.outcome),
     )
     return header, made.SerializeToString()
-
-
-def _outcome(done: TrainedStep, key: tuple[int, int]) -> str:
-    tokens = done.tokens
-    mine = (tokens.group_ids == key[0]) & (tokens.sample_indices == key[1])
-    return "truncated" if tokens.truncated[mine].any() else "complete"
 
 
 def _ordinals(tokens: TokenBatch) -> NDArray[np.int64]:

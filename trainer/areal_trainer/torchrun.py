@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     gang = parse(arguments)
     epoch = int(os.environ.get("AREAL_EPOCH", "0"))
     if gang is not None and gang.nodes > 1:
-        logs.setup("trainer", "?", json=os.environ.get("AREAL_LOG_FORMAT", "human") == "json")
+        logs.setup("trainer", "?")
         try:
             await_name(gang.address)
         except InfraError as error:

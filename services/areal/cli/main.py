@@ -152,24 +152,18 @@ def _refused(error: ArealError, raised: BaseException | None = None) -> int:
             typer.echo(error.fix, err=True)
             if (here := command()) != "areal":
                 typer.echo(f"  `areal` is not on this shell's PATH: it is {here}", err=True)
-        if error.exit_code is ExitCode.BUG:
-            _trace(raised or error)
+        if error.exit_code is ExitCode.BUG and os.environ.get("AREAL_TRACEBACK"):
+            import traceback
+
+            traceback.print_exception(raised or error)
+        elif error.exit_code is ExitCode.BUG:
+            typer.echo("  AREAL_TRACEBACK=1 shows the whole stack", err=True)
     return int(error.exit_code)
 
 
 def _styled(text: str, **style: Any) -> None:
     """Write to standard error, in colour where a terminal shows it and NO_COLOR isn't set."""
     typer.secho(text, err=True, nl=False, color=False if os.environ.get("NO_COLOR") else None, **style)
-
-
-def _trace(error: BaseException) -> None:
-    """Our own faults come with a traceback when one is asked for."""
-    if os.environ.get("AREAL_TRACEBACK"):
-        import traceback
-
-        traceback.print_exception(error)
-    else:
-        typer.echo("  AREAL_TRACEBACK=1 shows the whole stack", err=True)
 
 
 def main() -> None:

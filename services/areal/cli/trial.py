@@ -72,8 +72,13 @@ def try_command(
             "areal try plays rewards and workflows: this job has neither",
             fix="look at an agent or a training on fixed rows by `areal check`, or a run with maxSteps=1",
         )
+    if sources.tokenizer is None:
+        raise ConfigError(
+            "the job's tokenizer is not on this machine, and prompts are read with it",
+            fix="name one that is: model.path=DIRECTORY, or model.tokenizer=DIRECTORY",
+        )
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
-        tokenizer = _tokenizer(job, sources)
+        tokenizer = Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model, job=job.spec.model)
         reply = _model(job, sources, stack) if answer is None else scripted(tokenizer, answer)
         trial = asyncio.run(_play(job, sources, tokenizer, reply, row))
     if as_json:
@@ -81,15 +86,6 @@ def try_command(
     else:
         _show(trial, console)
     return int(ExitCode.DATA if trial.error else ExitCode.DONE)
-
-
-def _tokenizer(job: RLJob, sources: Sources) -> Tokenizer:
-    if sources.tokenizer is None:
-        raise ConfigError(
-            "the job's tokenizer is not on this machine, and prompts are read with it",
-            fix="name one that is: model.path=DIRECTORY, or model.tokenizer=DIRECTORY",
-        )
-    return Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model, job=job.spec.model)
 
 
 def _model(job: RLJob, sources: Sources, stack: contextlib.ExitStack) -> AnswerSource:

@@ -42,7 +42,8 @@ def read_calls(text: str, file: Path) -> Calls:
     )
     for node in nodes:
         if isinstance(node, ast.Call):
-            _read_call(_last_name(node.func), _arguments(node, names), node, names, found)
+            last_name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            _read_call(last_name, _arguments(node, names), node, names, found)
     found.task = found.task or next((name for name in _imported(nodes) if name in _CONFIGS), "")
     found.task = found.task or next((name for name in _imported(nodes) if name.endswith("Config")), "")
     found.values = {key: value for key, value in found.values.items() if value is not _PARSED}
@@ -100,10 +101,6 @@ def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
         elif isinstance(value, Mapping):
             given |= value
     return given
-
-
-def _last_name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 class _Names:

@@ -77,7 +77,7 @@ def _tokens(text: str) -> Iterator[str]:
 def _end_of_part(text: str, k: int) -> int:
     """End of a part of a word: a quoted text, an expansion, an array's list, or one character."""
     if text[k] == "'":
-        return _after(text, text.find("'", k + 1) + 1)
+        return text.find("'", k + 1) + 1 or len(text)
     if text[k] == '"':
         k += 1
         while k < len(text) and text[k] != '"':
@@ -102,10 +102,6 @@ def _closing(text: str, k: int, opening: str, closing: str) -> int:
         if not depth and text[k - 1] == closing[-1]:
             return k
     return len(text)
-
-
-def _after(text: str, end: int) -> int:
-    return end if end > 0 else len(text)
 
 
 @dataclass
@@ -144,7 +140,11 @@ class _Shell:
             return
         head = line[0]
         if head in ("if", "elif"):
-            self._branch(head, line[1:])
+            if head == "if":
+                self._branches.append([False, False])
+            _, done = self._branches[-1]
+            taken = False if done else self._holds(line[1:])
+            self._branches[-1] = [taken, True if taken else (None if taken is None or done is None else done)]
         elif head == "else":
             _, done = self._branches[-1]
             self._branches[-1] = [None if done is None else not done, True]
@@ -158,13 +158,6 @@ class _Shell:
                 self._branches.pop()
         elif not any(taken is False for taken, _ in self._branches):
             self._simple(line)
-
-    def _branch(self, head: str, words: list[str]) -> None:
-        if head == "if":
-            self._branches.append([False, False])
-        _, done = self._branches[-1]
-        taken = False if done else self._holds(words)
-        self._branches[-1] = [taken, True if taken else (None if taken is None or done is None else done)]
 
     def _holds(self, words: list[str]) -> bool | None:
         """Truth of a test; None where that can't be said without running something."""
@@ -243,7 +236,8 @@ class _Shell:
             elif part[0] == "$" or part == "`":
                 if part == "$" and k < len(raw) and (name := re.match(r"\w+|[@#*?$!]", raw[k:])):
                     part, k = part + name[0], k + name.end()
-                listed = self._array_of(part)
+                array = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", part)
+                listed = self._items(array[1]) if array else [] if part in ("$@", "$*") else None
                 text = self._value(part) if listed is None else " ".join(listed)
                 pieces = text.split() if split and UNSET not in text else [text]
                 if not pieces:
@@ -273,10 +267,6 @@ class _Shell:
             else:
                 made, k = made + text[k], k + 1
         return made
-
-    def _array_of(self, part: str) -> list[str] | None:
-        found = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", part)
-        return self._items(found[1]) if found else [] if part in ("$@", "$*") else None
 
     def _items(self, name: str) -> list[str]:
         value = self.variables.get(name, [])

@@ -71,7 +71,8 @@ def grant(
     for floor in range(max(versions.start, next_step - bound, earliest - bound), versions.stop):
         mine = floor + bound
         later = {mine, *(step for step in due if step > mine)}  # what is due before has its places as it had
-        if all(_due_by(due, step) + 1 <= batch_groups * (step - next_step + 1) for step in later):
+        by = {step: 1 + sum(count for at, count in due.items() if at <= step) for step in later}
+        if all(groups <= batch_groups * (step - next_step + 1) for step, groups in by.items()):
             return floor
     return None
 
@@ -95,7 +96,3 @@ def choose(
     if len(complete) < batch_groups or not in_time(late, next_step + 1, batch_groups):
         return None
     return tuple(sorted(index for _, index in complete[:batch_groups]))
-
-
-def _due_by(due: Mapping[int, int], step: int) -> int:
-    return sum(count for at, count in due.items() if at <= step)

@@ -112,7 +112,9 @@ class SyncLedger:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            self._await_entry(newest[0][0] if newest else "0-0", min(remaining, WAIT_SLICE_S))
+            after = {self._calls.ready: newest[0][0] if newest else "0-0"}
+            block_ms = max(1, int(min(remaining, WAIT_SLICE_S) * 1000))  # until the stream grows, at most so long
+            self._retry(partial(self._redis.xread, after, count=1, block=block_ms))
 
     def commit(self, fence: int, step: int) -> int:
         """A checkpoint holds the batches of the steps below `step`: frees them. Returns the steps committed."""
@@ -132,9 +134,7 @@ class SyncLedger:
         """Repeats the last `recover` to a Redis that is not the one it was told to."""
         with self._lock:
             standing = self._standing
-            if standing is None:
-                return
-            if (run_id := self.run_id()) != standing.run_id:
+            if standing is not None and (run_id := self.run_id()) != standing.run_id:
                 self._run(self._calls.recover(standing.fence, standing.step))
                 standing.run_id = run_id
 
@@ -158,11 +158,6 @@ class SyncLedger:
                 pipeline.hgetall(key)
             answers: list[dict[bytes, bytes]] = pipeline.execute()
         return answers
-
-    def _await_entry(self, after: str | bytes, timeout_s: float) -> None:
-        """Blocks until the stream grows, at most so long."""
-        block_ms = max(1, int(timeout_s * 1000))
-        self._retry(lambda: self._redis.xread({self._calls.ready: after}, count=1, block=block_ms))
 
     def _sweep(self, fence: int) -> None:
         """Removes samples below the low watermark that came back from somewhere."""

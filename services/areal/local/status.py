@@ -175,7 +175,8 @@ class StatusSource:
         if (idle and idle.cause) != (self._idle and self._idle.cause):
             self._idle_since = now
         self._idle = idle
-        if status is None or idle or status.stalled or any(map(_looks_odd, roles)):
+        odd = any(role.silent_s > 0 or any(wait.age_s > _ODD_WAIT_S for wait in role.waits) for role in roles)
+        if status is None or idle or status.stalled or odd:  # a run that goes on costs no look at its processes
             held = stopped({role.pid for role in roles if role.pid})
             roles = [replace(role, stopped=held.get(role.pid, 0)) for role in roles]
         live = Live(
@@ -261,11 +262,6 @@ class StatusSource:
         if address not in self._channels:
             self._channels[address] = connect(address, self._facts.token)
         return self._channels[address]
-
-
-def _looks_odd(role: LiveRole) -> bool:
-    """Whether it is silent or waits; a run that goes on costs no look at its processes."""
-    return role.silent_s > 0 or any(wait.age_s > _ODD_WAIT_S for wait in role.waits)
 
 
 def stopped(roots: Collection[int], proc: Path = Path("/proc")) -> dict[int, int]:

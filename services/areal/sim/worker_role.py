@@ -121,7 +121,9 @@ class WorkerProcess:
                 case Revoke(_, group):
                     self._do(core.revoke(group))
                 case GrantLease():
-                    self._do(core.grant(self._grant(order)))
+                    terms = (order.floor, order.max_staleness, b"", order.deadline_s)
+                    size = self.world.scenario.group_size
+                    self._do(core.grant(Grant(order.group, order.attempt, order.missing, size, *terms)))
                 case LeaseEvaluation(_, evaluation_id, row, floor):
                     self._do(core.grant_evaluation(EvaluationGrant(evaluation_id, row, floor, b"")))
         self._store_soon()
@@ -134,12 +136,6 @@ class WorkerProcess:
         elif self.life.alive and self._core.hears(fence):
             self._core.resend()
             self._store_soon()
-
-    def _grant(self, lease: GrantLease) -> Grant:
-        size = self.world.scenario.group_size
-        return Grant(
-            lease.group, lease.attempt, lease.missing, size, lease.floor, lease.max_staleness, b"", lease.deadline_s
-        )
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:

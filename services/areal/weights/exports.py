@@ -138,8 +138,11 @@ class Exports:
         steps, scores = exported_steps(self._root), scores_in(self._evaluations, self._metric)
         if not steps:
             return
-        if (best := best_of(steps, scores)) is not None:
-            _point(self._root / BEST, f"step-{best}")
+        link, best = self._root / BEST, best_of(steps, scores)
+        if best is not None and not (link.is_symlink() and os.readlink(link) == f"step-{best}"):
+            fresh = link.with_name(f".{link.name}-{uuid.uuid4().hex[:8]}")
+            fresh.symlink_to(f"step-{best}")
+            fresh.replace(link)
         stay = retained(steps, scores, self._keep)
         for step in steps:
             if step not in stay:
@@ -220,11 +223,3 @@ def _sweep(root: Path, prefix: str) -> None:
     for path in root.iterdir():
         if path.name.startswith(prefix):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _point(link: Path, target: str) -> None:
-    if link.is_symlink() and os.readlink(link) == target:
-        return
-    fresh = link.with_name(f".{link.name}-{uuid.uuid4().hex[:8]}")
-    fresh.symlink_to(target)
-    fresh.replace(link)

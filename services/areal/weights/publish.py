@@ -157,7 +157,10 @@ def _install(
     if _rename_new(staging, target):
         sync_directory(root)
         return WeightsRef(policy, target, manifest.digest(), manifest.content_digest())
-    return _already_there(target, policy, manifest)
+    there = Manifest.from_bytes((target / MANIFEST_NAME).read_bytes())
+    if changes := there.changes(manifest):
+        raise BugError(f"policy {policy} was published before with other content: {', '.join(changes[:3])} differs")
+    return WeightsRef(policy, target, there.digest(), there.content_digest())
 
 
 @contextmanager
@@ -199,14 +202,6 @@ def index_of(entries: Mapping[str, TensorEntry]) -> bytes:
         "weight_map": {name: entry.shard for name, entry in sorted(entries.items())},
     }
     return json.dumps(index, indent=1).encode()
-
-
-def _already_there(target: Path, policy: PolicyId, manifest: Manifest) -> WeightsRef:
-    raw = (target / MANIFEST_NAME).read_bytes()
-    there = Manifest.from_bytes(raw)
-    if changes := there.changes(manifest):
-        raise BugError(f"policy {policy} was published before with other content: {', '.join(changes[:3])} differs")
-    return WeightsRef(policy, target, there.digest(), there.content_digest())
 
 
 def _write_files(staging: Path, extra_files: Mapping[str, bytes | Path]) -> dict[str, str]:

@@ -129,15 +129,13 @@ class StagingArea:
         """Apply to the nearest staged base; when that comes out wrong, to the volume's full version."""
         target = self._directory / digest[:32]
         try:
-            self._build(target, _chain(path, manifest, self._local()))
+            local = {digest: staged for digest, staged in self._staged.items() if staged.path.is_dir()}
+            self._build(target, _chain(path, manifest, local))
         except DataError:
             if not self._staged:
                 raise
             self._build(target, _chain(path, manifest, {}))
         return StagedVersion(target, manifest)
-
-    def _local(self) -> dict[str, StagedVersion]:
-        return {digest: staged for digest, staged in self._staged.items() if staged.path.is_dir()}
 
     def _build(self, target: Path, chain: list[StagedVersion]) -> None:
         base, *deltas = chain

@@ -72,8 +72,10 @@ def normalised_rewards(
     _, member = np.unique(group_ids, return_inverse=True)
     groups = int(member.max()) + 1 if member.size else 0
     whole = np.zeros_like(member)
-    sample = _sample_of(member, sample_indices)
-    weight = _sample_weights(sample, counted)
+    pairs = np.stack([member, sample_indices], axis=1)
+    sample = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)  # a dense number for each (group, sample)
+    sequences = np.bincount(sample, counted.astype(np.float64), int(sample.max(initial=-1)) + 1)
+    weight = np.where(counted, 1.0 / np.maximum(sequences[sample], 1.0), 0.0)  # counted ones of a sample make 1
     size = np.bincount(member, weight, groups)  # samples
     flat = _flat(rewards if raw is None else np.asarray(raw, np.float64), member, counted, groups)
 
@@ -149,16 +151,3 @@ def _flat(
     np.minimum.at(low, member[counted], rewards[counted])
     np.maximum.at(high, member[counted], rewards[counted])
     return ~(high > low)
-
-
-def _sample_of(member: NDArray[np.int64], sample_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[sequences]: a dense number for each (group, sample)."""
-    pairs = np.stack([member, sample_indices], axis=1)
-    dense: NDArray[np.int64] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return dense
-
-
-def _sample_weights(sample: NDArray[np.int64], counted: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """[sequences]: 1 over the number of counted sequences of its sample; 0 where a sequence isn't counted."""
-    sequences = np.bincount(sample, counted.astype(np.float64), int(sample.max(initial=-1)) + 1)
-    return np.where(counted, 1.0 / np.maximum(sequences[sample], 1.0), 0.0)

@@ -198,7 +198,8 @@ class Checkpointer:
         except CheckpointException as error:
             if writer.problem is not None:
                 raise writer.problem from error
-            raise OSError(_told(error)) from error
+            causes = (f"of rank {at}: {type(cause).__name__}: {cause}" for at, (cause, _) in error.failures.items())
+            raise OSError(f"a part is missing, {'; '.join(causes)}") from error
         for device, state in snapshot.rng.items():
             path = partial / _rng_name(device, ranks.rank)
             np.save(path, state)
@@ -292,11 +293,6 @@ class Checkpointer:
 
 def _rng_name(device: str, rank: int) -> str:
     return f"rng-{device}-{rank:05d}.npy"
-
-
-def _told(error: CheckpointException) -> str:
-    causes = (f"of rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in error.failures.items())
-    return f"a part is missing, {'; '.join(causes)}"
 
 
 def _broken(final: Path, cause: str) -> InfraError:

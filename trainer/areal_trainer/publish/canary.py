@@ -56,7 +56,10 @@ def prepare(engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool =
 
     In bfloat16 the start model is held a second time, before the optimizer has its moments; on return it is gone.
     """
-    ids = _continued(engine, _beginning(tokenizer, engine.vocabulary, engine.max_positions))
+    beginning = _beginning(tokenizer, engine.vocabulary, engine.max_positions)
+    made = engine.most_likely(beginning, min(CONTINUED_TOKENS, engine.max_positions - len(beginning)))
+    told = engine.ranks.tell(RankMessage({}, {"token_ids": made}))  # as rank 0 has it
+    ids = np.concatenate([beginning, told.arrays["token_ids"].astype(np.int64)])
     half = engine.options.precision == "bfloat16"
     if not half and not served_in_bfloat16:
         return CanaryProbe(ids, None)
@@ -98,14 +101,6 @@ def _beginning(tokenizer: Path, vocabulary: int, positions: int) -> NDArray[np.i
         if len(set(known[:PASSAGE_TOKENS])) >= _FEWEST_WORDS:
             return np.array(known[: min(PASSAGE_TOKENS, positions)], np.int64)
     return np.random.default_rng(0).integers(0, vocabulary, min(RANDOM_TOKENS, positions))
-
-
-def _continued(engine: PolicyEngine, beginning: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The beginning and the model's most likely continuation, as rank 0 has it."""
-    more = min(CONTINUED_TOKENS, engine.max_positions - len(beginning))
-    made = engine.most_likely(beginning, more)
-    told = engine.ranks.tell(RankMessage({}, {"token_ids": made}))
-    return np.concatenate([beginning, told.arrays["token_ids"].astype(np.int64)])
 
 
 def _score(engine: PolicyEngine, token_ids: NDArray[np.int64]) -> Tensor:

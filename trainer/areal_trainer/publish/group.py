@@ -263,7 +263,9 @@ class GroupSender:
 
     def propose(self, policy: PolicyId) -> None:
         """Tell all servers that have a pair that this version will be sent."""
-        self._offered = self._there()
+        with self._lock:  # the groups that are whole, by server
+            whole = {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
+        self._offered = whole
         for pair in self._offered.values():
             pair.propose(str(policy))
 
@@ -301,11 +303,6 @@ class GroupSender:
             pair.close()
         self._senders.close()
 
-    def _there(self) -> dict[str, ServerPair]:
-        """The groups that are whole, by server."""
-        with self._lock:
-            return {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
-
     def _keep(self) -> None:
         """Every server that takes weights has a pair, and no other server has."""
         while not self._closing.wait(_LOOK_S):
@@ -313,18 +310,15 @@ class GroupSender:
                 self._senders.keep()
             with self._lock:
                 for server, pair in list(self._pairs.items()):
-                    if pair.over or server not in able or pair.lost():
-                        self._drop(server, pair)
+                    if pair.over:
+                        self._again[server] = time.monotonic() + _AGAIN_S
+                        del self._pairs[server]
+                    elif server not in able or pair.lost():
+                        pair.close()
+                        del self._pairs[server]
                 for server in able.keys() - self._pairs.keys():
                     if time.monotonic() >= self._again.get(server, 0.0):
                         self._pairs[server] = self._made(server, able[server].ranks)
-
-    def _drop(self, server: str, pair: ServerPair) -> None:
-        if pair.over:
-            self._again[server] = time.monotonic() + _AGAIN_S
-        else:
-            pair.close()
-        del self._pairs[server]
 
     def _made(self, server: str, ranks: int) -> ServerPair:
         self._number += 1

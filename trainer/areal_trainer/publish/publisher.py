@@ -220,7 +220,10 @@ class Publisher:
         except (OSError, ArealError) as error:
             self._meeting.gather(failed(error))  # the others needn't wait for the deadline
             self._abandon(order)
-            raise _volume(error) from error
+            if isinstance(error, ArealError):
+                raise
+            fix = "free space on the run's volume, or check its mount"
+            raise InfraError(f"writing weights failed: {error}", fix=fix) from error
         self._at("written")
         heard = self._meeting.gather(said)
         self._at("met")
@@ -310,9 +313,3 @@ def _names(said: bytes, *, full: bool) -> list[str]:
     if not full:
         return list(DeltaPart.model_validate_json(said).changes)
     return [name for file in ShardPart.model_validate_json(said).files for name in file]
-
-
-def _volume(error: OSError | ArealError) -> ArealError:
-    if isinstance(error, ArealError):
-        return error
-    return InfraError(f"writing weights failed: {error}", fix="free space on the run's volume, or check its mount")

@@ -245,7 +245,9 @@ class KillablePool:
                     for task in chunk:
                         task.resolve(ScorerUnavailable("the reward service is stopping"))
                     raise
-                if survived and self._worn(child):
+                items, growth = self._size.recycle_items, self._size.recycle_growth_bytes
+                worn = (items and child.items_sent >= items) or (growth and child.grown_bytes() >= growth)
+                if survived and worn:
                     await child.kill()
                     survived = False
                 if not survived:
@@ -253,10 +255,6 @@ class KillablePool:
         finally:
             if child is not None:
                 await asyncio.shield(child.kill())
-
-    def _worn(self, child: Child) -> bool:
-        items, growth = self._size.recycle_items, self._size.recycle_growth_bytes
-        return bool((items and child.items_sent >= items) or (growth and child.grown_bytes() >= growth))
 
     async def _chunk(self) -> list[_Task]:
         """The next items for one message."""
@@ -296,7 +294,12 @@ class KillablePool:
                     continue
                 self.kills += 1
                 await child.kill()
-                self._after_kill(chunk[done:], None if item is None else chunk[item])
+                if item is None:
+                    self._lost(chunk[done:], "the process stopped reporting")
+                else:
+                    chunk[item].resolve(DeadlineHit(chunk[item].deadline_s))
+                    self._took(chunk[item].deadline_s)
+                    self._again([task for task in chunk[done:] if task is not chunk[item]])
                 return False
             if message is None:
                 item, _ = _overdue(child, chunk, first, done, sent)
@@ -312,14 +315,6 @@ class KillablePool:
 
     def _took(self, wall_s: float) -> None:
         self._item_s += 0.05 * (wall_s - self._item_s)
-
-    def _after_kill(self, left: list[_Task], guilty: _Task | None) -> None:
-        if guilty is not None:
-            guilty.resolve(DeadlineHit(guilty.deadline_s))
-            self._took(guilty.deadline_s)
-            self._again([task for task in left if task is not guilty])
-        else:
-            self._lost(left, "the process stopped reporting")
 
     def _after_death(self, left: list[_Task], guilty: _Task | None, how: str, only: bool) -> None:
         """`only`: the process had judged nothing before, and held nothing but the guilty item."""

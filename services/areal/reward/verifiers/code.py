@@ -109,17 +109,14 @@ class CodeVerifier(Verifier):
         if (source := api.program_of(item.completion, language)) is None:
             return pb.ScoreResult(verdict=common.Verdict(score=0.0, status=NO_PROGRAM, method=self.name))
         try:
-            judged = await self._judged(item, api.Submission(source, language))
+            suite, submission = await self._suite(item), api.Submission(source, language)
+            judged = await self._dispatcher.judge(submission, suite, self._options, self._ticket(item))
         except ArealError as error:
             return pb.ScoreResult(fault=fault(error), wall_s=time.monotonic() - began)
         except Exception as error:
             log.exception("a program could not be judged")
             return pb.ScoreResult(fault=fault(error, with_traceback=True), wall_s=time.monotonic() - began)
         return _result(judged, wall_s=time.monotonic() - began)
-
-    async def _judged(self, item: pb.ScoreItem, submission: api.Submission) -> api.Judgement:
-        suite = await self._suite(item)
-        return await self._dispatcher.judge(submission, suite, self._options, self._ticket(item))
 
     def _ticket(self, item: pb.ScoreItem) -> api.Ticket:
         """Nobody wants the answer after the caller's call has timed out."""

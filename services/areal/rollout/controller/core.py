@@ -76,7 +76,7 @@ class Controller:
         self.last_round = AdmissionRound(0, 0, 0, 0)
         self.done = False
         self._now = now
-        self._attention = now
+        self.attention = now  # the clock by which peers are judged: it does not run while we ourselves are late
         self._reconciled_epoch = 0
         self._scan_again_at: float | None = None
         # The call that waits until what it changes is on disk, and those behind it.
@@ -106,11 +106,6 @@ class Controller:
         return self._position.max_steps
 
     @property
-    def attention(self) -> float:
-        """The clock by which peers are judged: it does not run while we ourselves are late."""
-        return self._attention
-
-    @property
     def wanted(self) -> PublishedWeights | None:
         """Weights that servers should hold: those served, or those an evaluation keeps until its end."""
         return self.evaluations.pinned or self.fleet.served
@@ -138,9 +133,9 @@ class Controller:
             case inputs.WorkerBeat(report):
                 self._worker(now, report)
             case inputs.ServerBeat(report):
-                self.fleet.beat(self._attention, report)
+                self.fleet.beat(self.attention, report)
             case inputs.TrainerBeat(report):
-                self.desk.beat(self._attention, report)
+                self.desk.beat(self.attention, report)
             case inputs.AttachTrainer() | inputs.PublishWeights() | inputs.SetHotFields():
                 self._calls.append(item)
                 self._next_calls()
@@ -174,7 +169,7 @@ class Controller:
     def _worker(self, now: float, report: WorkerReport) -> None:
         """Results first, then what the worker holds, if it opens a stream."""
         name, news = report.worker_id, report.news
-        fresh = self.crew.beat(self._attention, report)
+        fresh = self.crew.beat(self.attention, report)
         for sample in news.done:
             self.book.sample(sample)
         for failure in news.failures:
@@ -290,23 +285,19 @@ class Controller:
         """Time passed: judge heartbeats, run deadlines. Call it several times a second."""
         seconds = max(0.0, now - self._now)
         self._now = now
-        self._attention += min(seconds, _LATE_S)
-        self.fleet.tick(self._attention)
-        for name in self.crew.tick(self._attention):
+        self.attention += min(seconds, _LATE_S)
+        self.fleet.tick(self.attention)
+        for name in self.crew.tick(self.attention):
             self.evaluations.orphan(name)
             if self.book.orphan(name):
                 self.book.scan()
         if self._scan_again_at is not None and now >= self._scan_again_at:
             self._scan_again_at = None
             self.book.scan()
-        self._run_deadlines(min(seconds, _LATE_S))
-
-    def _run_deadlines(self, seconds: float) -> None:
-        if (version := self.fleet.progressing_version(self._attention)) is None:
-            return
-        for group in list(self.book.live()):
-            if (group.worker or group.done) and group.floor <= version:
-                self.book.spend(group, seconds)
+        if (version := self.fleet.progressing_version(self.attention)) is not None:
+            for group in list(self.book.live()):
+                if (group.worker or group.done) and group.floor <= version:
+                    self.book.spend(group, min(seconds, _LATE_S))
 
     def decide(self, now: float) -> list[decisions.Decision]:
         """Everything to be carried out, in this order, since the last call."""
@@ -365,7 +356,7 @@ class Controller:
         if self.turns is None:
             return
         desk, book = self.desk, self.book
-        lost = desk.health(self._attention) in (None, Health.DEAD)
+        lost = desk.health(self.attention) in (None, Health.DEAD)
         demand = CardDemand(
             given_back=desk.given_back,
             wanted=desk.wants_cards,
@@ -373,7 +364,7 @@ class Controller:
             evaluating=bool(self.evaluations.runs),
             idle=lost and not book.open and not self.last_round.room,
         )
-        if self.turns.judge(demand, self._attention):
+        if self.turns.judge(demand, self.attention):
             self._out.append(decisions.TurnChanged())
 
 

@@ -102,7 +102,10 @@ class Gauges:
             self._metrics.histogram("areal_rollout_duration_seconds").observe(duration_s, exemplar)
         tally.durations_s.clear()
         for life in tally.lives:
-            self._lived(life)
+            trace_life(self._traces, life)
+            if not life.reason:
+                wait = self._metrics.histogram("areal_rollout_queue_wait_seconds")
+                wait.observe(life.ended_at - life.closed_at, self._traces.exemplar(life.group))
         tally.lives.clear()
         closed = sum(tally.closed.values())
         self._progress.advance(self._new("progress", "", closed))
@@ -117,12 +120,6 @@ class Gauges:
             self._metrics.counter("areal_episode_ends_total", end=end).inc(new)
         new = self._new("areal_staleness_violations_total", "", tally.violations)
         self._metrics.counter("areal_staleness_violations_total").inc(new)
-
-    def _lived(self, life: GroupLife) -> None:
-        trace_life(self._traces, life)
-        if not life.reason:
-            wait = self._metrics.histogram("areal_rollout_queue_wait_seconds")
-            wait.observe(life.ended_at - life.closed_at, self._traces.exemplar(life.group))
 
     def _new(self, name: str, label: str, count: int) -> int:
         new = count - self._seen.get((name, label), 0)

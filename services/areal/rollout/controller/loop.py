@@ -30,7 +30,6 @@ from areal.rollout.controller.kept import EvaluationsFile, RestoredState
 from areal.rollout.controller.ledger_link import LedgerLink
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.streams import Streams
-from areal.v1 import rollout_pb2 as rollout
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +157,9 @@ class CoreLoop:
                 orders.leases.append(contract.lease(grant))
             case Revoke():
                 orders.revoked.append(order.group)
-                _withdraw(orders, order.group)
+                for position in reversed(range(len(orders.leases))):  # a worker obeys `revoked` before `leases`
+                    if orders.leases[position].group == order.group:
+                        del orders.leases[position]
             case LeaseEvaluation():
                 row = EvaluationGrant(
                     order.evaluation_id, order.row, order.floor, rows.evaluation_row(order.row), order.sample
@@ -199,10 +200,3 @@ class CoreLoop:
 
     def admitted(self, group: int) -> None:
         """Its lease follows, and says everything."""
-
-
-def _withdraw(orders: rollout.WorkOrders, group: int) -> None:
-    """A lease that did not go out yet is void: a worker obeys `revoked` before `leases`."""
-    for position in reversed(range(len(orders.leases))):
-        if orders.leases[position].group == group:
-            del orders.leases[position]
