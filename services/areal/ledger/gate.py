@@ -71,8 +71,8 @@ def grant(
     for floor in range(max(versions.start, next_step - bound, earliest - bound), versions.stop):
         mine = floor + bound
         later = {mine, *(step for step in due if step > mine)}  # what is due before has its places as it had
-        by = {step: 1 + sum(count for at, count in due.items() if at <= step) for step in later}
-        if all(groups <= batch_groups * (step - next_step + 1) for step, groups in by.items()):
+        due_by = {step: sum(count for at, count in due.items() if at <= step) for step in later}
+        if all(count + 1 <= batch_groups * (step - next_step + 1) for step, count in due_by.items()):
             return floor
     return None
 

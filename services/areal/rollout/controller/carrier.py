@@ -21,19 +21,13 @@ from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
 Entry: TypeAlias = (
-    decisions.JournalTombstone
-    | decisions.JournalBatch
-    | decisions.JournalTrainer
-    | decisions.JournalPools
+    decisions.JournalTombstone | decisions.JournalBatch | decisions.JournalTrainer | decisions.JournalPools
     | decisions.CloseGroup
-)
+)  # fmt: skip
 Operation: TypeAlias = (
-    decisions.CloseGroup
-    | decisions.ReopenGroup
-    | decisions.ScanLedger
-    | decisions.AssignBatch
+    decisions.CloseGroup | decisions.ReopenGroup | decisions.ScanLedger | decisions.AssignBatch
     | decisions.AdvanceLedger
-)
+)  # fmt: skip
 LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
 WorkOrder: TypeAlias = decisions.GrantLease | decisions.Revoke | decisions.LeaseEvaluation
 

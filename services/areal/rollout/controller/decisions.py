@@ -208,26 +208,7 @@ class StopWorkers:
 
 
 Decision: TypeAlias = (
-    Admit
-    | GrantLease
-    | Revoke
-    | JournalTombstone
-    | JournalBatch
-    | JournalTrainer
-    | JournalPools
-    | CloseGroup
-    | ReopenGroup
-    | ScanLedger
-    | AssignBatch
-    | AdvanceLedger
-    | KeepServed
-    | KeepHot
-    | CallAnswer
-    | Resend
-    | WantWeights
-    | TurnChanged
-    | FleetChanged
-    | LeaseEvaluation
-    | RecordEvaluation
-    | StopWorkers
-)
+    Admit | GrantLease | Revoke | JournalTombstone | JournalBatch | JournalTrainer | JournalPools | CloseGroup
+    | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger | KeepServed | KeepHot | CallAnswer | Resend
+    | WantWeights | TurnChanged | FleetChanged | LeaseEvaluation | RecordEvaluation | StopWorkers
+)  # fmt: skip

@@ -109,22 +109,19 @@ class Gauges:
         tally.lives.clear()
         closed = sum(tally.closed.values())
         self._progress.advance(self._new("progress", "", closed))
-        for outcome, count in tally.closed.items():
-            new = self._new("areal_groups_total", outcome, count)
-            self._metrics.counter("areal_groups_total", outcome=outcome).inc(new)
-        for reason, count in tally.tombstones.items():
-            new = self._new("areal_tombstones_total", reason, count)
-            self._metrics.counter("areal_tombstones_total", reason=reason).inc(new)
-        for end, count in tally.ends.items():
-            new = self._new("areal_episode_ends_total", end, count)
-            self._metrics.counter("areal_episode_ends_total", end=end).inc(new)
+        for name, label, counts in (
+            ("areal_groups_total", "outcome", tally.closed),
+            ("areal_tombstones_total", "reason", tally.tombstones),
+            ("areal_episode_ends_total", "end", tally.ends),
+        ):
+            for value, count in counts.items():
+                self._metrics.counter(name, **{label: value}).inc(self._new(name, value, count))
         new = self._new("areal_staleness_violations_total", "", tally.violations)
         self._metrics.counter("areal_staleness_violations_total").inc(new)
 
     def _new(self, name: str, label: str, count: int) -> int:
-        new = count - self._seen.get((name, label), 0)
-        self._seen[(name, label)] = count
-        return new
+        before, self._seen[name, label] = self._seen.get((name, label), 0), count
+        return count - before
 
     def _name_wait(self, idle: Idle | None) -> None:
         """One wait a cause: its words change with every number in them."""

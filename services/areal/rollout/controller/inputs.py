@@ -150,16 +150,6 @@ class LedgerRestarted:
 
 Call: TypeAlias = AttachTrainer | AdvanceTrainer | PublishWeights | ProposeTombstone | SetHotFields
 Input: TypeAlias = (
-    WorkerBeat
-    | ServerBeat
-    | TrainerBeat
-    | Call
-    | TombstoneJournalled
-    | TrainerJournalled
-    | BatchJournalled
-    | PoolsJournalled
-    | KeptOnDisk
-    | GroupClosed
-    | LedgerScanned
-    | LedgerRestarted
-)
+    WorkerBeat | ServerBeat | TrainerBeat | Call | TombstoneJournalled | TrainerJournalled | BatchJournalled
+    | PoolsJournalled | KeptOnDisk | GroupClosed | LedgerScanned | LedgerRestarted
+)  # fmt: skip
