@@ -263,9 +263,8 @@ class GroupSender:
 
     def propose(self, policy: PolicyId) -> None:
         """Tell all servers that have a pair that this version will be sent."""
-        with self._lock:  # the groups that are whole, by server
-            whole = {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
-        self._offered = whole
+        with self._lock:  # those that are whole
+            self._offered = {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
         for pair in self._offered.values():
             pair.propose(str(policy))
 
