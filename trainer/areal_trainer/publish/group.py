@@ -263,8 +263,7 @@ class GroupSender:
 
     def propose(self, policy: PolicyId) -> None:
         """Tell all servers that have a pair that this version will be sent."""
-        with self._lock:  # those that are whole
-            self._offered = {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
+        self._offered = self._there()
         for pair in self._offered.values():
             pair.propose(str(policy))
 
@@ -301,6 +300,11 @@ class GroupSender:
         for pair in self._pairs.values():
             pair.close()
         self._senders.close()
+
+    def _there(self) -> dict[str, ServerPair]:
+        """The groups that are whole, by server."""
+        with self._lock:
+            return {server: pair for server, pair in self._pairs.items() if pair.joined and not pair.over}
 
     def _keep(self) -> None:
         """Every server that takes weights has a pair, and no other server has."""
