@@ -86,8 +86,7 @@ class BoxClient:
             InfraError: no room in time, or the service is lost.
             BoxEndedError: a box of this name was ended by its program.
         """
-        if self._holding is None or self._holding.done():
-            self._holding = asyncio.create_task(self._keep_holding())
+        self._hold()
         name = name or uuid.uuid4().hex
         lease_s = work_s + scoring_s
         chosen = limits or BoxLimits()
@@ -109,12 +108,15 @@ class BoxClient:
                 renewing.cancel()
                 await asyncio.gather(renewing, return_exceptions=True)
         finally:
-            with contextlib.suppress(InfraError):  # else its lease ends it
-                await asyncio.shield(self._call(self._stub.CloseBox, pb.CloseBoxRequest(id=name), _EXTRA_S))
+            await self._let_go(name)
 
     async def census(self) -> pb.BoxCensus:
         """Census of the boxes at the service now, counted from its operating system. Raises InfraError."""
         return await self._call(self._stub.CountBoxes, pb.CountBoxesRequest(), _EXTRA_S)
+
+    async def _let_go(self, name: str) -> None:
+        with contextlib.suppress(InfraError):  # else its lease ends it
+            await asyncio.shield(self._call(self._stub.CloseBox, pb.CloseBoxRequest(id=name), _EXTRA_S))
 
     async def _renew(self, name: str, lease_s: float) -> None:
         """An episode may be held up for longer than it was given: its box lives as long as this side wants it."""
@@ -129,6 +131,10 @@ class BoxClient:
                 return  # the next call tells
 
     # ---- the stream
+
+    def _hold(self) -> None:
+        if self._holding is None or self._holding.done():
+            self._holding = asyncio.create_task(self._keep_holding())
 
     async def _keep_holding(self) -> None:
         backoff = Backoff(0.1, 2.0)
