@@ -29,6 +29,8 @@ from areal_trainer.spans import StepSpans
 from areal_trainer.timer import PhaseTimer
 
 if TYPE_CHECKING:
+    from areal.images import ImageShape
+
     from areal_trainer.rollout import TrainBatch
 
 PUBLISH_DEADLINE_S = 600.0  # writing a large model to a slow volume; the controller's answer has its own bound
@@ -66,7 +68,7 @@ class FirstRank:
         self._figures: dict[str, float] = {}
         self._uncommitted: Saving | None = None  # the newest checkpoint, while the ledger still holds what is in it
 
-    def poll(self, vocabulary: int, timer: PhaseTimer) -> RankMessage:
+    def poll(self, vocabulary: int, shape: ImageShape | None, timer: PhaseTimer) -> RankMessage:
         """The next batch, that there is none yet, whose turn begins on shared cards, or the run's end."""
         self.commit_sealed()
         stopping, feed = self._stopping(), self._feed
@@ -85,7 +87,7 @@ class FirstRank:
             "micro_batch_divisor": taken.micro_batch_divisor,
         }
         with timer.phase("take"):
-            return RankMessage(header, columns(taken.samples, vocabulary).arrays())
+            return RankMessage(header, columns(taken.samples, vocabulary, shape).arrays())
 
     def _rest(self, turn: TrainerTurn, stopping: bool) -> RankMessage:
         """While the servers have the cards: nothing is taken, only the controller's word is waited for."""

@@ -119,6 +119,7 @@ class LedgerBatches:
             self._ranks,
             fence,
             self._engine.vocabulary,
+            images=self._engine.image_shape,
             first=first,
             publisher=self._publisher,
             timer=self._timer,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal.images import ImageShape
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 
@@ -79,6 +80,7 @@ class Rollout:
         fence: int,
         vocabulary: int,
         *,
+        images: ImageShape | None = None,
         first: FirstRank,
         publisher: Publisher,
         timer: PhaseTimer,
@@ -91,6 +93,7 @@ class Rollout:
         self._ranks = ranks
         self._fence = fence
         self._vocabulary = vocabulary
+        self._images = images
         self._first = first
         self._publisher = publisher
         self._writers: dict[str, int] = {}  # which rank writes which tensor
@@ -106,7 +109,7 @@ class Rollout:
     def prepare_batch(self) -> TrainBatch | None:
         """The next batch in order, as soon as it may be trained; None when the run is over or must stop."""
         while True:
-            said = self._first.poll(self._vocabulary, self._timer)
+            said = self._first.poll(self._vocabulary, self._images, self._timer)
             # The others' wait for samples is the wait for rank 0's word.
             with nullcontext() if self._ranks.first else self._timer.phase("wait"):
                 message = self._ranks.tell(said)

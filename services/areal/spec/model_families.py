@@ -35,6 +35,14 @@ HYBRIDS = (
 WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 """Models of images and text whose text part is trained as a language model, and that part's family."""
 
+VISION = {
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+}
+"""Models of images and text that read images here, compared likewise, and the family of their text part."""
+
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
@@ -125,8 +133,8 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     blocks) is in this table, too: the trainer refuses by it before it loads anything.
     """
     kind = config.get("model_type")
-    if kind in WRAPPED and isinstance(config.get("text_config"), Mapping):
-        text, kind = config["text_config"], WRAPPED[kind]
+    if (inner := {**WRAPPED, **VISION}.get(str(kind))) and isinstance(config.get("text_config"), Mapping):
+        text, kind = config["text_config"], inner
         method = config.get("quantization_config") or text.get("quantization_config")
         config = {**text, "quantization_config": method, "architectures": [], "model_type": kind}
     named = config.get("architectures") or []
@@ -151,7 +159,7 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     for name in _LOGIT_SCALES:
         if config.get(name) not in (None, 1, 1.0):
             raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
-    if is_mixture(config) and kind not in (*EXPERTS, *HYBRIDS):
+    if is_mixture(config) and kind not in (*EXPERTS, *HYBRIDS, *VISION.values()):
         raise DataError(
             f"{where} is a mixture of experts of a family that wasn't compared, {kind}",
             fix=f"use one of {', '.join(EXPERTS)}, or a dense model",
@@ -199,8 +207,8 @@ def refuse_columns(config: Mapping[str, Any], columns: Iterable[str], where: str
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for a configuration."""
     named, kind = str((config.get("architectures") or ["unknown"])[0]), config.get("model_type")
-    language = named.endswith("ForCausalLM") or kind in WRAPPED
-    known = language and kind in LIBRARY and kind not in (*OWN_CODE, *_RECURRENT)
+    language = kind in LIBRARY and (named.endswith("ForCausalLM") or kind in WRAPPED)
+    known = (language or kind in VISION) and kind not in (*OWN_CODE, *_RECURRENT)
     if named not in EMBEDDED and (not known or config.get("quantization_config")):
         raise DataError(
             f"the embedded engine does not serve {where} ({named}): it takes causal language models that transformers "
@@ -211,9 +219,9 @@ def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
 
 def refuse_unscorable(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when a model of this configuration can be no reward model."""
-    if config.get("model_type") in (*EXPERTS, *HYBRIDS, *WRAPPED):
+    if config.get("model_type") in (*EXPERTS, *HYBRIDS, *WRAPPED, *VISION):
         raise DataError(
-            f"{where} is a {config['model_type']}: reward models of families with experts or states weren't compared",
+            f"{where} is a {config['model_type']}: reward models with experts, states or images weren't compared",
             fix="start a reward model from a dense family",
         )
     if config.get("model_type") in WITHOUT_SCORES:

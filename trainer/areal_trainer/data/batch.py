@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from areal.errors import DataError
 from areal.expert_routes import MISSING
+from areal.images import IMAGE, Image, ImageShape
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
 from areal.values.policy import version_of
@@ -39,6 +40,14 @@ class TokenBatch:
     routes: NDArray[np.uint8] = field(
         default_factory=lambda: np.zeros((0, 0), np.uint8)
     )  # [T, bytes]: the experts that each token went to where its answer was sampled; [0, 0] where none are known
+    image_positions: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, 3), np.int64)
+    )  # [T, 3]: in time, down and across (`ImageShape.positions`); [0, 3] where no sequence has an image
+    image_places: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, 2), np.int64)
+    )  # [I, 2]: the first token of each image in the columns, rising, and which of the files it is
+    image_files: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # one after another, each once
+    image_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of each file
 
     @property
     def verdict_words(self) -> NDArray[np.str_]:
@@ -87,6 +96,13 @@ class TokenBatch:
         mask = self.loss_mask.copy()
         mask[self.offsets[:-1][self.lengths > 0]] = False
         return mask
+
+    def images_of(self, first: int, end: int) -> tuple[Image, ...]:
+        """Images that begin within these tokens, in order."""
+        low, high = np.searchsorted(self.image_places[:, 0], (first, end))
+        files = [(int(self.image_ends[file - 1]) if file else 0, self.image_ends[file])
+                 for file in self.image_places[low:high, 1].tolist()]  # fmt: skip
+        return tuple(Image(self.image_files[begin:behind].tobytes()) for begin, behind in files)
 
     def unrouted(self) -> float:
         """Share of the trainable tokens of which the experts that sampled them aren't known."""
@@ -147,10 +163,11 @@ class AdvantageBatch:
         return cls(**arrays, columns=dict(own or {}))
 
 
-def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
-    """The columns of `samples`, in order.
+def columns(samples: Sequence[common.Sample], vocabulary: int, shape: ImageShape | None = None) -> TokenBatch:
+    """The columns of `samples`, in order; `shape` is that of images, of a model that reads them.
 
-    Raises DataError for arrays of unequal length and for token ids that the model does not have.
+    Raises DataError for arrays of unequal length, for token ids that the model does not have, and for images that are
+    not those of the tokens.
     """
     ids: list[NDArray[np.int32]] = []
     logprobs: list[NDArray[np.float32]] = []
@@ -162,6 +179,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
     truncated: list[bool] = []
     verdicts: list[bytes] = []
     routes: list[NDArray[np.uint8] | None] = []
+    images: list[tuple[Image, ...]] = []
     for sample in samples:
         for sequence in sample.sequences:
             token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
@@ -186,6 +204,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
             truncated.append(sequence.finish_reason == "length")
             verdicts.append(sample.verdict.status.encode("ascii", "replace"))
             routes.append(_routes(sequence, len(token_ids)))
+            images.append(tuple(Image(each.data) for each in sequence.attachments if each.kind == IMAGE))
     offsets = np.zeros(len(ids) + 1, dtype=np.int64)
     np.cumsum([len(entry) for entry in ids], out=offsets[1:])
     token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
@@ -206,7 +225,29 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
         truncated=np.array(truncated, dtype=np.bool_),
         verdicts=np.array(verdicts, dtype=VERDICT),
         routes=_joined(routes, [len(entry) for entry in ids]),
+        **(_image_columns(ids, images, shape) if any(images) else {}),
     )
+
+
+def _image_columns(
+    ids: Sequence[NDArray[np.int32]], images: Sequence[tuple[Image, ...]], shape: ImageShape | None
+) -> dict[str, Any]:
+    if shape is None:
+        raise DataError("samples have images, and the model reads none", fix="train the model that was sampled from")
+    files = {image: number for number, image in enumerate(dict.fromkeys(image for some in images for image in some))}
+    places: list[tuple[int, int]] = []
+    first = 0
+    for tokens, some in zip(ids, images, strict=True):
+        begins = shape.begins(tokens, some)
+        places += [(first + begin, files[image]) for begin, image in zip(begins, some, strict=True)]
+        first += len(tokens)
+    positions = [shape.positions(tokens, some) for tokens, some in zip(ids, images, strict=True)]
+    return {
+        "image_positions": np.concatenate(positions, axis=1).T.copy(),
+        "image_places": np.array(places, np.int64).reshape(-1, 2),
+        "image_files": np.frombuffer(b"".join(image.data for image in files), np.uint8),
+        "image_ends": np.cumsum([len(image.data) for image in files], dtype=np.int64),
+    }
 
 
 def _routes(sequence: common.TokenSequence, tokens: int) -> NDArray[np.uint8] | None:

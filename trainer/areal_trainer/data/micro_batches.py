@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from areal.expert_routes import MISSING
+from areal.images import Image
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,6 +35,8 @@ class MicroBatch:
     targets: Tensor  # [predicted]: that token's id
     token_index: Tensor  # [predicted]: that token's place in the batch's columns
     routes: Tensor | None = None  # [rows, length, bytes], on the host: the experts that each token went to, where known
+    image_positions: Tensor | None = None  # [3, rows, length], on the host: where some token stands for an image
+    images: tuple[Image, ...] = ()  # in the order of their tokens
 
     def attention_mask(self) -> Tensor:
         """[rows, 1, length, length] bool, True where a token may look: its bundle, not later, prefix or own branch."""
@@ -144,6 +147,8 @@ class _MicroBatchArrays:
         self._ids, self._positions, self._branches = (np.zeros(shape, np.int64) for _ in range(3))
         self._bundles = np.full(shape, -1, np.int64)
         self._routes: NDArray[np.uint8] | None = None
+        self._image_positions: NDArray[np.int64] | None = None
+        self._images: list[Image] = []
         self._select: list[NDArray[np.int64]] = []
         self._index: list[NDArray[np.int64]] = []
 
@@ -156,7 +161,7 @@ class _MicroBatchArrays:
         first = int(batch.offsets[bundle.sequences[0]])
         self._ids[row, start : start + prefix] = batch.token_ids[first : first + prefix]
         self._positions[row, start : start + prefix] = np.arange(prefix)
-        self._place_routes(batch, (row, start), first, prefix)
+        self._place_beside(batch, (row, start), first, prefix)
         at = start + prefix
         for branch, sequence in enumerate(bundle.sequences, 1):
             begin, end = int(batch.offsets[sequence]), int(batch.offsets[sequence + 1])
@@ -164,19 +169,25 @@ class _MicroBatchArrays:
             self._ids[row, at : at + rest] = batch.token_ids[begin + prefix : begin + prefix + rest]
             self._positions[row, at : at + rest] = np.arange(prefix, prefix + rest)
             self._branches[row, at : at + rest] = branch
-            self._place_routes(batch, (row, at), begin + prefix, rest)
+            self._place_beside(batch, (row, at), begin + prefix, rest)
             source = np.flatnonzero(predicted[begin + 1 : end])  # predicted from this token of the sequence
             shift = np.where(source < prefix, start, at - prefix)
             self._select.append(source + shift + row * self._length)
             self._index.append(source + (begin + 1))
             at += rest
 
-    def _place_routes(self, batch: TokenBatch, place: tuple[int, int], first: int, count: int) -> None:
+    def _place_beside(self, batch: TokenBatch, place: tuple[int, int], first: int, count: int) -> None:
         if len(batch.routes):
             if self._routes is None:
                 self._routes = np.full((*self._ids.shape, batch.routes.shape[1]), MISSING, np.uint8)
             row, at = place
             self._routes[row, at : at + count] = batch.routes[first : first + count]
+        if len(batch.image_positions):
+            if self._image_positions is None:
+                self._image_positions = np.zeros((3, *self._ids.shape), np.int64)
+            row, at = place
+            self._image_positions[:, row, at : at + count] = batch.image_positions[first : first + count].T
+            self._images += batch.images_of(first, first + count)
 
     def finish(self, batch: TokenBatch) -> MicroBatch:
         """As tensors."""
@@ -184,8 +195,11 @@ class _MicroBatchArrays:
         index = np.concatenate(self._index) if self._index else none
         select = np.concatenate(self._select) if self._select else none
         arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
-        routes = None if self._routes is None else torch.from_numpy(self._routes)
-        return replace(MicroBatch(*(torch.from_numpy(array) for array in arrays)), routes=routes)
+        routes, places = (
+            None if array is None else torch.from_numpy(array) for array in (self._routes, self._image_positions)
+        )
+        made = MicroBatch(*(torch.from_numpy(array) for array in arrays))
+        return replace(made, routes=routes, image_positions=places, images=tuple(self._images))
 
 
 _WORTH_SHARING = 2  # tokens; below, nothing is saved
@@ -202,9 +216,11 @@ class Bundle:
 
 def bundles(batch: TokenBatch, chosen: NDArray[np.int64], capacity: int) -> list[Bundle]:
     """Bundles of the `chosen` sequences, none longer than `capacity` unless a single sequence is."""
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, bytes], list[int]] = {}
     for sequence in chosen.tolist():
-        groups.setdefault(int(batch.group_ids[sequence]), []).append(sequence)
+        low, high = np.searchsorted(batch.image_places[:, 0], batch.offsets[sequence : sequence + 2])
+        images = batch.image_places[low:high, 1].tobytes()  # alike tokens may stand for others
+        groups.setdefault((int(batch.group_ids[sequence]), images), []).append(sequence)
     found: list[Bundle] = []
     for members in groups.values():
         prefix = _common_prefix(batch, members) if len(members) > 1 else 0

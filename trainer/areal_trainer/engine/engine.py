@@ -16,6 +16,7 @@ import torch
 from areal.errors import DataError
 from areal.expert_routes import experts_of
 from areal.file_views import View, stored
+from areal.images import ImageShape, PixelReader
 from areal.spec.model_families import MASK_ONLY
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
@@ -35,7 +36,15 @@ from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import TensorSpec
 from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import ModelRows, PolicyModel, ValueModel, empty_model, max_positions, sliding_window
+from areal_trainer.engine.model import (
+    ModelRows,
+    PolicyModel,
+    ValueModel,
+    config_json,
+    empty_model,
+    max_positions,
+    sliding_window,
+)
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split
@@ -119,6 +128,7 @@ class ShardedModel(Generic[Model]):
         self._model: Model = model
         self._model.train()
         self._always_reduce = sum(p.numel() for p in model.parameters()) >= _ACCUMULATE_UNSHARDED_BELOW
+        self._pixels = PixelReader(model_path) if model.reads_images else None
         self._apart: list[nn.Module] = []  # units within blocks: experts, and one of each of adapters
         self._shard()
         load_weights(model, model_path, ranks.device)
@@ -135,8 +145,8 @@ class ShardedModel(Generic[Model]):
             refuse_heads(self._model.config, self.ranks.context.size, 1 if tensor_mesh is None else tensor_mesh.size())
         if tensor_mesh is not None:
             split(self._model.lm, tensor_mesh)
-        if self._model.recurrent:
-            self._refuse_with_states()
+        if self._model.recurrent or self._model.reads_images:
+            self._refuse_cuts("reads images" if self._model.reads_images else "has recurrent layers")
         kind = self._model.config.model_type
         if kind in MASK_ONLY and (self.options.attention != "dense" or self.ranks.context is not None):
             fix = "set trainer.attention: dense and no trainer.mesh.context"
@@ -162,12 +172,12 @@ class ShardedModel(Generic[Model]):
             fully_shard(module, mesh=mesh, reshard_after_forward=False)
         fully_shard(self._model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
-    def _refuse_with_states(self) -> None:
-        """What would cut a sequence, or a block, in a way that a state doesn't follow."""
+    def _refuse_cuts(self, why: str) -> None:
+        """What would cut a sequence, or a block, in a way that a state or an image doesn't follow."""
         asked = {"trainer.mesh.context": self.ranks.context, "trainer.mesh.tensor": self.ranks.tensor_mesh}
         if refused := [name for name, mesh in asked.items() if mesh is not None]:
             kind = self._model.config.model_type
-            raise DataError(f"{refused[0]} isn't possible for {kind}, which has recurrent layers", fix="leave it out")
+            raise DataError(f"{refused[0]} isn't possible for {kind}, which {why}", fix="leave it out")
 
     @property
     def max_positions(self) -> int:
@@ -219,7 +229,12 @@ class ShardedModel(Generic[Model]):
         routes = self._routes(micro)
         if context is None:
             states = segments_of(micro) if self._model.recurrent else None
-            return ModelRows(ids, positions, seen, select, None, states, routes), on_device.targets, lambda told: told
+            pixels = None
+            if micro.images and micro.image_positions is not None and self._pixels is not None:
+                pixels = tuple(sent(each, ids.device) for each in self._pixels.read(micro.images))
+                positions = torch.cat([positions[None], sent(micro.image_positions, ids.device)])
+            rows = ModelRows(ids, positions, seen, select, None, states, routes, pixels)
+            return rows, on_device.targets, lambda told: told
         mine, places = (sent(part, ids.device) for part in context.chosen(micro.select, ids.shape[1]))
         rows = ModelRows(context.run(ids), context.run(positions), seen, places, context, routes=routes)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
@@ -320,6 +335,11 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     def vocabulary(self) -> int:
         """Number of token ids that the model knows."""
         return int(self._model.config.vocab_size)
+
+    @property
+    def image_shape(self) -> ImageShape | None:
+        """How the model's processor cuts images; None for a model that reads none."""
+        return ImageShape.from_dir(self.model_path, config_json(self.model_path))
 
     def forward(
         self, micro: MicroBatch, temperature: float | None = None, *, masked: bool = False

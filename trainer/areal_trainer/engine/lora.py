@@ -54,7 +54,7 @@ def adapt(lm: nn.Module, config: AdapterConfig, base_dtype: torch.dtype) -> None
     found: set[str] = set()
     for name, module in list(lm.named_modules()):
         target = name.rpartition(".")[2]
-        if target in config.targets and isinstance(module, nn.Linear):
+        if target in config.targets and isinstance(module, nn.Linear) and ".visual." not in name:
             found.add(target)
             parent, _, own = name.rpartition(".")
             setattr(lm.get_submodule(parent), own, AdaptedLinear(module, config))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from areal.errors import DataError
 from areal.file_views import file_views
-from areal.spec.model_families import refuse_unscorable, refuse_untrainable
+from areal.spec.model_families import VISION, refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
 from areal.weights.safetensors_format import model_files
 from torch import Tensor, nn
@@ -35,12 +35,13 @@ class ModelRows:
     """Packed rows as the decoder takes them: whole, or with a context, this rank's run of each row's tokens."""
 
     input_ids: Tensor  # [rows, length]
-    position_ids: Tensor  # [rows, length]
+    position_ids: Tensor  # [rows, length], with pixels [4, rows, length]: in the text, in time, down and across
     seen: Tensor | SegmentLayout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
     segments: Segments | None = None  # of a model with recurrent layers
     routes: Tensor | None = None  # [tokens, layers, chosen]: the experts that each token goes to
+    pixels: tuple[Tensor, Tensor] | None = None  # patches [patches, values] of the rows' images, and grids [images, 3]
 
 
 class _DecoderModel(nn.Module):
@@ -50,7 +51,8 @@ class _DecoderModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        return self.lm.config
+        """Of the language model alone."""
+        return self.lm.config.get_text_config()
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -71,6 +73,9 @@ class PolicyModel(_DecoderModel):
         _refuse_unknown(lm)
         _zero_dropout(lm)
         self.lm = lm
+        self.reads_images = lm.config.model_type in VISION
+        if self.reads_images:
+            lm.base_model.visual.requires_grad_(False)
         self.views = file_views(lm)
         self.recurrent = by_segments(lm)
         self.routing = by_routes(lm)
@@ -124,7 +129,7 @@ class ValueModel(_DecoderModel):
     def __init__(self, policy: PolicyModel) -> None:
         super().__init__()
         self.lm = policy.lm
-        self.recurrent = policy.recurrent
+        self.recurrent, self.reads_images = policy.recurrent, policy.reads_images
         self.routing = None  # a critic's routers choose by themselves
         if not is_tied(policy):
             self.lm.set_output_embeddings(nn.Identity())  # a matrix that nothing would use
@@ -148,7 +153,12 @@ def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
     more = {"context": rows.context, "segments": rows.segments, "routes": rows.routes}
     attended |= {name: value for name, value in more.items() if value is not None}
-    states: Tensor = lm.get_decoder()(
+    decoder = lm.get_decoder()
+    if rows.pixels is not None:
+        with torch.no_grad():  # the tower is frozen
+            seen = lm.base_model.get_image_features(*rows.pixels, return_dict=True)
+        decoder, attended["mm_encoder_outputs"] = lm.base_model, {"image": seen}
+    states: Tensor = decoder(
         input_ids=rows.input_ids, position_ids=rows.position_ids, use_cache=False, **attended
     ).last_hidden_state
     return states.reshape(-1, states.shape[-1]).index_select(0, rows.select)
@@ -159,7 +169,7 @@ def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False
 
     Raises DataError when it is no causal language model that this trainer takes.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.initialization import no_init_weights
 
     register()
@@ -170,8 +180,10 @@ def empty_model(path: Path, *, fp32_head: bool = False, fused_head: bool = False
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)  # it would ask, and wait
         with torch.device("meta"), no_init_weights():
-            made: Any = AutoModelForCausalLM
-            like = {"dtype": torch.float32, "attn_implementation": PACKED}
+            reads_images = config.model_type in VISION
+            made: Any = AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
+            packed = {"text_config": PACKED, "vision_config": "sdpa"} if reads_images else PACKED
+            like = {"dtype": torch.float32, "attn_implementation": packed}
             if config.get_text_config() is config or not model_files(path):
                 lm = made.from_config(config, **like)
             else:  # by its files, or nothing would know how they name the part that is trained
@@ -214,7 +226,7 @@ def sliding_window(config: Any) -> int | None:
 
 def is_tied(model: PolicyModel) -> bool:
     """Whether the output layer is the input embedding."""
-    return bool(getattr(model.config, "tie_word_embeddings", False))
+    return bool(getattr(model.lm.config, "tie_word_embeddings", False))
 
 
 def config_json(path: Path) -> dict[str, Any]:

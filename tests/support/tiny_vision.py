@@ -1,0 +1,94 @@
+"""Tiny models of images and text, and images for them."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+from areal.images import Image, ImageShape
+from areal.spec.model_families import VISION
+from numpy.typing import NDArray
+
+WORDS = 24  # ids that texts have; the placeholder is not one of them
+PLACEHOLDER = 25
+_TOWERS = {
+    "qwen2_vl": {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
+    "qwen2_5_vl": {"hidden_size": 32, "out_hidden_size": 64, "window_size": 28, "fullatt_block_indexes": [1]},
+}
+
+
+def vision_model(path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, seed: int = 4, **text: Any) -> Any:
+    """A model with large random weights, as `save_pretrained` writes it, with a processor of patches of 7 pixels."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2]}
+    language = {
+        "vocab_size": 32, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+        "rope_parameters": rope, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], **text,
+    }  # fmt: skip
+    deep = {"hidden_size": 32, "out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    tower = {
+        "depth": 2, "intermediate_size": 64, "num_heads": 2, "patch_size": 7, "spatial_merge_size": 2,
+        "temporal_patch_size": 2, **_TOWERS.get(family, deep),
+    }  # fmt: skip
+    ids = {"image_token_id": PLACEHOLDER, "video_token_id": 26, "vision_start_token_id": 27, "vision_end_token_id": 28}
+    config = AutoConfig.for_model(family, text_config=language, vision_config=tower, tie_word_embeddings=False, **ids)
+    torch.manual_seed(seed)
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else tensor * scale)
+    model.save_pretrained(path)
+    processor(path)
+    return model
+
+
+def processor(path: Path, **sizes: int) -> None:
+    """Write the preprocessor_config.json of a model of patches of 7 pixels, two by two of them a token."""
+    settings = {
+        "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 7, "merge_size": 2, "temporal_patch_size": 2,
+        "min_pixels": 196, "max_pixels": 10_000, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3,
+        "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_convert_rgb": True,
+        **sizes,
+    }  # fmt: skip
+    (path / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+def drawing(seed: int, width: int = 28, height: int = 28, form: str = "PNG") -> Image:
+    """An image of coarse random squares."""
+    coarse = np.random.default_rng(seed).integers(0, 255, (4, 4, 3), np.uint8)
+    told = BytesIO()
+    PIL.Image.fromarray(coarse).resize((width, height), PIL.Image.Resampling.NEAREST).save(told, form)
+    return Image(told.getvalue())
+
+
+def asked(shape: ImageShape, random: np.random.Generator, *images: Image) -> NDArray[np.int32]:
+    """A prompt: words, and each image between words."""
+    parts = [random.integers(1, WORDS, 3).tolist()]
+    for _ in images:
+        parts += [[27, PLACEHOLDER, 28], random.integers(1, WORDS, 2).tolist()]
+    return shape.expanded(np.array([token for part in parts for token in part], np.int32), images)
+
+
+def scored_alone(model: Any, ids: NDArray[Any], reader: Any, images: tuple[Image, ...]) -> torch.Tensor:
+    """Log-probabilities of tokens 1… of one sequence, by Hugging Face's own positions and its whole forward pass."""
+    given = torch.from_numpy(np.asarray(ids, np.int64))[None]
+    more: dict[str, Any] = {}
+    if images:
+        pixels, grids = reader.read(images)
+        kinds = (given == PLACEHOLDER).int()
+        more = {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
+    model.model.rope_deltas = None
+    with torch.no_grad():
+        logits = model(input_ids=given, use_cache=False, **more).logits[0, :-1]
+    return torch.log_softmax(logits.float(), -1).gather(1, given[0, 1:, None])[:, 0]
+
+
+FAMILIES = sorted(VISION)

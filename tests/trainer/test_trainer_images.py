@@ -1,0 +1,122 @@
+"""Images in the trainer: packed rows score and learn as each sequence alone does by Hugging Face's own code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from areal.errors import DataError
+from areal.images import IMAGE, Image, ImageShape, PixelReader
+from areal.v1 import common_pb2 as common
+from areal_trainer.data.batch import columns
+from areal_trainer.data.micro_batches import bundles, rank_micro_batches
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.self_check import check_packing
+from support.tiny_vision import FAMILIES, PLACEHOLDER, WORDS, asked, drawing, scored_alone, vision_model
+
+pytestmark = pytest.mark.component
+
+
+def sample(group: int, index: int, prompt: np.ndarray, images: tuple[Image, ...]) -> common.Sample:
+    """A prompt and a random answer."""
+    answer = np.random.default_rng((group, index)).integers(1, WORDS, 3 + index)
+    ids = np.concatenate([prompt, answer]).astype("<i4")
+    mask = (np.arange(len(ids)) >= len(prompt)).astype("u1")
+    sequence = common.TokenSequence(
+        token_ids=ids.tobytes(),
+        logprobs=np.where(mask, -3.0, 0.0).astype("<f4").tobytes(),
+        loss_mask=mask.tobytes(),
+        spans=[common.Span(start=len(prompt), end=len(ids), policy_id="0.f1", server_id="s")],
+        attachments=[common.Attachment(kind=IMAGE, data=image.data) for image in images],
+    )
+    return common.Sample(key=common.SampleKey(group=group, index=index, attempt=1), sequences=[sequence])
+
+
+def samples_of(shape: ImageShape) -> list[common.Sample]:
+    """Groups that share a prompt with one image, with two of other sizes, and with none; and one whose images differ."""
+    random, made = np.random.default_rng(1), []
+    for group, images in enumerate([(drawing(1),), (drawing(2, 56, 14), drawing(1)), ()]):
+        prompt = asked(shape, random, *images)
+        made += [sample(group, index, prompt, images) for index in range(3)]
+    prompt = asked(shape, random, drawing(3))
+    return [*made, *(sample(3, index, prompt, (drawing(3 + index % 2),)) for index in range(4))]
+
+
+def shape_of(path: Path) -> ImageShape:
+    shape = ImageShape.from_dir(path, json.loads((path / "config.json").read_text()))
+    assert shape is not None
+    return shape
+
+
+@pytest.mark.parametrize("attention", ["dense", "varlen"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_images_score_and_learn_as_alone(tmp_path, ranks, family, attention):
+    model = vision_model(tmp_path, family)
+    shape, reader = shape_of(tmp_path), PixelReader(tmp_path)
+    tokens = columns(samples_of(shape), 32, shape)
+    micros = rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=256,
+        pack_length=96,
+    )  # fmt: skip
+    assert any(len(micro.images) > 1 for micro in micros)
+    engine = PolicyEngine(tmp_path, ModelOptions(attention=attention), ranks)
+    assert check_packing(engine, np.arange(40) % 20 + 1, None) is None
+    packed = engine.logprobs(micros, tokens.tokens)
+    engine.accumulate(micros, lambda values, entropy, micro: -values.sum() / 100)
+    learned = {name: each.grad.full_tensor() for name, each in engine.trained().items()}
+    assert not any(".visual." in name for name in learned), "the tower is frozen"
+    for tensor in model.parameters():
+        tensor.requires_grad_(False)
+    language = {name: each.requires_grad_() for name, each in model.named_parameters() if ".visual." not in name}
+    trainable, total = tokens.trainable(), torch.zeros(())
+    for begin, end in zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist(), strict=True):
+        images = tokens.images_of(begin, end)
+        with torch.enable_grad():
+            ids = tokens.token_ids[begin:end]
+            alone = alone_with_gradient(model, ids, reader, images)
+            wanted = torch.from_numpy(trainable[begin + 1 : end])
+            total = total - alone[wanted].sum() / 100
+        torch.testing.assert_close(packed[begin + 1 : end][wanted], alone.detach()[wanted], atol=1e-4, rtol=0)
+    total.backward()
+    for name, each in language.items():
+        apart = float((learned[f"lm.{name}"] - each.grad).abs().max())
+        assert apart <= 1e-4 * (1 + float(each.grad.abs().max())), name
+    greyed = tokens.images_of(0, int(tokens.offsets[1]))[0]
+    ids = tokens.token_ids[: int(tokens.offsets[1])]
+    other = scored_alone(model, ids, reader, (drawing(9),))
+    assert greyed != drawing(9)
+    assert float((other - scored_alone(model, ids, reader, (greyed,))).abs().max()) > 1e-2, "what is seen matters"
+
+
+def alone_with_gradient(model, ids, reader, images):
+    given = torch.from_numpy(ids)[None]
+    more = {}
+    if images:
+        pixels, grids = reader.read(images)
+        more = {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": (given == PLACEHOLDER).int()}
+    model.model.rope_deltas = None
+    logits = model(input_ids=given, use_cache=False, **more).logits[0, :-1]
+    return torch.log_softmax(logits, -1).gather(1, given[0, 1:, None])[:, 0]
+
+
+def test_alike_tokens_of_other_images_share_no_prompt(tmp_path):
+    vision_model(tmp_path)
+    shape = shape_of(tmp_path)
+    tokens = columns(samples_of(shape), 32, shape)
+    made = bundles(tokens, np.arange(tokens.sequences), 500)
+    assert sorted(bundle.sequences for bundle in made) == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 11), (10, 12)]
+    assert len(tokens.image_ends) == 4, "each file once"
+
+
+def test_samples_whose_tokens_are_not_those_of_their_images_are_refused(tmp_path):
+    vision_model(tmp_path)
+    shape = shape_of(tmp_path)
+    prompt = asked(shape, np.random.default_rng(0), drawing(1))
+    one = sample(0, 0, prompt, (drawing(1, 56, 56),))
+    with pytest.raises(DataError, match="has 4 placeholders, its 1 images take 16"):
+        columns([one], 32, shape)
+    with pytest.raises(DataError, match="the model reads none"):
+        columns([one], 32)
