@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.engine.commands import Add, Continue, Load, Pause, StopThread
-from areal.engine.model_config import ModelConfig
-from areal.engine.module_model import ModuleModel
+from areal.engine.commands import Continue, Load, Pause, StopThread
 from areal.engine.request import GenerateRequest, Output, SamplingParams
-from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.weights import read_tensors
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape
@@ -25,6 +21,7 @@ from areal.weights.adapter import ADAPTER_CONFIG, base_checksums
 from support.engine_models import hf_logprobs
 from support.engine_server import EngineServer, logprobs
 from support.module_models import FAMILIES, make_module_model
+from support.served_module import Served
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,50 +33,6 @@ F32 = torch.float32
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp(request.param)
     return make_module_model(root / "a", request.param, 0), make_module_model(root / "b", request.param, 1)
-
-
-class Served:
-    """A started scheduler of a module whose outputs are collected."""
-
-    def __init__(self, path: Path, **limits: int) -> None:
-        self.path = path
-        self.model = ModuleModel(ModelConfig.from_dir(path), path, F32)
-        self.last: dict[str, Output] = {}
-        self.failures: list[BaseException] = []
-        self._changed = threading.Condition()
-        self.scheduler = DecodeScheduler(
-            self.model,
-            self.model.build(path, read_tensors(path)),
-            version="0.f1",
-            model_path=str(path),
-            limits=SchedulerLimits(**({"max_running": 4} | limits)),
-            deliver=self._deliver,
-            on_failure=self.failures.append,
-        )
-        self.scheduler.start()
-
-    def _deliver(self, outputs: list[Output]) -> None:
-        with self._changed:
-            self.last.update((output.request.rid, output) for output in outputs)
-            self._changed.notify_all()
-
-    def add(self, *requests: GenerateRequest) -> None:
-        self.scheduler.post(Add(list(requests)))
-
-    def until_made(self, rid: str, tokens: int) -> None:
-        with self._changed:
-            made = self._changed.wait_for(lambda: rid in self.last and len(self.last[rid].output_ids) >= tokens, 60)
-            assert made, self.failures
-
-    def ended(self, *rids: str) -> list[Output]:
-        with self._changed:
-            done = self._changed.wait_for(lambda: all(rid in self.last and self.last[rid].finish for rid in rids), 60)
-            assert done, self.failures
-        return [self.last[rid] for rid in rids]
-
-    def command(self, command: Pause | Load | Continue) -> None:
-        self.scheduler.post(command)
-        assert command.done.result(60).success
 
 
 @pytest.fixture(scope="module")

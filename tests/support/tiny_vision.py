@@ -45,6 +45,7 @@ def vision_model(path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, se
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else tensor * scale)
+        model.lm_head.weight.mul_(4)[PLACEHOLDER] = 0  # seldom written: it ends an answer
     model.save_pretrained(path)
     processor(path)
     return model
@@ -79,7 +80,8 @@ def asked(shape: ImageShape, random: np.random.Generator, *images: Image) -> NDA
 
 def scored_alone(model: Any, ids: NDArray[Any], reader: Any, images: tuple[Image, ...]) -> torch.Tensor:
     """Log-probabilities of tokens 1… of one sequence, by Hugging Face's own positions and its whole forward pass."""
-    given = torch.from_numpy(np.asarray(ids, np.int64))[None]
+    targets = torch.from_numpy(np.asarray(ids, np.int64))[None, 1:, None]
+    given = torch.from_numpy(np.asarray(ids, np.int64))[None, :-1]
     more: dict[str, Any] = {}
     if images:
         pixels, grids = reader.read(images)
@@ -87,8 +89,8 @@ def scored_alone(model: Any, ids: NDArray[Any], reader: Any, images: tuple[Image
         more = {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
     model.model.rope_deltas = None
     with torch.no_grad():
-        logits = model(input_ids=given, use_cache=False, **more).logits[0, :-1]
-    return torch.log_softmax(logits.float(), -1).gather(1, given[0, 1:, None])[:, 0]
+        logits = model(input_ids=given, use_cache=False, **more).logits[0]
+    return torch.log_softmax(logits.float(), -1).gather(1, targets[0])[:, 0]
 
 
 FAMILIES = sorted(VISION)

@@ -96,9 +96,6 @@ class TorchEngine:
         dtype = DTYPES[options.dtype]
         self.context = min(options.context_length or self.config.context, self.config.context)
         tokenizer = None if options.skip_tokenizer else _tokenizer(options.tokenizer_path or options.model_path)
-        self.limits = RequestLimits(
-            self.config.vocab, self.context, options.stream_interval, text=tokenizer is not None
-        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._loading = asyncio.Lock()
@@ -109,6 +106,9 @@ class TorchEngine:
             DecoderModel(self.config, dtype, self.context, fp32_head=options.fp32_head)
             if self.config.module is None
             else ModuleModel(self.config, options.model_path, dtype, fp32_head=options.fp32_head)
+        )
+        self.limits = RequestLimits(
+            self.config.vocab, self.context, options.stream_interval, tokenizer is not None, self._model.image_shape
         )
         weights = self._model.build(options.model_path, read_tensors(options.model_path))
         self._base: Any = weights  # what adapters are for: the model that the engine started with

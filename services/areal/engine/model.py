@@ -26,6 +26,7 @@ class DecoderModel:
 
     rewinds = True  # a row may be used up to any position, so that padding on its right is harmless
     wants_routes, routes = False, None  # no model here has experts
+    image_shape, images, shifts = None, (), None  # or reads images
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int, *, fp32_head: bool = False) -> None:
         self.config = config

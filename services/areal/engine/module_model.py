@@ -6,7 +6,7 @@ Nothing here knows a family. A version's weights are a module of their own, so t
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,8 @@ from areal.engine.weights import TensorSource
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape
 from areal.file_views import file_views, stored
+from areal.images import Image, ImageShape, PixelReader
+from areal.spec.model_families import VISION
 
 _APART = 1e-3  # log-probabilities of one token, by a step and by a whole pass, in float32
 
@@ -134,6 +136,10 @@ class ModuleModel:
         self._routing = route_shape(self._empty)
         self.wants_routes = False  # of the next pass, where the model has experts
         self.routes: NDArray[np.uint8] | None = None  # of the tokens of the last one
+        self.image_shape = ImageShape.from_dir(path, self._empty.config.to_dict())
+        self._pixels = None if self.image_shape is None else PixelReader(path)
+        self.images: Sequence[tuple[Image, ...]] = ()  # of each row of the next prefill
+        self.shifts: NDArray[np.int64] | None = None  # of the positions of each row of the next step
         elements = sum(tensor.numel() for tensor in stored(self._empty).values())
         if elements != sum(math.prod(view.size) for view in self._views.values()):
             raise DataError(f"the files of {path} don't hold a whole {config.architecture}", fix="use another family")
@@ -172,7 +178,8 @@ class ModuleModel:
         """Append one token to each of the rows 0…n−1 and return their next-token logits, float32 [n, vocab]."""
         width = int(positions.max())
         mask = torch.arange(width + 1) >= width - positions[:, None]
-        given = {"input_ids": tokens[:, None], "attention_mask": mask.long(), "position_ids": positions[:, None]}
+        at = positions if self.shifts is None else positions + torch.from_numpy(self.shifts)
+        given = {"input_ids": tokens[:, None], "attention_mask": mask.long(), "position_ids": at[:, None]}
         logits: Tensor = self._passed(weights, **given, past_key_values=cache.step(positions)).logits
         return logits[:, -1].float()
 
@@ -184,10 +191,20 @@ class ModuleModel:
         With `hidden`, returns the logits of all positions: families end in more than a matrix.
         """
         if cache is not None and rows is not None:
-            fresh = cache.empty()
-            self._passed(weights, input_ids=tokens, past_key_values=fresh, logits_to_keep=1)
+            fresh, seen = cache.empty(), self._seen(tokens)
+            self._passed(weights, input_ids=tokens, past_key_values=fresh, logits_to_keep=1, **seen)
             cache.put(rows, fresh, tokens.shape[1])
         return weights.lm(input_ids=tokens, use_cache=False).logits if hidden else None
+
+    def _seen(self, tokens: Tensor) -> dict[str, Tensor]:
+        """What a pass is told of the rows' images: patches in the order of the rows, and positions [3, rows, length]."""
+        rows, self.images = self.images, ()
+        if self.image_shape is None or self._pixels is None or not any(rows):
+            return {}
+        pixels, grids = self._pixels.read([image for images in rows for image in images])
+        pairs = zip(tokens.numpy(), rows, strict=True)
+        places = np.stack([self.image_shape.positions(ids, images) for ids, images in pairs], axis=1)
+        return {"pixel_values": pixels, "image_grid_thw": grids, "position_ids": torch.from_numpy(places)}
 
     def _passed(self, weights: ModuleWeights, **given: Any) -> Any:
         """A pass with a cache. Which experts it chose, `routes` says where it is wanted and can be told."""
@@ -226,12 +243,12 @@ def _float32_head(head: Any, inputs: tuple[Tensor], _: Tensor) -> Tensor:
 
 def _empty_module(path: Path, dtype: torch.dtype) -> Any:
     """The model of a configuration on the meta device, with the buffers that it computes itself."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.initialization import no_init_weights
 
-    auto: Any = AutoModelForCausalLM
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        auto: Any = AutoModelForImageTextToText if config.model_type in VISION else AutoModelForCausalLM
         with no_init_weights():
             if config.get_text_config() is config:
                 lm = auto.from_config(config, dtype=dtype)  # experts: grouped_mm

@@ -59,7 +59,7 @@ def fill(
         tokens = _tokens(item)[:-1]
         if not len(tokens):
             continue
-        key = tokens.tobytes()
+        key = tokens.tobytes() + "".join(image.key for image in item.request.images).encode()
         source = prefixes.row_of(key)
         if source is None:
             fresh.append((item.row, tokens))
@@ -68,6 +68,7 @@ def fill(
         prefixes.remember(item, key)
     for group in _by_length(fresh, token_budget, model.rewinds):
         padded = _pad([tokens for _, tokens in group])
+        model.images = [by_row[row].request.images for row, _ in group]
         model.prefill(weights, cache, padded, torch.tensor([row for row, _ in group]), hidden=False)
         if model.routes is not None:
             routes |= zip((row for row, _ in group), np.split(model.routes, len(group)), strict=True)

@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from areal.errors import DataError
+from areal.images import Image, ImageShape, image_of
+from areal.values.generation import as_ids
+
 INCREMENTS = "incremental_streaming_output"  # of a call; stock SGLang has the flag of this name for all its calls
 
 # Options of SGLang that the engine accepts at these values only: at others they would silently change the distribution.
@@ -76,6 +80,7 @@ class RequestLimits:
     context: int
     stream_interval: int = 1  # of requests that name none
     text: bool = True  # whether there is a tokenizer, which stop strings need
+    images: ImageShape | None = None  # of a model that reads images
 
 
 @dataclass(eq=False, slots=True)
@@ -91,6 +96,8 @@ class GenerateRequest:
     increments: bool = False  # a streamed event has only what the ones before had not
     matcher: Matcher | None = None  # of the tokens that may come next; any, without
     return_routes: bool = False  # the experts of each token, where the model has some
+    images: tuple[Image, ...] = ()  # in the order of their tokens
+    shift: int = 0  # of the positions of tokens behind them, from the tokens' places
 
 
 @dataclass(slots=True)
@@ -128,6 +135,7 @@ def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateReque
     sampling = _each(body.get("sampling_params"), count, batch, "sampling_params")
     wants = _each(body.get("return_logprob"), count, batch, "return_logprob")
     starts = _each(body.get("logprob_start_len"), count, batch, "logprob_start_len")
+    pictures = _each(body.get("image_data"), count, batch, "image_data")
     routes = bool(body.get("return_routed_experts", False))
     stream, increments = bool(body.get("stream", False)), bool(body.get(INCREMENTS, False))
     interval = body.get("stream_interval") or limits.stream_interval
@@ -139,16 +147,35 @@ def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateReque
         if shared is None:
             shared = parsed[id(raw)] = parse_sampling(raw, limits, interval)
         params = shared if "sampling_seed" in raw and raw["sampling_seed"] is not None else _reseeded(shared)
-        ids = check_ids(items[index], limits, params.max_new_tokens)
+        given, images, shift = _with_images(items[index], pictures[index], limits)
+        ids = check_ids(given, limits, params.max_new_tokens)
         start = -1 if starts[index] is None else int(starts[index])
         if start >= len(ids):
             raise BadRequest(f"logprob_start_len {start} is beyond the prompt of {len(ids)} tokens")
         rid = rids[index] or secrets.token_hex(16)
         if not isinstance(rid, str):
             raise BadRequest("rid must be a string")
-        made = GenerateRequest(rid, ids, params, bool(wants[index]), start, stream, increments, return_routes=routes)
+        if images and start >= 0:
+            raise BadRequest("log-probabilities of a prompt with images aren't computed")
+        scored = bool(wants[index])
+        made = GenerateRequest(rid, ids, params, scored, start, stream, increments, None, routes, images, shift)
         requests.append(made)
     return requests, batch
+
+
+def _with_images(ids: Any, given: Any, limits: RequestLimits) -> tuple[Any, tuple[Image, ...], int]:
+    """Ids with a placeholder for each image, as SGLang takes them, with as many as the model reads; the images, and by
+    how much positions behind them are shifted."""
+    if not given:
+        return ids, (), 0
+    if limits.images is None:
+        raise BadRequest("this model reads no images")
+    try:
+        images = tuple(image_of(each) for each in (given if isinstance(given, list) else [given]))
+        whole = limits.images.expanded(as_ids(ids), images)
+        return whole.tolist(), images, int(limits.images.positions(whole, images)[0, -1]) + 1 - len(whole)
+    except (DataError, TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(f"image_data: {error}") from error
 
 
 def check_ids(ids: Any, limits: RequestLimits, max_new_tokens: int) -> NDArray[np.int64]:

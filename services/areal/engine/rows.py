@@ -63,6 +63,7 @@ class RunningRows:
         self.running: list[Running | None] = []
         self.token = np.zeros(limit, np.int64)  # the last token, which the next step feeds
         self.position = np.zeros(limit, np.int64)  # and its position
+        self.shift = np.zeros(limit, np.int64)  # of positions, behind images
         self.made = np.zeros(limit, np.int64)
         self.limit = np.zeros(limit, np.int64)
         self.minimum = np.zeros(limit, np.int64)
@@ -95,6 +96,7 @@ class RunningRows:
         self._widen(sampling.max_new_tokens, len(stops))
         self.token[row] = item.made_ids[-1] if made else item.request.input_ids[-1]
         self.position[row] = len(item.request.input_ids) + made - 1
+        self.shift[row] = item.request.shift
         self.made[row] = made
         self.limit[row] = sampling.max_new_tokens
         self.minimum[row] = sampling.min_new_tokens

@@ -358,10 +358,11 @@ class DecodeScheduler:
         want_logprobs = [item for item in taken if _wants_prompt(item)]
         if want_logprobs:
             prefill.score(self._model, self.weights, want_logprobs, self._limits.max_prefill_tokens)
-        eos = self._model.config.eos_token_ids
+        eos, shape = self._model.config.eos_token_ids, self._model.image_shape
+        placeholder = () if shape is None else (shape.token,)  # written, it stands for no image: the answer ends there
         for place, item in enumerate(taken):
             params = item.request.sampling
-            stops = params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos
+            stops = params.stop_token_ids + placeholder + (() if params.ignore_eos else eos)
             row = holes[place] if place < len(holes) else self._rows.count
             self._rows.place(row, item, tuple(dict.fromkeys(stops)))
             item.mark(self._version, len(item.made_ids))
@@ -380,6 +381,7 @@ class DecodeScheduler:
         rows = self._rows
         n = rows.count
         self._model.wants_routes = any(item is not None and item.request.return_routes for item in rows.running)
+        self._model.shifts = rows.shift[:n]
         logits = self._model.decode(
             self.weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
         )
