@@ -11,7 +11,9 @@ import torch
 from areal.engine.commands import Continue, Load, Pause, StopThread
 from areal.engine.request import BadRequest, GenerateRequest, Output, RequestLimits, parse_generate
 from areal.engine.weights import read_tensors
-from areal.images import Image, ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
+from areal.values.images import Image
 from support.engine_server import EngineServer, logprobs
 from support.served_module import Served
 from support.tiny_vision import FAMILIES, asked, drawing, scored_alone, vision_model
@@ -60,7 +62,9 @@ def test_answers_to_images_equal_whole_passes_through_a_swap(tmp_path, family):
     served.add(other)
     (greyed,) = served.ended("greyed")
     assert np.abs(np.subtract(greyed.logprobs, served.last["one-0"].logprobs)).max() > 1e-3, "what is seen matters"
-    served.add(requested(served, "swapped", prompts["two"], two, 40), requested(served, "beside", prompts["one"], one, 30))
+    served.add(
+        requested(served, "swapped", prompts["two"], two, 40), requested(served, "beside", prompts["one"], one, 30)
+    )
     served.until_made("swapped", 4)
     served.command(Pause("retract"))
     served.command(Load(served.model.build(paths[1], read_tensors(paths[1])), str(paths[1]), "1.f1", True, False))
@@ -93,7 +97,9 @@ def test_what_is_no_image_or_has_no_place_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="reads no images"):
         parse_generate({"input_ids": [1, 25], "image_data": seen}, RequestLimits(32, 512))
     with pytest.raises(BadRequest, match="aren't computed"):
-        parse_generate({"input_ids": [1, 25], "image_data": seen, "return_logprob": True, "logprob_start_len": 0}, limits)
+        parse_generate(
+            {"input_ids": [1, 25], "image_data": seen, "return_logprob": True, "logprob_start_len": 0}, limits
+        )
 
 
 @pytest.mark.component

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import torch
-from areal.images import Image, ImageShape
+from areal.image_shape import ImageShape
 from areal.spec.model_families import VISION
+from areal.values.images import Image
 from numpy.typing import NDArray
 
 WORDS = 24  # ids that texts have; the placeholder is not one of them

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal.images import IMAGE, Image, ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.v1 import common_pb2 as common
+from areal.values.images import IMAGE, Image
 from areal_trainer.data.batch import columns
 from areal_trainer.data.micro_batches import bundles, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
@@ -36,7 +38,7 @@ def sample(group: int, index: int, prompt: np.ndarray, images: tuple[Image, ...]
 
 
 def samples_of(shape: ImageShape) -> list[common.Sample]:
-    """Groups that share a prompt with one image, with two of other sizes, and with none; and one whose images differ."""
+    """Groups that share a prompt with one image, with two of other sizes, with none; and one whose images differ."""
     random, made = np.random.default_rng(1), []
     for group, images in enumerate([(drawing(1),), (drawing(2, 56, 14), drawing(1)), ()]):
         prompt = asked(shape, random, *images)

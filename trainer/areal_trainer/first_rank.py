@@ -29,7 +29,7 @@ from areal_trainer.spans import StepSpans
 from areal_trainer.timer import PhaseTimer
 
 if TYPE_CHECKING:
-    from areal.images import ImageShape
+    from areal.image_shape import ImageShape
 
     from areal_trainer.rollout import TrainBatch
 

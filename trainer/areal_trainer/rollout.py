@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.images import ImageShape
+from areal.image_shape import ImageShape
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from areal.errors import DataError
+from areal.values.images import image_of
 from areal.workflow.rows.forms import column_of
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -53,7 +54,7 @@ def _has(row: Mapping[str, Any]) -> str:
 
 
 def encode(row: Mapping[str, Any], place: str) -> bytes:
-    """The row as JSON. Fractions, decimals and very large integers become text, sets lists, keys text."""
+    """The row as JSON. Fractions, decimals and very large integers become text, sets lists, keys text, images URIs."""
     try:
         return orjson.dumps(row, option=_OPTIONS)
     except TypeError:
@@ -80,6 +81,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         value.encode()  # half of a surrogate pair is no text
         return value
+    if isinstance(value, bytes) or hasattr(value, "getexif"):  # an image, Pillow's too
+        return image_of(value).uri
     if hasattr(value, "tolist"):  # numpy's and torch's arrays and scalars
         return _plain(value.tolist())
     return value

@@ -24,8 +24,10 @@ from areal.engine.weights import TensorSource
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape
 from areal.file_views import file_views, stored
-from areal.images import Image, ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.spec.model_families import VISION
+from areal.values.images import Image
 
 _APART = 1e-3  # log-probabilities of one token, by a step and by a whole pass, in float32
 
@@ -197,7 +199,7 @@ class ModuleModel:
         return weights.lm(input_ids=tokens, use_cache=False).logits if hidden else None
 
     def _seen(self, tokens: Tensor) -> dict[str, Tensor]:
-        """What a pass is told of the rows' images: patches in the order of the rows, and positions [3, rows, length]."""
+        """What a pass is told of the rows' images: patches in their order, and positions [3, rows, length]."""
         rows, self.images = self.images, ()
         if self.image_shape is None or self._pixels is None or not any(rows):
             return {}

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal.errors import DataError
-from areal.images import Image, ImageShape, image_of
+from areal.image_shape import ImageShape
 from areal.values.generation import as_ids
+from areal.values.images import Image, image_of
 
 INCREMENTS = "incremental_streaming_output"  # of a call; stock SGLang has the flag of this name for all its calls
 

@@ -135,13 +135,14 @@ class Dispatcher:
         """One streaming call, to its end. A refused batch is tried one by one: one bad request spoils no other."""
         body = {
             "rid": [live.rid for live in batch],
-            "input_ids": [live.ids for live in batch],
+            "input_ids": [live.short_ids or live.ids for live in batch],
             "sampling_params": [live.sampling for live in batch],
             "return_logprob": True,
             "incremental_streaming_output": True,  # stock SGLang has a flag for it
             "extra_key": policy,
             **({"lora_path": [policy] * len(batch)} if self._name_adapter else {}),
             **({"return_routed_experts": True} if any(live.wants_routes for live in batch) else {}),
+            **({"image_data": [live.images or None for live in batch]} if any(live.images for live in batch) else {}),
         }
         try:
             async with self._engine.stream(body) as groups:

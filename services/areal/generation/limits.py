@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from areal.errors import DataError
+from areal.image_shape import ImageShape
 from areal.v1 import generation_pb2 as wire
+from areal.values.generation import as_ids
+from areal.values.images import IMAGE, Image
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class ModelLimits:
 
     vocab: int
     context: int
+    images: ImageShape | None = None  # of a model that reads images
 
     @classmethod
     def from_dir(cls, path: Path) -> "ModelLimits":
@@ -28,7 +32,7 @@ class ModelLimits:
             config = json.loads((path / "config.json").read_text())
             text = config.get("text_config", config)
             longest = text.get("max_position_embeddings") or text["model_max_length"]
-            return cls(int(text["vocab_size"]), int(longest))
+            return cls(int(text["vocab_size"]), int(longest), ImageShape.from_dir(path, config))
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{path} has no usable config.json: {error}", fix="give the directory of a Hugging Face model"
@@ -58,10 +62,18 @@ def read_ids(start: wire.GenerateStart, limits: ModelLimits) -> list[int]:
         )
     if sampling.temperature < 0 or not 0 <= sampling.top_p <= 1:
         raise DataError(f"temperature {sampling.temperature} and top_p {sampling.top_p} are no sampling parameters")
-    if start.adapter or start.attachments:
-        raise DataError("this server takes neither adapters nor attachments")
+    if start.adapter or any(each.kind != IMAGE for each in start.attachments):
+        raise DataError("this server takes neither adapters nor attachments other than images")
     values: list[int] = ids.tolist()
     return values
+
+
+def read_images(start: wire.GenerateStart, limits: ModelLimits) -> tuple[tuple[Image, ...], list[int]]:
+    """The request's images, and its ids with one placeholder for each, as engines take them. Raises DataError."""
+    images, ids = tuple(Image(each.data) for each in start.attachments), as_ids(np.frombuffer(start.token_ids, "<i4"))
+    if limits.images is None and images:
+        raise DataError("this model reads no images", fix="drop them, or serve a model that does")
+    return images, (ids if limits.images is None else limits.images.collapsed(ids, images)).tolist()
 
 
 def sampling_params(start: wire.GenerateStart) -> dict[str, Any]:

@@ -78,6 +78,8 @@ class LiveRequest:
     floor: int
     client: ClientStream
     key: common.SampleKey | None = None  # whose answer it is; None in an evaluation
+    images: list[str] = field(default_factory=list)  # data URIs
+    short_ids: list[int] = field(default_factory=list)  # `ids` with one placeholder for each image
     told: list[wire.GenerateDelta] | None = None  # all that its client got; None where nothing is journaled
     policy: str = ""  # held by the engine when the request started there
     made: list[int] = field(default_factory=list)  # tokens that the engine told, withheld ones included

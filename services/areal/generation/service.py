@@ -13,7 +13,7 @@ import grpc
 
 from areal.errors import DataError
 from areal.generation.dispatch import Dispatcher
-from areal.generation.limits import ModelLimits, read_ids, sampling_params
+from areal.generation.limits import ModelLimits, read_ids, read_images, sampling_params
 from areal.generation.requests import ClientStream, LiveRequest, Requests
 from areal.net import status
 from areal.v1 import generation_pb2 as wire
@@ -61,6 +61,7 @@ class GenerationService(rpc.GenerationServicer):
             if start.request_id in client.requests:
                 raise DataError(f"request id {start.request_id} is running: ids must be unique")
             ids = read_ids(start, self._limits)
+            images, short = read_images(start, self._limits)
         except DataError as error:
             end = wire.GenerateEnd(reason=wire.END_REASON_REFUSED, fault=status.fault(error))
             client.put(wire.GenerateEvent(request_id=start.request_id, end=end))
@@ -76,6 +77,8 @@ class GenerationService(rpc.GenerationServicer):
                 client,
                 start.key if start.HasField("key") else None,
                 wants_routes=start.routes,
+                images=[image.uri for image in images],
+                short_ids=short if images else ids,
             )
         )
 

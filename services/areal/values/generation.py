@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from areal.values.policy import version_of
+
+if TYPE_CHECKING:
+    from areal.values.images import Image
 
 Ids: TypeAlias = "npt.NDArray[np.int32]"
 Logprobs: TypeAlias = "npt.NDArray[np.float32]"
@@ -71,10 +74,12 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Continue `input_ids`. Without `sampling`, the job's own is taken."""
+    """Continue `input_ids`. Without `sampling`, the job's own is taken; without `images`, those of the episode's prompt
+    where ids stand for some."""
 
     input_ids: Sequence[int] | Ids
     sampling: Sampling | None = None
+    images: tuple[Image, ...] = ()
 
 
 PromptScore: TypeAlias = "tuple[float | None, tuple[int, float] | None]"

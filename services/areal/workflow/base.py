@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling
+from areal.values.images import Image
 from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
 from areal.workflow.tokenizer import Tokenizer
@@ -24,6 +25,7 @@ class Prompt:
 
     text: str
     ids: Ids
+    images: tuple[Image, ...] = ()  # that placeholders among the ids stand for
 
 
 class AgentSession(Protocol):
@@ -60,7 +62,7 @@ class Engine(Protocol):
         """The job's sampling; greedy when this episode is an evaluation."""
 
     def prompt(self, row: Mapping[str, Any]) -> Prompt:
-        """The row's `messages`, `prompt` or `question`, tokenised (once a group)."""
+        """The row's `messages`, `prompt` or `question`, tokenised (once a group), with its images."""
 
     async def agenerate(self, request: GenerationRequest) -> GenerationResult:
         """Sample a continuation. Survives weight swaps and lost servers: tokens once sampled stay."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,6 +45,21 @@ class RenderedChat(str):
     def after(self, start: int) -> RenderedChat:
         """Suffix from character `start`."""
         return RenderedChat(self[start:], _moved(self.data, start), _moved(self.answers, start))
+
+    def replaced(self, mark: str, text: str) -> RenderedChat:
+        """With a text that nobody said in the place of each mark, a character."""
+        places = [place for place, character in enumerate(self) if character == mark]
+
+        def moved(some: Stretches) -> Stretches:
+            found = []
+            for low, high in some:
+                inner = [place for place in places if low <= place < high]
+                for begin, end in zip([low, *(place + 1 for place in inner)], [*inner, high], strict=True):
+                    by = bisect_left(places, begin) * (len(text) - 1)
+                    found += [(begin + by, end + by)] * (begin < end)
+            return tuple(found)
+
+        return RenderedChat(self.replace(mark, text), moved(self.data), moved(self.answers))
 
     def until(self, end: int, behind: str = "") -> RenderedChat:
         """Prefix up to character `end`, with a text behind it."""

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from areal.errors import DataError
+from areal.image_shape import ImageShape
 from areal.values.generation import GenerationResult, Ids, Logprobs, Mask, TokenSpan, as_ids
+from areal.values.images import Image
 from areal.values.policy import version_of
 
 
@@ -24,8 +26,9 @@ from areal.values.policy import version_of
 class Sequence:
     """One token sequence. All arrays have one entry a token, prompt tokens included: `[tokens]`.
 
-    `logprobs` is 0 and `loss_mask` 0 where a token was not sampled; spans cover the sampled tokens. `routes` are filled
-    in by the worker, where the model has experts: a row of bytes for each token (`areal.expert_routes`).
+    `logprobs` is 0 and `loss_mask` 0 where a token was not sampled; spans cover the sampled tokens. The worker fills in
+    `routes`, where the model has experts: a row of bytes for each token (`areal.expert_routes`); and the `images` that
+    the last answer was asked with.
     """
 
     input_ids: Ids
@@ -35,6 +38,7 @@ class Sequence:
     reward: float
     finish_reason: str = "stop"
     routes: bytes = field(default=b"", repr=False)
+    images: tuple[Image, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, prompt_ids: Row[int] | Ids, result: GenerationResult, reward: float) -> Sequence:
@@ -170,6 +174,19 @@ def check_episode(episode: Episode, *, vocab_size: int) -> None:
         _check(sequence, f"sequence {number}", vocab_size)
     if not any(sequence.spans for sequence in episode.sequences):
         raise RejectedError("no token of the episode was sampled", fix="leave room for an answer in maxSampleTokens")
+
+
+def check_images(episode: Episode, shape: ImageShape | None) -> None:
+    """Reject an episode in which the model wrote a placeholder, which stands for no image."""
+    if shape is None:
+        return
+    for sequence in episode.sequences:
+        try:
+            begins = shape.begins(sequence.input_ids, sequence.images)
+        except DataError as error:
+            raise RejectedError(error.message, fix=error.fix) from None
+        if begins and begins[-1] + shape.tokens(sequence.images[-1]) == len(sequence.input_ids):
+            raise RejectedError("a sequence ends with an image", fix="end it with an answer")
 
 
 def _check_figures(figures: Mapping[str, float]) -> None:

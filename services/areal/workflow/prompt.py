@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal.errors import DataError
+from areal.values.images import image_of
 from areal.workflow.base import Prompt
 from areal.workflow.rows.forms import prompt_row
 from areal.workflow.rows.rendering import render_chat
@@ -20,14 +21,15 @@ def prompt_of(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bo
     in what is said are encoded as text. Raises DataError for a row without a prompt, for one of which the template
     loses a text, and for arguments of the template that the job doesn't name.
     """
-    chat = prompt_row(row)
+    chat = prompt_row(row, images=tokenizer.image_shape is not None)
     kwargs = row_kwargs(row, tokenizer)
     use_chat = tokenizer.has_chat_template if chat_template is None else chat_template
     if chat.plain and not use_chat:
         text = chat.messages[0]["content"]
         return Prompt(text, tokenizer.encode_plain(text))
     text = render_chat(chat.messages, tokenizer, tools=chat.tools, continues=chat.continues, kwargs=kwargs)
-    return Prompt(str(text), tokenizer.encode_chat(text))
+    images = tuple(map(image_of, chat.images))
+    return Prompt(str(text), tokenizer.encode_chat(text, images), images)
 
 
 def row_kwargs(row: Mapping[str, Any], tokenizer: Tokenizer) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from areal.errors import DataError
 from areal.values.generation import GenerationResult, Ids, Sampling, TokenSpan
+from areal.values.images import Image
 from areal.workflow.episode import Episode, Sequence
 
 _UNTRUE = "return what engine.agenerate answered; tokens of your own go in without a span and with loss_mask 0"
@@ -25,6 +26,7 @@ class StreamedAnswer:
     input_ids: Ids
     result: GenerationResult
     other_sampling: str = ""
+    images: tuple[Image, ...] = ()
 
 
 def other_sampling(used: Sampling, job: Sampling) -> str:
@@ -39,19 +41,20 @@ def other_sampling(used: Sampling, job: Sampling) -> str:
 def check_streamed(episode: Episode, answers: Iterable[StreamedAnswer]) -> Episode:
     """Refuse with DataError an episode whose sampled tokens are not what was streamed to it.
 
-    Returns the episode with the experts of its tokens, where they were streamed.
+    Returns the episode with the experts of its tokens, where they were streamed, and its images.
     """
     by_place: dict[int, list[StreamedAnswer]] = {}
     for answer in answers:
         if len(answer.result.output_ids):
             by_place.setdefault(len(answer.input_ids), []).append(answer)
     found = [_check(each, f"sequence {number}", by_place) for number, each in enumerate(episode.sequences)]
-    return replace(episode, sequences=tuple(found)) if any(each.routes for each in found) else episode
+    return replace(episode, sequences=tuple(found)) if any(each.routes or each.images for each in found) else episode
 
 
 def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswer]]) -> Sequence:
-    """The sequence, with its routes: of each token those under the policy that sampled the next."""
+    """The sequence, with its routes: of each token those under the policy that sampled the next; and its images."""
     routes, each, known = bytearray(), 0, True  # `each`: bytes a token
+    images: tuple[Image, ...] = ()
     spans = sorted(sequence.spans, key=lambda span: span.start)
     while spans:
         place = spans[0].start
@@ -68,10 +71,12 @@ def _check(sequence: Sequence, what: str, by_place: dict[int, list[StreamedAnswe
                 f"{what} trains turn {answer.turn}, which was sampled with {answer.other_sampling}",
                 fix="set loss_mask 0 on its tokens, or change rollout.sampling",
             )
+        images = answer.images
         known = known and bool(answer.result.routes)
         routes += answer.result.routes[len(routes) :]
         each = len(routes) // (end - 1)
         spans = spans[len(answer.result.spans) :]
+    sequence = replace(sequence, images=images) if images else sequence
     if not known or not each:
         return sequence
     return replace(sequence, routes=bytes(routes).ljust(each * len(sequence.input_ids), b"\xff"))

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
+from areal.image_shape import ImageShape
 from areal.values.generation import Ids, as_ids
+from areal.values.images import MARK, Image
 from areal.workflow.content import ChatShape, ContentEncoder, RenderedChat, shape_of
 from areal.workflow.pieces import Pieces
 
@@ -39,8 +41,10 @@ class Tokenizer:
         special: Mapping[str, str],
         digest: str,
         kwargs: Mapping[str, Any] | None = None,
+        image_shape: ImageShape | None = None,
     ) -> None:
         self._fast = fast
+        self.image_shape = image_shape  # of a model that reads images
         self._template_text = chat_template
         self._special = dict(special)
         self._kwargs = dict(kwargs or {})  # of the chat template, by the job
@@ -92,7 +96,13 @@ class Tokenizer:
         digest = hashlib.sha256(file.read_bytes() + (template or "").encode()).hexdigest()
         eos = {number for number in eos if 0 <= number < vocab_size}  # an engine knows no other
         made = cls(
-            fast, eos_ids=sorted(eos), vocab_size=vocab_size, chat_template=template, special=special, digest=digest
+            fast,
+            eos_ids=sorted(eos),
+            vocab_size=vocab_size,
+            chat_template=template,
+            special=special,
+            digest=digest,
+            image_shape=ImageShape.from_dir(model, config),
         )
         return made if job is None else made.of_job(job)
 
@@ -150,7 +160,8 @@ class Tokenizer:
         """The tokens that end an answer: those of the model's files and the one that the chat template writes behind
         it. Every request to an engine names them, so that all engines end alike."""
         end = self.turns.end
-        return self.given_eos_ids if end is None else self.given_eos_ids | {end}
+        placeholder = set() if self.image_shape is None else {self.image_shape.token}  # written, it stands for nothing
+        return self.given_eos_ids.union(placeholder, () if end is None else {end})
 
     @property
     def written_end(self) -> str | None:
@@ -192,6 +203,7 @@ class Tokenizer:
             special=self._special,
             digest=hashlib.sha256(f"{self.digest}\n{pinned}".encode()).hexdigest(),
             kwargs=kwargs,
+            image_shape=self.image_shape,
         )
 
     @cached_property
@@ -311,9 +323,28 @@ class Tokenizer:
         """Encodes chats in which what is said is data."""
         return ContentEncoder(self)
 
-    def encode_chat(self, rendered: RenderedChat) -> Ids:
-        """Token ids of a chat `[tokens]`: control strings in what is said there are the tokens of their characters."""
-        return self.content.encode(rendered)
+    @cached_property
+    def image_text(self) -> str:
+        """What the chat template writes for an image. Raises DataError where that isn't one placeholder."""
+        part, said = {"type": "image"}, {"type": "text", "text": MARK}
+        with_one, without = (
+            self._rendered([{"role": "user", "content": content}], True, None).partition(MARK)[0]
+            for content in ([part, said], [said])
+        )
+        text = with_one.removeprefix(without)
+        shape = self.image_shape
+        if shape is None or text == with_one or (self.encode(text, special=False) == shape.token).sum() != 1:
+            raise DataError(
+                "the chat template writes no placeholder for an image", fix="name the model's own in model.chatTemplate"
+            )
+        return text
+
+    def encode_chat(self, rendered: RenderedChat, images: Sequence[Image] = ()) -> Ids:
+        """Token ids of a chat `[tokens]`: control strings in what is said there are the tokens of their characters, and
+        each mark of an image is as many placeholders as the image takes. Raises DataError."""
+        if not images or self.image_shape is None:
+            return self.content.encode(rendered)
+        return self.image_shape.expanded(self.content.encode(rendered.replaced(MARK, self.image_text)), images)
 
     def encode_plain(self, text: str) -> Ids:
         """Token ids of a prompt that is no chat `[tokens]`, with what the tokenizer puts around a text: control strings

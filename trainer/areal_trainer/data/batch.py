@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from areal.errors import DataError
 from areal.expert_routes import MISSING
-from areal.images import IMAGE, Image, ImageShape
+from areal.image_shape import ImageShape
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
+from areal.values.images import IMAGE, Image
 from areal.values.policy import version_of
 from numpy.typing import NDArray
 
@@ -46,7 +47,9 @@ class TokenBatch:
     image_places: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((0, 2), np.int64)
     )  # [I, 2]: the first token of each image in the columns, rising, and which of the files it is
-    image_files: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # one after another, each once
+    image_files: NDArray[np.uint8] = field(
+        default_factory=lambda: np.zeros(0, np.uint8)
+    )  # one after another, each once
     image_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of each file
 
     @property

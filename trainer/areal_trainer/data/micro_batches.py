@@ -11,11 +11,12 @@ says where in the batch's columns each predicted token is.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from areal.expert_routes import MISSING
-from areal.images import Image
+from areal.values.images import Image
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,7 +53,9 @@ class MicroBatch:
         if not more:
             return self
         fill = {"input_ids": 0, "position_ids": 0, "bundle_ids": -1, "branch_ids": 0}
-        longer = {name: torch.nn.functional.pad(getattr(self, name), (0, more), value=at) for name, at in fill.items()}
+        longer: dict[str, Any] = {
+            name: torch.nn.functional.pad(getattr(self, name), (0, more), value=at) for name, at in fill.items()
+        }
         routes = self.routes
         if routes is not None:
             longer["routes"] = torch.nn.functional.pad(routes, (0, 0, 0, more), value=MISSING)
@@ -64,7 +67,7 @@ class MicroBatch:
             return self
         fields = [getattr(self, name) for name in _FIELDS]
         flat = sent(torch.cat([field.reshape(-1) for field in fields]), device)
-        parts = torch.split(flat, [field.numel() for field in fields])
+        parts: Any = torch.split(flat, [field.numel() for field in fields])
         return MicroBatch(*(part.view(field.shape) for part, field in zip(parts, fields, strict=True)))
 
 
@@ -195,11 +198,9 @@ class _MicroBatchArrays:
         index = np.concatenate(self._index) if self._index else none
         select = np.concatenate(self._select) if self._select else none
         arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
-        routes, places = (
-            None if array is None else torch.from_numpy(array) for array in (self._routes, self._image_positions)
-        )
-        made = MicroBatch(*(torch.from_numpy(array) for array in arrays))
-        return replace(made, routes=routes, image_positions=places, images=tuple(self._images))
+        beside = (self._routes, self._image_positions)
+        tensors: Any = [None if array is None else torch.from_numpy(array) for array in (*arrays, *beside)]
+        return replace(MicroBatch(*tensors), images=tuple(self._images))
 
 
 _WORTH_SHARING = 2  # tokens; below, nothing is saved

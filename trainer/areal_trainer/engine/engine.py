@@ -16,7 +16,8 @@ import torch
 from areal.errors import DataError
 from areal.expert_routes import experts_of
 from areal.file_views import View, stored
-from areal.images import ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.spec.model_families import MASK_ONLY
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
@@ -231,7 +232,8 @@ class ShardedModel(Generic[Model]):
             states = segments_of(micro) if self._model.recurrent else None
             pixels = None
             if micro.images and micro.image_positions is not None and self._pixels is not None:
-                pixels = tuple(sent(each, ids.device) for each in self._pixels.read(micro.images))
+                patches, grids = self._pixels.read(micro.images)
+                pixels = sent(patches, ids.device), sent(grids, ids.device)
                 positions = torch.cat([positions[None], sent(micro.image_positions, ids.device)])
             rows = ModelRows(ids, positions, seen, select, None, states, routes, pixels)
             return rows, on_device.targets, lambda told: told

@@ -25,6 +25,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, Sampling, in_vocabulary
+from areal.values.images import IMAGE, Image
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Ask:
     floor: int
     seed: int | None = None
     key: common.SampleKey | None = None  # whose answer it is; None in an evaluation
+    images: tuple[Image, ...] = ()  # that placeholders of the prompt stand for
 
 
 class ActiveGeneration:
@@ -278,6 +280,7 @@ class GenerationClient:
             floor=generation.ask.floor,
             key=ask.key,
             routes=self._routes and ask.key is not None,
+            attachments=[common.Attachment(kind=IMAGE, data=image.data) for image in ask.images],
         )
 
     def _servers(self) -> list[routing.RoutedServer]:

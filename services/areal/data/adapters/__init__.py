@@ -6,26 +6,34 @@ JSON already. It raises `DataError` with that place; it never skips a bad row.
 
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from areal.data.source import HuggingFaceSource, JsonlSource, MixedSource, ReasoningGymSource, RecipeSource, Source
+from areal.values.images import image_of
 
 Read = tuple[str, dict[str, Any], bytes | None]
 
+_IMAGES = ("image", "images", "messages", "prompt")  # columns that may name files of images
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
+_LONGEST = 4096  # characters of a path
+
 
 def read_rows(source: Source) -> Iterator[Read]:
-    """All rows of a source, in order. Optional packages are imported here and not before."""
+    """All rows of a source, in order; images that they name by a file are data URIs. Optional packages are imported
+    here and not before."""
     match source:
         case MixedSource():
             return chain.from_iterable(read_rows(part) for part in source.parts)
         case JsonlSource():
             from areal.data.adapters.files import read_file
 
-            return read_file(source.path, kind=".jsonl")
+            return _with_files(read_file(source.path, kind=".jsonl"), source.path.parent)
         case HuggingFaceSource():
             from areal.data.adapters.hugging_face import read as read_hugging_face
 
-            return read_hugging_face(source)
+            path = Path(source.path)
+            return _with_files(read_hugging_face(source), path if path.is_dir() else path.parent)
         case ReasoningGymSource():
             from areal.data.adapters.reasoning_gym import read as read_reasoning_gym
 
@@ -34,3 +42,22 @@ def read_rows(source: Source) -> Iterator[Read]:
             from areal.data.adapters.recipe import read as read_recipe
 
             return read_recipe(source)
+
+
+def _with_files(rows: Iterator[Read], folder: Path) -> Iterator[Read]:
+    for place, row, text in rows:
+        found = {name: _with_uris(row[name], folder) for name in _IMAGES if row.get(name)}
+        changed = any(found[name] != row[name] for name in found)
+        yield (place, {**row, **found}, None) if changed else (place, row, text)
+
+
+def _with_uris(given: Any, folder: Path) -> Any:
+    """A column's images, or the parts of its messages that are some, as data URIs where they are files; all else as it
+    is."""
+    if isinstance(given, list):
+        return [_with_uris(each, folder) for each in given]
+    if isinstance(given, dict):
+        inner = {name: _with_uris(given[name], folder) for name in ("content", "image", "path") if given.get(name)}
+        return {**given, **inner} if "role" in given or given.get("type") == "image" or "path" in given else given
+    named = isinstance(given, str) and len(given) < _LONGEST and Path(given).suffix.lower() in _SUFFIXES
+    return image_of(given, folder).uri if named and (folder / given).is_file() else given

@@ -19,6 +19,7 @@ import zstandard
 
 from areal.distribution import install
 from areal.errors import ConfigError, DataError
+from areal.values.images import image_of
 
 Read = tuple[str, dict[str, Any], bytes | None]
 
@@ -177,7 +178,9 @@ def _parquet(path: Path) -> Iterator[Read]:
 
 
 def _plain(value: Any, place: str) -> Any:
-    """Values that JSON has no word for: decimals and times as text; bytes are refused."""
+    """Values that JSON has no word for: decimals and times as text, images as data URIs; other bytes are refused."""
+    if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):  # a column of images, as `datasets` writes it
+        value = value["bytes"]
     if isinstance(value, dict):
         return {key: _plain(inner, place) for key, inner in value.items()}
     if isinstance(value, list):
@@ -187,5 +190,8 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, bytes):
-        raise DataError(f"{place}: a column holds bytes (an image?); rows here are text", fix="drop that column")
+        try:
+            return image_of(value).uri
+        except DataError as error:
+            raise DataError(f"{place}: a column holds bytes: {error.message}", fix="drop that column") from None
     return value

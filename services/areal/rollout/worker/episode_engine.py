@@ -23,6 +23,7 @@ from areal.gateway.core import Access
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
+from areal.values.images import Image
 from areal.workflow.base import Prompt
 from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, RejectedError
@@ -45,7 +46,9 @@ class ScoreCall:
 class Backend(Protocol):
     """The worker's side of an episode; called on the worker's loop. `reply` is called once, there."""
 
-    def generate(self, turn: int, ids: Ids, sampling: Sampling, reply: Reply) -> None: ...
+    def generate(
+        self, turn: int, ids: Ids, sampling: Sampling, reply: Reply, *, images: tuple[Image, ...] = ()
+    ) -> None: ...
 
     def score(self, call: ScoreCall, reply: Reply) -> None: ...
 
@@ -171,10 +174,13 @@ class EpisodeEngine:
         self._greedy = greedy
         self._boxes = boxes
         self._turn = 0
+        self._images: tuple[Image, ...] = ()  # of the prompt
 
     def prompt(self, row: Mapping[str, Any]) -> Prompt:
         """See `Engine.prompt`."""
-        return self._group_row.prompt(row)
+        made = self._group_row.prompt(row)
+        self._images = made.images
+        return made
 
     async def agenerate(self, request: GenerationRequest) -> GenerationResult:
         """See `Engine.agenerate`. The sample's token budget bounds every answer; with none left it is empty.
@@ -195,7 +201,11 @@ class EpisodeEngine:
             sampling = sampling.greedy()
         turn = self._turn
         self._turn += 1
-        result: GenerationResult = await self._ask(self._backend.generate, turn, ids, sampling)
+        shape, images = self.tokenizer.image_shape, request.images
+        if not images and shape is not None and (ids == shape.token).any():
+            images = self._images
+        asked = partial(self._backend.generate, images=images) if images else self._backend.generate
+        result: GenerationResult = await self._ask(asked, turn, ids, sampling)
         return result
 
     async def score(

@@ -8,7 +8,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 
@@ -22,6 +22,7 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
+from areal.values.images import Image
 from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, Sequence
 from areal.workflow.streamed import StreamedAnswer, other_sampling
@@ -120,8 +121,8 @@ class EpisodeRun:
         """The newest generation as it is, none of it trained; None before the first token."""
         if self._newest is None or not self._newest.accumulator.tokens:
             return None
-        result = self._newest.accumulator.result(DEADLINE)
-        return Episode([Sequence.of(self._newest.ask.prompt_ids, result, 0.0).masked()])
+        ask, result = self._newest.ask, self._newest.accumulator.result(DEADLINE)
+        return Episode([replace(Sequence.of(ask.prompt_ids, result, 0.0).masked(), images=ask.images)])
 
     def generate(
         self,
@@ -131,6 +132,7 @@ class EpisodeRun:
         reply: Reply | Pending,
         draw: int | None = None,
         on_tokens: OnTokens | None = None,
+        images: tuple[Image, ...] = (),
     ) -> None:
         """Begin a generation. What it draws depends on `draw`, or on its turn; `on_tokens` is told tokens."""
         if self._closed:
@@ -141,7 +143,7 @@ class EpisodeRun:
             else sample_seed(self._settings.seed, self._group, self._index, turn if draw is None else draw)
         )
         if seed is not None and not self._evaluates:
-            kept = self._earlier.take(seed, ids, sampling, self.floor)
+            kept = self._earlier.take(seed, ids, sampling, self.floor, images)
             if kept is not None:
                 self._take_up(turn, kept, reply, on_tokens)
                 return
@@ -152,6 +154,7 @@ class EpisodeRun:
             floor=self.floor,
             seed=seed,
             key=None if self._evaluates else self._key,
+            images=images,
         )
 
         began = time.time()
@@ -162,9 +165,9 @@ class EpisodeRun:
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
                 kept = outcome.copied()
-                self._answered(turn, ids, sampling, kept)
+                self._answered(turn, ids, sampling, kept, images)
                 if seed is not None:
-                    self._drawn.append(DrawnAnswer(seed, ids, sampling, kept))
+                    self._drawn.append(DrawnAnswer(seed, ids, sampling, kept, images))
             reply(outcome)
 
         try:
@@ -176,15 +179,17 @@ class EpisodeRun:
         if generation.outcome is None:
             self._generations[reply] = generation
 
-    def _answered(self, turn: int, ids: Ids, sampling: Sampling, result: GenerationResult) -> None:
+    def _answered(
+        self, turn: int, ids: Ids, sampling: Sampling, result: GenerationResult, images: tuple[Image, ...]
+    ) -> None:
         other = "" if self._evaluates else other_sampling(sampling, self._settings.sampling)
-        self.answers.append(StreamedAnswer(turn, ids, result, other))
+        self.answers.append(StreamedAnswer(turn, ids, result, other, images))
 
     def _take_up(self, turn: int, kept: DrawnAnswer, reply: Reply | Pending, on_tokens: OnTokens | None) -> None:
         """Give an answer that an earlier try was given."""
         self._drawn.append(kept)
         result = kept.result.copied()
-        self._answered(turn, kept.input_ids, kept.sampling, result)
+        self._answered(turn, kept.input_ids, kept.sampling, result, kept.images)
         if on_tokens is not None:
             on_tokens(result.output_ids, result.logprobs)
         reply(result.copied())

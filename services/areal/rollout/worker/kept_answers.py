@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from areal.values.generation import GenerationResult, Ids, Sampling
+from areal.values.images import Image
 from areal.values.policy import version_of
 
 MOST_TOKENS = 8 << 20  # of all kept tries, inputs included: 64 MiB
@@ -25,6 +26,7 @@ class DrawnAnswer:
     input_ids: Ids
     sampling: Sampling
     result: GenerationResult
+    images: tuple[Image, ...] = ()
 
     @property
     def oldest_version(self) -> int:
@@ -51,12 +53,14 @@ class EarlierTry:
         """The rest of this try, and these answers."""
         return EarlierTry(self.attempt, [*self._drawn.values(), *drawn])
 
-    def take(self, seed: int, ids: Ids, sampling: Sampling, floor: int) -> DrawnAnswer | None:
+    def take(
+        self, seed: int, ids: Ids, sampling: Sampling, floor: int, images: tuple[Image, ...] = ()
+    ) -> DrawnAnswer | None:
         """The answer to this question, once; None when there is none, or it is older than `floor`."""
         answer = self._drawn.get(seed)
         if answer is None or answer.sampling != sampling or answer.oldest_version < floor:
             return None
-        if not np.array_equal(answer.input_ids, ids):
+        if not np.array_equal(answer.input_ids, ids) or answer.images != images:
             return None
         return self._drawn.pop(seed)
 

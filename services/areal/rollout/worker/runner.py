@@ -25,7 +25,7 @@ from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.workflow.base import RolloutWorkflow
-from areal.workflow.episode import Episode, RejectedError, check_episode
+from areal.workflow.episode import Episode, RejectedError, check_episode, check_images
 from areal.workflow.streamed import check_streamed
 from areal.workflow.tokenizer import Tokenizer
 
@@ -251,7 +251,9 @@ class EpisodeRunner:
         if ending.episode is not None:
             try:
                 check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size)
-                ending = replace(ending, episode=check_streamed(ending.episode, slot.run.answers))
+                episode = check_streamed(ending.episode, slot.run.answers)
+                check_images(episode, self._tokenizer.image_shape)
+                ending = replace(ending, episode=episode)
             except DataError as error:
                 ending = _failure(error)
         verdict = slot.run.verdict if ending.episode is not None else None

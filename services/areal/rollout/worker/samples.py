@@ -7,6 +7,7 @@ from areal.ledger import payload
 from areal.ledger.values import NewSample, SampleMeta
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
+from areal.values.images import IMAGE
 from areal.values.policy import version_of
 from areal.workflow.episode import Episode, Sequence
 
@@ -83,5 +84,8 @@ def _sequence(sequence: Sequence) -> common.TokenSequence:
         ],
         reward=sequence.reward,
         finish_reason=sequence.finish_reason,
-        attachments=[common.Attachment(kind=ROUTES, data=sequence.routes)] if sequence.routes else [],
+        attachments=[
+            *([common.Attachment(kind=ROUTES, data=sequence.routes)] if sequence.routes else ()),
+            *(common.Attachment(kind=IMAGE, data=image.data) for image in sequence.images),
+        ],
     )

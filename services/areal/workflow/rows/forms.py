@@ -12,12 +12,15 @@ from enum import Enum
 from typing import Any
 
 from areal.errors import DataError
+from areal.values.images import MARK
 from areal.workflow.rows.messages import Message, MessageList, ToolSchema, message_list, tools_in
 
 TEXT_PROMPTS = ("prompt", "question", "problem", "query")
 _CHATS = ("messages", "conversations", "conversation", "contents")
 _ANSWERS = ("answer", "response", "output", "solution", "completion")
-_MEDIA_COLUMNS = ("image", "images", "video", "videos", "audio", "audios")
+_IMAGE_COLUMNS = ("images", "image")
+_MEDIA_COLUMNS = (*_IMAGE_COLUMNS, "video", "videos", "audio", "audios")
+_IMAGE_WORD = "<image>"  # where an image stands in a text, as most datasets write it
 _SYSTEMS = ("system", "system_prompt")
 PROMPT_COLUMNS = ("messages", *TEXT_PROMPTS, *_CHATS[1:], "instruction", "input")
 """Any of these can be a row's prompt."""
@@ -50,6 +53,7 @@ class ChatRow:
     plain: bool = False
     continues: bool = False
     trained: tuple[int, ...] = ()
+    images: tuple[Any, ...] = ()  # that the marks in texts stand for, as the row tells them
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ def form_name(row: Mapping[str, Any]) -> str | None:
     return "ShareGPT" if "from" in keys else "Gemini's contents" if "parts" in keys else RowForm.CHAT.value
 
 
-def prompt_row(row: Mapping[str, Any]) -> ChatRow:
-    """The chat that a row asks a model to go on with.
+def prompt_row(row: Mapping[str, Any], *, images: bool = False) -> ChatRow:
+    """The chat that a row asks a model to go on with; `images` says whether the model reads some.
 
     Raises DataError with the column, the place in it and what to change.
     """
@@ -113,14 +117,15 @@ def prompt_row(row: Mapping[str, Any]) -> ChatRow:
         form = _form_of(row)
     if form is None:
         raise _no_prompt(row)
-    listed = _messages_before(row, form)
+    listed = _messages_before(row, form, images=images)
     messages = tuple(listed.messages)
     if form is RowForm.TEXT:
         _refuse_unshown_choices(row, messages[-1]["content"])
     begun = messages[-1]["role"] == "assistant"
     if begun and messages[-1].get("tool_calls"):
         raise DataError("the prompt ends with a call that has no result", fix="give the result, or drop the call")
-    return ChatRow(form, messages, tuple(listed.tools), plain=_is_plain(messages, 1, listed), continues=begun)
+    plain = _is_plain(messages, 1, listed) and not listed.images
+    return ChatRow(form, messages, tuple(listed.tools), plain=plain, continues=begun, images=listed.images)
 
 
 def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
@@ -207,13 +212,13 @@ def _form_of(row: Mapping[str, Any]) -> RowForm | None:
     return RowForm.TEXT if any(row.get(name) is not None for name in TEXT_PROMPTS) else None
 
 
-def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
+def _messages_before(row: Mapping[str, Any], form: RowForm, *, images: bool = False) -> MessageList:
     """The messages of a row without the answer that a column of its own holds."""
-    _refuse_media(row)
+    _refuse_media(row, images=images)
     tools = _tools_of(row)
     if form is RowForm.CHAT:
         name = _chat_column(row)
-        listed = message_list(_json_or_text(row[name]), name, tools)
+        listed = message_list(_json_or_text(row[name]), name, tools, images=images)
     elif form is RowForm.INSTRUCTION:
         listed = MessageList(_instructed(row), tools, frozenset())
     else:
@@ -222,7 +227,8 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
         if isinstance(value, str):
             listed = MessageList(_asked(value), tools, frozenset())
         else:
-            listed = message_list(value, name, tools)
+            listed = message_list(value, name, tools, images=images)
+    listed = _with_column(listed, row) if images else listed
     if not any(said for message in listed.messages for name, said in message.items() if name != "role"):
         raise DataError("the prompt is empty", fix="drop the row, or give it a prompt")
     system = _system_of(row)
@@ -232,6 +238,34 @@ def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
     if system and listed.messages[0] != system[0]:
         raise DataError("the row has two system messages: a column and the chat's first", fix="drop one of them")
     return listed
+
+
+def _with_column(listed: MessageList, row: Mapping[str, Any]) -> MessageList:
+    """With the images of the row's own column, where marks, `<image>` in texts or nothing says where they stand."""
+    given: Any = next((row[name] for name in _IMAGE_COLUMNS if row.get(name)), [])
+    column = list(given) if isinstance(given, list | tuple) else [given]
+    messages, found = [dict(message) for message in listed.messages], list(listed.images)
+    if column and not found:
+        asked = [message for message in messages if message["role"] == "user"]
+        written = sum(message["content"].count(_IMAGE_WORD) for message in asked)
+        if written == len(column):
+            for message in asked:
+                message["content"] = message["content"].replace(_IMAGE_WORD, MARK)
+        elif not written and asked:
+            asked[0]["content"] = MARK * len(column) + asked[0]["content"]
+        found = [None] * len(column) if written in (0, len(column)) else []
+        if not found:
+            raise DataError(
+                f"the prompt has {written} times <image> for {len(column)} images", fix="write one for each"
+            )
+    untold = found.count(None)
+    if column and untold != len(column):
+        words = f"{untold} parts of the prompt are images of the column, which has {len(column)}"
+        raise DataError(words, fix='write one part {"type": "image"} for each')
+    if untold and not column:
+        raise DataError("a part is an image, and the row has none", fix="give a column images, or the part its image")
+    rest = iter(column)
+    return replace(listed, messages=messages, images=tuple(next(rest) if one is None else one for one in found))
 
 
 def _asked(text: str) -> list[Message]:
@@ -385,8 +419,9 @@ def _refuse_unused(row: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_media(row: Mapping[str, Any]) -> None:
-    name = next((name for name in _MEDIA_COLUMNS if row.get(name)), None)
+def _refuse_media(row: Mapping[str, Any], *, images: bool = False) -> None:
+    read = _IMAGE_COLUMNS if images else ()
+    name = next((name for name in _MEDIA_COLUMNS if row.get(name) and name not in read), None)
     if name is not None:
         raise DataError(f"column {name} is not empty; this model reads text only", fix="drop such rows, or the column")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import DataError
+from areal.values.images import MARK
 from areal.values.strict_json import read_json
 
 Message = dict[str, Any]
@@ -29,6 +30,7 @@ ROLES = {
 _CALLING_ROLES = ("function_call", "tool_call")  # the turn's text is the call's JSON
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_IMAGE_PARTS = ("image", "image_url", "input_image")
 _MEDIA = ("image", "audio", "video", "file", "document")
 _UNREAD_KEYS = ("refusal", "image", "images", "audio", "audios", "video", "videos")
 _JSON_TYPES = {
@@ -44,6 +46,7 @@ class MessageList:
     messages: list[Message]
     tools: list[ToolSchema]
     muted: frozenset[int]
+    images: tuple[Any, ...] = ()  # what the marks in texts stand for; None where only that there is one is told
 
 
 class PlaceError(DataError):
@@ -68,19 +71,21 @@ class MessageReader:
     muted: set[int] = field(default_factory=set)
     calls: int = 0
     unanswered: list[tuple[str, str]] = field(default_factory=list)  # (id, name)
+    images: list[Any] | None = None  # those of parts so far; None where a text alone is read
 
     def read(self, entry: Any, place: str) -> None:
         """Add a message, and before it the results of tools that it holds. Raises PlaceError."""
         _read(entry, place, self)
 
 
-def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> MessageList:
+def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = (), *, images: bool = False) -> MessageList:
     """Messages of a row.
 
     Args:
         given: a list of messages, or the JSON text of one.
         place: where they stand in the row, for errors: "messages".
         tools: the row's own tools, in the normal form; tools that messages carry are added.
+        images: whether a part may be an image.
 
     Raises:
         DataError: with the place of the value that is no message.
@@ -98,9 +103,10 @@ def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> Me
         if isinstance(entry, Mapping) and entry.get("tools"):
             known += [tool for tool in tools_in(entry["tools"], f"{place}[{number}].tools") if tool not in known]
     reader = MessageReader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
+    reader.images = [] if images else None
     for number, entry in enumerate(given):
         reader.read(entry, f"{place}[{number}]")
-    return MessageList(reader.messages, known, frozenset(reader.muted))
+    return MessageList(reader.messages, known, frozenset(reader.muted), tuple(reader.images or ()))
 
 
 def _by_columns(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -293,6 +299,9 @@ class _ContentParts:
             if not isinstance(part.get("text"), str):
                 raise PlaceError(f"{place}.text", "is no text", fix="give the part a text")
             self.texts.append(part["text"])
+        elif kind in _IMAGE_PARTS and self._reader.images is not None:
+            self._reader.images.append(_image_in(part))
+            self.texts.append(MARK)
         else:
             named = next((word for word in _MEDIA if word in kind or any(word in key for key in part)), None)
             article = "an" if named in ("image", "audio") else "a"
@@ -313,6 +322,14 @@ class _ContentParts:
         if answered := _answered(given, self._reader):
             message["tool_call_id"] = answered
         return message
+
+
+def _image_in(part: Mapping[str, Any]) -> Any:
+    """What a part names as its image, in the dialects of OpenAI, Anthropic and transformers; None where it doesn't."""
+    source = part.get("source")
+    if isinstance(source, Mapping) and source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return next((part[name] for name in ("image_url", "image", "url", "path", "source") if name in part), None)
 
 
 def _is_part(part: Mapping[str, Any]) -> bool:

@@ -1,108 +1,26 @@
-"""Images in prompts: how many tokens each takes, at which positions, and how they travel.
+"""Placeholders of images in a prompt: how many tokens each image takes, and at which positions they stand.
 
-An image is its file's bytes, everywhere. In a message's text a mark stands for it, in a dataset's row a data URI, on the
-wire an attachment; in a prompt the model's placeholder token, once for each vector that its tower makes of the image.
-That number follows from the image's width and height alone, so only who computes the vectors decodes pixels.
+In a prompt stands the model's placeholder token, once for each vector that its tower makes of an image. That number
+follows from the image's width and height alone, so only who computes the vectors decodes pixels.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from areal.errors import DataError
 from areal.values.generation import Ids, as_ids
+from areal.values.images import Image
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-IMAGE = "image"
-"""Kind of an attachment: an image of its sequence, in the order in which they stand there."""
-MARK = "\ufffc"
-"""Stands for an image in a message's text."""
-MOST_BYTES = 8 << 20  # of an image's file
-
-_PIXEL_BYTES = 256 << 20  # of decoded images that are kept
 _THINNEST = 200  # times as long as wide
-
-
-@dataclass(frozen=True)
-class Image:
-    """The bytes of an image's file."""
-
-    data: bytes
-
-    @cached_property
-    def key(self) -> str:
-        """sha256 of the bytes."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    @cached_property
-    def size(self) -> tuple[int, int]:
-        """Width and height in pixels, by the file's header. Raises DataError where it is no image."""
-        opened = _opened(self.data)
-        width, height = opened.size
-        return (height, width) if opened.getexif().get(0x0112, 1) > 4 else (width, height)  # it lies on its side
-
-    @property
-    def uri(self) -> str:
-        """As a data URI. Raises DataError where it is no image."""
-        return f"data:{_opened(self.data).get_format_mimetype()};base64,{base64.b64encode(self.data).decode()}"
-
-
-def _opened(data: bytes) -> Any:
-    import PIL.Image
-
-    try:
-        return PIL.Image.open(BytesIO(data))
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise DataError(f"{len(data)} bytes are no image: {error}", fix="use PNG, JPEG, WebP or GIF") from None
-
-
-def image_of(given: object, folder: Path | None = None) -> Image:
-    """The image that a row or a request names: bytes, a data URI, `{"bytes": …}` or `{"path": …}`, or Pillow's object.
-
-    With a `folder`, a path in it is read, too. Raises DataError for anything else, and for more than `MOST_BYTES`.
-    """
-    if isinstance(given, Mapping):
-        given = next((given[name] for name in ("bytes", "url", "path", "image") if given.get(name) is not None), None)
-    if isinstance(given, str):
-        head, comma, coded = given.partition(",")
-        if comma and head.startswith("data:") and head.endswith(";base64"):
-            try:
-                given = base64.b64decode(coded, validate=True)
-            except binascii.Error as error:
-                raise DataError(f"an image's data URI is no base64: {error}", fix="encode its file anew") from None
-        elif folder is not None and "://" not in given:
-            try:
-                given = (folder / given).read_bytes()
-            except (OSError, ValueError) as error:
-                raise DataError(f"cannot read the image {given}: {error}", fix=f"paths begin in {folder}") from None
-        else:
-            raise DataError(
-                f"an image is {given[:80]!r}: nothing is fetched here", fix="give data:image/png;base64,… instead"
-            )
-    elif hasattr(given, "save") and hasattr(given, "getexif"):  # Pillow's, as `datasets` decodes a column
-        drawn = BytesIO()
-        given.save(drawn, "PNG")
-        given = drawn.getvalue()
-    if not isinstance(given, bytes):
-        raise DataError(f"an image is a {type(given).__name__}", fix="give its file's bytes, a data URI or a path")
-    if len(given) > MOST_BYTES:
-        raise DataError(f"an image has {len(given):,} bytes, {MOST_BYTES:,} at most", fix="make it smaller")
-    return Image(given)
 
 
 @dataclass(frozen=True)
@@ -195,39 +113,3 @@ class ImageShape:
             position += max(sides)
         found[:, done:] = np.arange(position, position + len(ids) - done)
         return found
-
-
-class PixelReader:
-    """Decodes images as a model's own processor does. Keeps the newest."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises DataError where the model in `path` has no processor."""
-        from cachetools import LRUCache
-        from transformers import AutoImageProcessor
-
-        try:
-            self._processor: Any = AutoImageProcessor.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, ImportError) as error:
-            raise DataError(f"{path} has no image processor: {error}", fix="copy it from the released model") from None
-        self._kept: LRUCache[str, tuple[Tensor, Tensor]] = LRUCache(
-            _PIXEL_BYTES, getsizeof=lambda pair: pair[0].nbytes
-        )
-
-    def read(self, images: Sequence[Image]) -> tuple[Tensor, Tensor]:
-        """Patches of all images, float32 [patches, values], and the grid of each, int64 [images, 3]."""
-        import torch
-
-        pairs = [self._one(image) for image in images]
-        pixels, grids = zip(*pairs, strict=True)
-        return torch.cat(pixels), torch.cat(grids)
-
-    def _one(self, image: Image) -> tuple[Tensor, Tensor]:
-        if (pair := self._kept.get(image.key)) is None:
-            from PIL import ImageOps
-
-            upright = ImageOps.exif_transpose(_opened(image.data)).convert("RGB")
-            made = self._processor(images=[upright], return_tensors="pt")
-            pair = made["pixel_values"].float(), made["image_grid_thw"]
-            if pair[0].nbytes <= _PIXEL_BYTES:
-                self._kept[image.key] = pair
-        return pair
