@@ -31,6 +31,7 @@ from areal.gateway.requests import body_of, key_of
 from areal.gateway.session import SessionLimits, SessionRequest
 from areal.gateway.templates.template import Template
 from areal.values.generation import GenerationResult, Ids, OnTokens, PromptScore, Sampling, TokenSpan, as_ids
+from areal.values.images import Image
 from areal.workflow.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # answers to one request
@@ -57,7 +58,8 @@ class ModelServer(GatewayServer):
         """Sampling is the request's; what the engine can't do is refused."""
         honours = HONOURED | FIELDS if available() else HONOURED
         names = frozenset(self._tokenizer.free_names)
-        return AdmissionRules(honours=honours, prompt_logprobs=True, template_names=names, refusal=REFUSAL)
+        seen = self._tokenizer.image_shape is not None
+        return AdmissionRules(honours=honours, prompt_logprobs=True, images=seen, template_names=names, refusal=REFUSAL)
 
     def _open(self, asked: DialectRequest) -> OpenSession:
         """A session for one request."""
@@ -136,7 +138,7 @@ class EngineOwner:
             self._matcher()  # refused before anything is generated
 
     async def generate(
-        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens, images: tuple[Image, ...] = ()
     ) -> GenerationResult:
         """See `Owner.generate`; `draw` counts only where the client gave a seed."""
         room = self._engine.context - len(ids)
@@ -158,8 +160,9 @@ class EngineOwner:
         start = 0 if self._scored else -1
         matcher = self._matcher() if self._matcher is not None else None
         request = GenerateRequest(
-            secrets.token_hex(16), ids.astype(np.int64), params, True, start, stream=True, matcher=matcher
-        )
+            secrets.token_hex(16), ids.astype(np.int64), params, True, start, stream=True, matcher=matcher,
+            images=images, shift=self._engine.limits.shift(ids, images),
+        )  # fmt: skip
         try:
             subscription = self._engine.submit([request])
         except BadRequest as error:

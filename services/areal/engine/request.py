@@ -15,7 +15,7 @@ from torch import Tensor
 
 from areal.errors import DataError
 from areal.image_shape import ImageShape
-from areal.values.generation import as_ids
+from areal.values.generation import Ids, as_ids
 from areal.values.images import Image, image_of
 
 INCREMENTS = "incremental_streaming_output"  # of a call; stock SGLang has the flag of this name for all its calls
@@ -82,6 +82,12 @@ class RequestLimits:
     stream_interval: int = 1  # of requests that name none
     text: bool = True  # whether there is a tokenizer, which stop strings need
     images: ImageShape | None = None  # of a model that reads images
+
+    def shift(self, ids: Ids, images: tuple[Image, ...]) -> int:
+        """By how much the positions of tokens behind a prompt's images differ from their places."""
+        if self.images is None or not images:
+            return 0
+        return int(self.images.positions(ids, images)[0, -1]) + 1 - len(ids)
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +180,7 @@ def _with_images(ids: Any, given: Any, limits: RequestLimits) -> tuple[Any, tupl
     try:
         images = tuple(image_of(each) for each in (given if isinstance(given, list) else [given]))
         whole = limits.images.expanded(as_ids(ids), images)
-        return whole.tolist(), images, int(limits.images.positions(whole, images)[0, -1]) + 1 - len(whole)
+        return whole.tolist(), images, limits.shift(whole, images)
     except (DataError, TypeError, ValueError, OverflowError) as error:
         raise BadRequest(f"image_data: {error}") from error
 

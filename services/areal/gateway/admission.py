@@ -43,6 +43,7 @@ class AdmissionRules:
     ignores: bool = False  # fields that change the distribution are ignored instead of refused
     honours: frozenset[str] = frozenset()  # of these, the fields that are done as asked
     prompt_logprobs: bool = False  # log-probabilities of a prompt's tokens can be told
+    images: bool = False  # the model reads images
     template_names: frozenset[str] = frozenset()  # arguments of the chat template that a request may give
     refusal: str = (
         "it changes the distribution of tokens, which the loss takes to be the policy's "

@@ -205,7 +205,8 @@ class GatewayServer:
     def _rules(self, opened: OpenSession) -> AdmissionRules:
         sampling = opened.owner.sampling
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        return AdmissionRules(enforced, self._ignores, template_names=frozenset(self._tokenizer.kwargs))
+        seen, names = self._tokenizer.image_shape is not None, frozenset(self._tokenizer.kwargs)
+        return AdmissionRules(enforced, self._ignores, images=seen, template_names=names)
 
     def _answer(self, dialect: Dialect, opened: OpenSession, request: Request, asked: DialectRequest) -> Response:
         """Begin what a request asks for; the response waits for it. Raises Refused."""
@@ -268,7 +269,9 @@ class GatewayServer:
             stop_token_ids=call.question.stop_token_ids,
         )
         try:
-            result = await opened.owner.generate(call.number, call.prompt_ids, sampling, call.draw, call.made.add)
+            images = call.question.images
+            generate = partial(opened.owner.generate, images=images) if images else opened.owner.generate
+            result = await generate(call.number, call.prompt_ids, sampling, call.draw, call.made.add)
             reader = self._reader(session.name, call)
             answer = read(reader, result.output_ids.tolist())
             call.unparsed, call.stopped = reader.unparsed, reader.stopped

@@ -5,11 +5,14 @@ fields, reorder keys and turn null into "" or a line end.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from areal.errors import DataError
 from areal.gateway.faults import CallRefusal
+from areal.values.images import MARK, Image, image_of
 from areal.values.strict_json import read_json
 from areal.workflow.rows.messages import MessageReader, PlaceError
 
@@ -45,10 +48,11 @@ class Message:
     tool_call_id: str = ""
     reasoning: str | None = None
     name: str = ""
+    images: tuple[Image, ...] = ()  # that the marks in its text stand for
 
     def same(self, other: "Message") -> bool:
         """Whether two messages say the same: white space around texts, and reasoning that one lacks, don't count."""
-        if self.role != other.role or self.text.strip() != other.text.strip():
+        if self.role != other.role or self.text.strip() != other.text.strip() or self.images != other.images:
             return False
         if self.role == "tool" and self.tool_call_id != other.tool_call_id:
             return False
@@ -78,26 +82,34 @@ class Message:
         return shown
 
 
-def parse_messages(given: Any, place: str = "messages") -> tuple[Message, ...]:
-    """Messages of a request, in OpenAI's form or Anthropic's. Raises Refused with the place of what is wrong."""
+def parse_messages(given: Any, place: str = "messages", *, images: bool = False) -> tuple[Message, ...]:
+    """Messages of a request, in OpenAI's form or Anthropic's; `images` says whether the model reads some.
+
+    Raises Refused with the place of what is wrong.
+    """
     if not isinstance(given, list) or not given:
         raise CallRefusal(f"{place} has to be a list with at least one message", field=place)
-    return read_messages([(f"{place}[{number}]", entry) for number, entry in enumerate(given)])
+    return read_messages([(f"{place}[{number}]", entry) for number, entry in enumerate(given)], images=images)
 
 
-def read_messages(entries: Iterable[tuple[str, Any]]) -> tuple[Message, ...]:
+def read_messages(entries: Iterable[tuple[str, Any]], *, images: bool = False) -> tuple[Message, ...]:
     """Messages that stand at these places of a request. Raises Refused."""
-    reader = MessageReader(verbatim=True)
+    reader = MessageReader(verbatim=True, images=[] if images else None)
     try:
         for place, entry in entries:
             reader.read(entry, place)
     except PlaceError as error:
         raise CallRefusal(error.message, field=error.place) from None
-    return tuple(_message(message) for message in reader.messages)
+    try:
+        seen = iter([image_of(image) for image in reader.images or ()])
+    except DataError as error:
+        raise CallRefusal(error.message, field="messages") from None
+    return tuple(_message(message, seen) for message in reader.messages)
 
 
-def _message(read: Mapping[str, Any]) -> Message:
+def _message(read: Mapping[str, Any], seen: Iterator[Image]) -> Message:
     return Message(
+        images=tuple(islice(seen, read["content"].count(MARK))),
         role=read["role"],
         text=read["content"],
         tool_calls=tuple(

@@ -22,6 +22,7 @@ from areal.gateway.messages import Message
 from areal.gateway.templates.template import Template
 from areal.gateway.tools import Tool, digest_of
 from areal.values.generation import GenerationResult, Ids, Logprobs, as_ids
+from areal.values.images import Image
 from areal.workflow.branches import Node
 
 # An answer's tokens as they come, with those who watch it. Pure: watchers are plain callbacks.
@@ -95,6 +96,11 @@ class SessionRequest:
     overridden: tuple[str, ...] = ()
     scored: bool = False  # log-probabilities of the prompt's tokens are wanted
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """All that its messages show, in order."""
+        return tuple(image for message in self.messages for image in message.images)
 
     @property
     def continues(self) -> bool:

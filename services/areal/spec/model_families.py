@@ -133,8 +133,8 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     blocks) is in this table, too: the trainer refuses by it before it loads anything.
     """
     kind = config.get("model_type")
-    if (inner := {**WRAPPED, **VISION}.get(str(kind))) and isinstance(config.get("text_config"), Mapping):
-        text, kind = config["text_config"], inner
+    if inner := {**WRAPPED, **VISION}.get(str(kind)):  # older files have no part of its own for the text
+        text, kind = text_part(config), inner
         method = config.get("quantization_config") or text.get("quantization_config")
         config = {**text, "quantization_config": method, "architectures": [], "model_type": kind}
     named = config.get("architectures") or []

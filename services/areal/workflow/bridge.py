@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
 from areal.values.generation import Ids, as_ids
+from areal.values.images import Image
 from areal.workflow.content import PROBE_TOOL, RenderedChat, common_start
 from areal.workflow.rows.messages import Message, ToolSchema
 from areal.workflow.rows.rendering import render_chat
@@ -103,6 +104,7 @@ class TurnBridge:
         calls: Sequence[Mapping[str, Any]] = (),
         tools: Sequence[ToolSchema] = (),
         kwargs: Mapping[str, Any] = {},
+        images: Sequence[Image] = (),
     ) -> Ids:
         """The ids between an answer and the next one `[tokens]`.
 
@@ -112,6 +114,7 @@ class TurnBridge:
             calls: of tools in the answer, in the normal form: results may name them.
             tools: those of the request.
             kwargs: arguments of the template over those of the job.
+            images: that the marks in what is said stand for.
 
         Raises:
             DataError: where the template can't be continued exactly, or loses a text.
@@ -130,7 +133,7 @@ class TurnBridge:
         named = tools if proof.with_tools else ()
         tail = self._tail(_FIRST, answer, messages, mark, named, over)
         start, _, close = self._close(tail, answer, over, named, mark)
-        ids = self._tokenizer.encode_chat(tail.after(start)).tolist()
+        ids = self._tokenizer.encode_chat(tail.after(start), images).tolist()
         close_ids = self._tokenizer.encode(tail[start:close], special=False).tolist()
         done = close_ids.index(last_id) + 1 if last_id in close_ids else 0
         return as_ids(ids[done:])

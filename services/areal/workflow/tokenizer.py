@@ -326,13 +326,15 @@ class Tokenizer:
     @cached_property
     def image_text(self) -> str:
         """What the chat template writes for an image. Raises DataError where that isn't one placeholder."""
-        part, said = {"type": "image"}, {"type": "text", "text": MARK}
-        with_one, without = (
-            self._rendered([{"role": "user", "content": content}], True, None).partition(MARK)[0]
-            for content in ([part, said], [said])
-        )
+        part, said, shape = {"type": "image"}, {"type": "text", "text": MARK}, self.image_shape
+        try:
+            with_one, without = (
+                self._rendered([{"role": "user", "content": content}], True, None).partition(MARK)[0]
+                for content in ([part, said], [said])
+            )
+        except DataError:
+            with_one = without = ""
         text = with_one.removeprefix(without)
-        shape = self.image_shape
         if shape is None or text == with_one or (self.encode(text, special=False) == shape.token).sum() != 1:
             raise DataError(
                 "the chat template writes no placeholder for an image", fix="name the model's own in model.chatTemplate"

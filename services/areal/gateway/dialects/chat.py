@@ -27,7 +27,7 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     listed = parse_tools(fields.get("tools"))
     kwargs, unread = _kwargs(fields.get("chat_template_kwargs"), rules)
     question = SessionRequest(
-        messages=parse_messages(fields.get("messages")),
+        messages=parse_messages(fields.get("messages"), images=rules.images),
         digest=digest(fields),
         max_tokens=positive(limit, "max_tokens"),
         stop=stops(fields.get("stop"), "stop"),

@@ -40,7 +40,7 @@ def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     given = fields.get("system")
     system = read_messages([("system", {"role": "system", "content": given})]) if given else ()
     question = SessionRequest(
-        messages=(*system, *parse_messages(fields.get("messages"))),
+        messages=(*system, *parse_messages(fields.get("messages"), images=rules.images)),
         digest=digest(fields),
         tools=listed.tools,
         calls_tools=wanted["type"] != "none",

@@ -42,7 +42,7 @@ def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     if not isinstance(items, list) or not items:
         raise CallRefusal("input has to be a text or a list with at least one item", field="input")
     listed = parse_tools(fields.get("tools"))
-    messages = _joined(read_messages(_entries(items, listed.named)))
+    messages = _joined(read_messages(_entries(items, listed.named), images=rules.images))
     if fields.get("instructions"):
         messages.insert(0, Message("system", str(fields["instructions"])))
     question = SessionRequest(

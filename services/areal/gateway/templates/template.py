@@ -231,7 +231,8 @@ class Template:
         named = [dict(tool) for tool in tools]
         try:
             return self._tokenizer.encode_chat(
-                render_chat(_shown(messages), self._tokenizer, tools=named, kwargs=kwargs, continues=continues)
+                render_chat(_shown(messages), self._tokenizer, tools=named, kwargs=kwargs, continues=continues),
+                [image for message in messages for image in message.images],
             )
         except DataError as error:
             raise CallRefusal(error.message, code="template_refused", field="messages") from error
@@ -288,7 +289,12 @@ class Template:
             )
         try:
             return self._tokenizer.turns.ids(
-                new, last_id=last_id, calls=calls, tools=[dict(tool) for tool in tools], kwargs=kwargs
+                new,
+                last_id=last_id,
+                calls=calls,
+                tools=[dict(tool) for tool in tools],
+                kwargs=kwargs,
+                images=[image for message in messages for image in message.images],
             )
         except DataError as error:
             raise CallRefusal(error.message, code="template_refused", field="messages") from error

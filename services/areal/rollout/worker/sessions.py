@@ -23,6 +23,7 @@ from areal.gateway.templates.template import Template
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
+from areal.values.images import Image
 from areal.workflow.branches import SessionEnding
 from areal.workflow.tokenizer import Tokenizer
 
@@ -40,6 +41,7 @@ class Generates(Protocol):
         reply: "Pending",
         draw: int | None = None,
         on_tokens: OnTokens | None = None,
+        images: tuple[Image, ...] = (),
     ) -> None: ...
 
     def withdraw(self, reply: "Pending") -> None: ...
@@ -69,11 +71,11 @@ class EpisodeOwner:
         self._episode = episode
 
     async def generate(
-        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens, images: tuple[Image, ...] = ()
     ) -> GenerationResult:
         """See `Owner.generate`."""
         pending = Pending()
-        self._episode.generate(turn, ids, sampling, pending, draw, on_tokens)
+        self._episode.generate(turn, ids, sampling, pending, draw, on_tokens, images)
         try:
             return await pending.future
         except asyncio.CancelledError:

@@ -194,8 +194,12 @@ def _read(entry: Any, place: str, reader: MessageReader) -> None:
         listed = parsed if isinstance(parsed, list) else [parsed]
         calls += [_call(call, f"{own_place}", reader) for call in listed]
         content = ""
-    parts = _ContentParts(own_place, role, reader)
+    parts, pictured = _ContentParts(own_place, role, reader), len(reader.images or ())
     parts.read(content)
+    if reader.images is not None:
+        texts = [*parts.texts, *(result["content"] for result in parts.results)]
+        if sum(text.count(MARK) for text in texts) != len(reader.images) - pictured:
+            raise PlaceError(own_place, f"holds {MARK!r}, which stands for images here", fix="leave that character out")
     calls += parts.calls
     if reader.verbatim:  # what clients add to an answer that they send back is no fault
         given = {key: value for key, value in given.items() if key not in _REASONING_KEYS or isinstance(value, str)}
