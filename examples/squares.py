@@ -7,7 +7,7 @@ import random
 
 from PIL import Image, ImageDraw
 
-_ROWS = {"train": 2000, "evaluation": 200}
+_ROWS = {"train": 2000, "evaluation": 200, "warm-up": 100_000}
 
 
 def dataset(split):

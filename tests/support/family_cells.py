@@ -19,7 +19,7 @@ from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.module_model import ModuleModel
 from areal.engine.weights import read_tensors
-from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS
+from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS, VISION
 from areal.values.policy import PolicyId
 from areal.weights.adapter import AdapterConfig
 from areal.weights.manifest import Canary
@@ -37,6 +37,7 @@ from areal_trainer.publish.files import side_files, sources
 from areal_trainer.trainings.learner import Learner
 from support.forked_ranks import ended, forked, joined, words
 from support.tiny_families import MORE, SIZES
+from support.tiny_vision import vision_model
 from support.trainer_parts import VOCABULARY, batch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -47,6 +48,9 @@ ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 def made(path: Path, family: str) -> Path:
     """A tiny model with weights large enough that a mistake shows."""
+    if family in VISION:
+        vision_model(path, family, scale=2)
+        return path
     torch.manual_seed(4)
     lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **MORE.get(family, {})}))
     with torch.no_grad():
@@ -229,9 +233,8 @@ def main() -> None:
     assert SIZES["vocab_size"] == VOCABULARY
     if sys.argv[1:] == ["--table"]:
         with TemporaryDirectory() as place:
-            table = {
-                family: measured(Path(place) / family, family) for family in sorted((*COMPARED, *EXPERTS, *HYBRIDS))
-            }
+            families = sorted((*COMPARED, *EXPERTS, *HYBRIDS, *VISION))
+            table = {family: measured(Path(place) / family, family) for family in families}
         print("{\n" + ",\n".join(f"{json.dumps(family)}: {json.dumps(row)}" for family, row in table.items()) + "\n}")
         return
     home = Path(sys.argv[1])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from areal.errors import DataError
-from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS, family_cells, refuse_columns
+from areal.spec.model_families import COMPARED, EXPERTS, HYBRIDS, VISION, family_cells, refuse_columns
 from support.family_cells import COLUMNS
 from support.forked_ranks import program
 
@@ -17,7 +17,7 @@ FIRST = ("lfm2", "qwen3_moe")  # in each landing
 
 def test_every_family_has_each_column_and_none_is_wrong():
     cells = family_cells()
-    assert cells.keys() == {*COMPARED, *EXPERTS, *HYBRIDS}
+    assert cells.keys() == {*COMPARED, *EXPERTS, *HYBRIDS, *VISION}
     for family, told in cells.items():
         assert told.keys() == COLUMNS.keys(), family
         assert all(cell == "yes" or cell.startswith("refused: ") for cell in told.values()), family
@@ -28,7 +28,7 @@ def test_every_family_has_each_column_and_none_is_wrong():
     "family",
     [
         name if name in FIRST else pytest.param(name, marks=pytest.mark.nightly)
-        for name in sorted((*COMPARED, *EXPERTS, *HYBRIDS))
+        for name in sorted((*COMPARED, *EXPERTS, *HYBRIDS, *VISION))
     ],
 )
 def test_a_family_does_what_its_row_says(tmp_path, family):

@@ -28,7 +28,8 @@ from transformers import AutoTokenizer
 PARTS = (  # in the manner of Qwen's models of images: a default system message, parts of several spellings
     "{%- set seen = namespace(count=0) -%}"
     "{%- for message in messages -%}"
-    "{%- if loop.first and message['role'] != 'system' -%}{{ '<|im_start|>system\\nYou see.<|im_end|>\\n' }}{%- endif -%}"
+    "{%- if loop.first and message['role'] != 'system' -%}"
+    "{{ '<|im_start|>system\\nYou see.<|im_end|>\\n' }}{%- endif -%}"
     "{{ '<|im_start|>' + message['role'] + '\\n' }}"
     "{%- if message['content'] is string -%}{{ message['content'] }}"
     "{%- else -%}{%- for part in message['content'] -%}"
@@ -60,7 +61,9 @@ def tokenizer(folder: Path) -> Tokenizer:
 ONE, TWO = drawing(1), drawing(2, 56, 28)
 SAID = "What is <|image_pad|> here?"  # a control string that a row says is text
 ROWS = {
-    "a mark in a text, a column of structs": {"problem": f"<image>{SAID}", "images": [{"bytes": ONE.data, "path": None}]},
+    "a mark in a text, a column of structs": {
+        "problem": f"<image>{SAID}", "images": [{"bytes": ONE.data, "path": None}]
+    },
     "a column of one": {"question": SAID, "image": ONE.uri},
     "parts of transformers": {
         "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": SAID}]}],
@@ -85,7 +88,8 @@ ROWS = {
         ]}],
     },
     "marks in ShareGPT's turns": {
-        "conversations": [{"from": "human", "value": f"<image>{SAID}"}, {"from": "gpt", "value": "7"}], "images": [ONE.uri]
+        "conversations": [{"from": "human", "value": f"<image>{SAID}"}, {"from": "gpt", "value": "7"}],
+        "images": [ONE.uri],
     },
 }  # fmt: skip
 

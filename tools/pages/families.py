@@ -9,7 +9,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from areal.admit.memory.shape import FAMILIES as PLANNED
-from areal.spec.model_families import COMPARED, EMBEDDED, EXPERTS, HYBRIDS, WITHOUT_SCORES, family_cells
+from areal.spec.model_families import COMPARED, EMBEDDED, EXPERTS, HYBRIDS, VISION, WITHOUT_SCORES, family_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "models.md"
@@ -26,23 +26,24 @@ def render(page: Path = PAGE) -> str:
 
 def block() -> str:
     """A table with a line a family."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+    from transformers.models.auto import modeling_auto as auto
 
+    classes = {**auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, **auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
     served, windowed = sglang_classes(), windowed_families()
     lines = [
         f"| family | class | packed and published as alone | beyond its window | embedded engine | SGLang {sglang()} | "
         "reward model |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for family in sorted((*COMPARED, *EXPERTS, *HYBRIDS)):
+    for family in sorted((*COMPARED, *EXPERTS, *HYBRIDS, *VISION)):
         cells = (
-            f"`test_trainer_families[{family}]`",
+            f"`test_trainer_{'images' if family in VISION else 'families'}[{family}]`",
             f"`test_trainer_windows[{family}]`" if family in windowed else "not compared",
-            "yes" if CLASSES[family] in EMBEDDED else "through its module",
-            "has the class" if CLASSES[family] in served else "by its `transformers` backend",
+            "yes" if classes[family] in EMBEDDED else "through its module",
+            "has the class" if classes[family] in served else "by its `transformers` backend",
             "yes" if family in COMPARED and family not in WITHOUT_SCORES else "refused",
         )
-        lines.append(f"| `{family}` | `{CLASSES[family]}` | {' | '.join(cells)} |")
+        lines.append(f"| `{family}` | `{classes[family]}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n\n" + abilities()
 
 
@@ -68,7 +69,7 @@ def abilities() -> str:
             if why not in reasons:
                 reasons.append(why)
             row.append(f"refused ({reasons.index(why) + 1})")
-        routes = "yes" if family in ROUTED else "no experts"
+        routes = "yes" if family in ROUTED else "not compared" if family.endswith("moe") else "no experts"
         row += [routes, "yes" if family in PLANNED else "none"]
         lines.append(f"| `{family}` | {' | '.join(row)} |")
     words = [f"{number}. {why}" for number, why in enumerate(reasons, 1)]

@@ -197,7 +197,8 @@ def family_cells() -> Mapping[str, Mapping[str, str]]:
 
 def refuse_columns(config: Mapping[str, Any], columns: Iterable[str], where: str) -> None:
     """Raise DataError for the first of the table's columns that a family's row refuses, as its trainer would."""
-    cells = family_cells().get(str(text_part(config).get("model_type")), {})
+    kind = config.get("model_type")
+    cells = family_cells().get(str(kind if kind in VISION else text_part(config).get("model_type")), {})
     for column in columns:
         if (told := cells.get(column, "yes")) != "yes":
             fix = "set trainer.attention: dense" if column == "segments" else "leave it out"
