@@ -148,7 +148,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	AREAL_CONVERSATIONS=4000 $(PY) -m pytest -q -n 2 tests/gateway/test_gateway_families.py --timeout 7200
 	$(PY) -m pytest -q -s tests/judge/boxes/test_boxes_leaks.py --box-disconnects 10000
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
-	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes
+	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes -k few
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
 	@$(MAKE) -s stalls
 	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
@@ -163,7 +163,7 @@ stalls: setup  ## The stall matrix: of each fault what `areal why` says and how 
 	@command -v iptables >/dev/null || echo 'iptables is not installed: edges that lose every packet are not tried'
 	$(PY) -m pytest -q -s tests/view/why/test_why_job_causes.py -k matrix
 	$(PY) -m pytest -q -s tests/system/test_system_deaths.py --all-stalls
-	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
+	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls -k few
 
 soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late
 	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps $(STEPS)

@@ -59,6 +59,7 @@ def results(runs, base) -> dict[tuple[int, str], dict[str, Any]]:
     return {(one["eta"], one["loss"]): one for one in eta.read(runs, [STUDY], [5], base)}
 
 
+@pytest.mark.nightly
 def test_every_token_is_as_old_as_was_asked(results):
     assert set(results) == {(at, loss) for at in (0, 2) for loss in ("naive", "decoupled")}
     for (age, _), one in results.items():
@@ -67,6 +68,7 @@ def test_every_token_is_as_old_as_was_asked(results):
         assert one["age_mean"] == (5 / 4 if age else 0)
 
 
+@pytest.mark.nightly
 def test_without_age_the_losses_are_one_program_and_with_it_they_are_not(results):
     def program(age: int, loss: str) -> Any:
         one = results[age, loss]
@@ -78,6 +80,7 @@ def test_without_age_the_losses_are_one_program_and_with_it_they_are_not(results
     assert results[2, "naive"]["moved"][-1]["lag"] > 0
 
 
+@pytest.mark.nightly
 def test_a_difference_at_eta_0_is_refused(results):
     one, other = results[0, "naive"], copy.deepcopy(results[0, "decoupled"])
     eta.check_fresh([one, other])
@@ -88,10 +91,12 @@ def test_a_difference_at_eta_0_is_refused(results):
         eta.check_fresh([one])
 
 
+@pytest.mark.nightly
 def test_the_sampler_computes_what_the_trainer_computes(results):
     assert all(one["mismatch_max"] < 1e-4 for one in results.values())
 
 
+@pytest.mark.nightly
 def test_a_second_start_goes_on_and_another_setting_is_run_again(runs, base, capsys):
     eta.run_all([STUDY], [5], base, runs, jobs=1)
     assert "4 runs, 4 are there, 0 steps to go" in capsys.readouterr().out
@@ -101,6 +106,7 @@ def test_a_second_start_goes_on_and_another_setting_is_run_again(runs, base, cap
     assert not eta.is_of(file, replace(setting, steps=7))
 
 
+@pytest.mark.nightly
 def test_the_figures_have_a_row_for_each_cell_and_each_run(results):
     told = list(results.values())
     rows = eta.cells(told)

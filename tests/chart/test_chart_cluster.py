@@ -72,6 +72,7 @@ def test_with_every_switch_off_nothing_at_all_is_left(plane: ControlPlane, helm:
     assert left_behind(plane.admin, clean) == set()
 
 
+@pytest.mark.nightly  # each landing: an uninstall that is refused, and the release comes back
 def test_what_an_uninstall_left_is_taken_over_by_the_next_installation(
     plane: ControlPlane, helm: Helm, clean: set[str]
 ) -> None:
@@ -87,6 +88,7 @@ def test_what_an_uninstall_left_is_taken_over_by_the_next_installation(
     assert crds(plane.admin)["rljobs.areal.dev"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "another"
 
 
+@pytest.mark.nightly
 def test_a_second_release_is_refused_unless_it_brings_neither_crds_nor_runtimes_and_then_it_is_apart(
     plane: ControlPlane, helm: Helm, clean: set[str]
 ) -> None:

@@ -49,7 +49,12 @@ def test_lint_finds_nothing(values: str) -> None:
 @pytest.mark.parametrize(
     ("values", "version"),
     # Admission policies need 1.30; that 1.29 is told so is tested in test_chart_values.py.
-    [(name, version) for name in MATRIX for version in VERSIONS if (name, version) != ("gpu-values.yaml", "1.29")],
+    [
+        pytest.param(name, version, marks=pytest.mark.nightly if version in VERSIONS[1:-1] else ())
+        for name in MATRIX
+        for version in VERSIONS
+        if (name, version) != ("gpu-values.yaml", "1.29")
+    ],
 )
 def test_every_object_is_valid_for_every_kubernetes(values: str, version: str) -> None:
     checked = 0

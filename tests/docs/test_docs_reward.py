@@ -147,6 +147,7 @@ def test_the_commands_that_are_shown_exist_with_their_options(command):
         assert {word for word in line.split() if word.startswith("--")} <= options
 
 
+@pytest.mark.nightly  # each landing: these commands and every problem of HumanEval in test_evaluate_commands.py
 @pytest.mark.component
 def test_what_is_shown_for_a_laptop_runs_word_for_word(tmp_path):
     shown = PAGE.partition("<!-- laptop -->")[2].partition("<!-- /laptop -->")[0]

@@ -204,11 +204,10 @@ async def test_one_stale_server_of_three_samples_nothing_for_who_needs_the_new_v
         await world.until(lambda state: state.ready and state.policy_id == policy)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == DROPPED else pytest.mark.nightly) for name in MUTATIONS]
-)
+@pytest.mark.parametrize("name", MUTATIONS)
 async def test_a_mutated_server_of_a_real_model_is_named_at_once_and_samples_nothing(real, name):
     policy, sampled = await refused_and_healed(real, name, "delta")
     assert policy not in sampled

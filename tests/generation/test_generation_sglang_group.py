@@ -18,6 +18,7 @@ from support.redis_server import free_port
 pytestmark = [
     pytest.mark.component,
     pytest.mark.sglang_real,
+    pytest.mark.nightly,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
 ]

@@ -19,6 +19,7 @@ from support.adapter_versions import RANK, AdapterVersions
 pytestmark = [
     pytest.mark.component,
     pytest.mark.sglang_real,
+    pytest.mark.nightly,
     pytest.mark.timeout(240),
     pytest.mark.asyncio(loop_scope="module"),
 ]

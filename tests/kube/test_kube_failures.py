@@ -95,7 +95,7 @@ def test_a_generation_pod_that_is_evicted_comes_back(
     assert run.epochs == [1]
 
 
-@pytest.mark.parametrize("code", [65, 70])
+@pytest.mark.parametrize("code", [65, pytest.param(70, marks=pytest.mark.nightly)])
 def test_a_trainer_that_no_restart_can_help_fails_the_job(
     admin: Client, pods: ScriptedPods, namespace: str, code: int
 ) -> None:

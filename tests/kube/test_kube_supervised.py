@@ -14,7 +14,7 @@ ROWS = "/data/rows.jsonl"
 STEPS = 40
 
 
-@pytest.mark.parametrize("training", ["SFT", "RewardModel"])
+@pytest.mark.parametrize("training", ["SFT", pytest.param("RewardModel", marks=pytest.mark.nightly)])
 def test_a_deleted_trainer_goes_on_from_its_checkpoint_and_no_other_role_ever_runs(
     admin: Client, pods: ScriptedPods, namespace: str, training: str
 ) -> None:

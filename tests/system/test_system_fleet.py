@@ -54,6 +54,7 @@ def damage(version: Path) -> tuple[Path, bytes]:
     return shard, whole
 
 
+@pytest.mark.nightly  # each landing: deaths in test_system_crashes.py, refusals in test_generation_mutants.py
 def test_one_engine_refuses_one_lags_and_one_dies(start_job):
     run = start_job(
         "generation.replicas=2", "rollout.workers=2", "algorithm.maxSteps=40", "checkpoint.intervalSteps=10"

@@ -58,6 +58,7 @@ def faults(told: dict[str, Any], steps: int) -> list[str]:
     return [fault for fault, right in holds.items() if not right]
 
 
+@pytest.mark.nightly  # each landing: the library's calls in test_local_library.py
 def test_the_notebook_s_cells_run_as_they_are_and_short(digits, tmp_path):
     """Without the cell that teaches the start model: the quickstart's is here."""
     set_here = [

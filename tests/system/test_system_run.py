@@ -96,13 +96,8 @@ def test_stock_sglang_trains_for_some_steps(start_job):
     assert (summary["groups"]["lost"], summary["groups"]["duplicated"]) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "environment",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("custom_reward", "multi_turn", "own_loop", "ppo")),
-    ],
-)
+@pytest.mark.nightly  # each landing: the quickstart's, an agent's and a real model's
+@pytest.mark.parametrize("name", ["environment", "custom_reward", "multi_turn", "own_loop", "ppo"])
 def test_another_example_runs_to_the_end(name, start_job):
     small = ("algorithm.batchSize=64", "rollout.maxConcurrentRollouts=128", "algorithm.critic.warmupSteps=1")
     own = small if name == "ppo" else ()

@@ -54,6 +54,7 @@ def test_in_bfloat16_they_differ_by_rounding_alone(deep_model, ranks, graphs):
         assert near[1] >= min(0.999, near[0] - 0.001), (name, near)
 
 
+@pytest.mark.nightly
 def test_several_models_in_one_process_have_graphs_of_their_own(tmp_path, ranks, graphs, monkeypatch):
     """As policy, critic, reference and teacher, with one row to a micro-batch and with several: above torch's limit."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # graphs alone, no kernels

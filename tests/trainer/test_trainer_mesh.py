@@ -1,6 +1,6 @@
 """Meshes of ranks: every world and mesh gives one rank's losses, gradient norms and tensors, and resumes another's.
 
-`--all-meshes` trains every family on every mesh.
+A landing trains a family or two on each kind of mesh, `make nightly` more, `--all-meshes` every family on every mesh.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ MESHES = [
     {"world": 4, "context": 2, "tensor": 2, "recompute": "full"}, {"world": 4, "context": 2, "replicas": 2},
     {"world": 2, "recompute": "full"},
 ]  # fmt: skip
-FEW = {
+FEW = {  # of each landing: replicas, tensor ranks, context ranks, two at a time; a window, experts, states
+    "qwen3-untied": [4, 7, 10], "llama-tied": [8], "mistral-untied": [9], "qwen3_moe-untied": [2],
+    "qwen3_5_text-untied": [13],
+}  # fmt: skip
+NIGHTLY = {
     "qwen2-tied": [3, 11], "qwen2-untied": [6, 9], "qwen3-untied": [4, 7, 10], "llama-tied": [0],
     "llama-untied": [8, 12], "mistral-untied": [9, 10],
     "qwen3_moe-untied": [2, 9], "qwen3_5_text-untied": [13],
@@ -59,12 +63,14 @@ def saved(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(
+    scope="module", params=[pytest.param(FEW, id="few"), pytest.param(NIGHTLY, id="more", marks=pytest.mark.nightly)]
+)
 def trained(request, tmp_path_factory):
     """By model: the case of one rank and the others, each with its line and its tensors."""
     home = tmp_path_factory.mktemp("mesh")
-    every = {**FEW, **{model: range(len(MESHES)) for model in MODELS}}
-    chosen = every if request.config.getoption("--all-meshes") else FEW
+    every = {**NIGHTLY, **{model: range(len(MESHES)) for model in MODELS}}
+    chosen = every if request.config.getoption("--all-meshes") else request.param
     cases = []
     for model, meshes in chosen.items():
         path = str(saved(home / model))
@@ -73,7 +79,7 @@ def trained(request, tmp_path_factory):
         cases += [
             Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[model in UNSPLIT : 2 * len(four)]
         ]
-    student, teacher = (str(home / name) for name in ("qwen2-untied", "llama-tied"))
+    student, teacher = (str(home / name) for name in ("qwen3-untied", "llama-tied"))
     cases += [Case(student, teacher=teacher, **mesh) for mesh in ({"world": 1}, MESHES[0], MESHES[8])]
     said = program("mesh_ranks", home, json.dumps([asdict(case) for case in cases]), timeout_s=580.0)
     by_model: dict[str, list] = {model: [] for model in [*chosen, "taught"]}

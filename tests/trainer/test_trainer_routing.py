@@ -104,8 +104,10 @@ def test_own_routes_change_no_bit_and_others_are_obeyed(tmp_path, ranks, family)
     "family",
     [
         "qwen3_moe",
-        "qwen3_5_moe_text",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("glm4_moe_lite", "gpt_oss", "mixtral")),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("qwen3_5_moe_text", "glm4_moe_lite", "gpt_oss", "mixtral")
+        ),
     ],
 )
 def test_routes_hold_where_the_trainer_s_routers_differ_a_little(tmp_path, ranks, family):

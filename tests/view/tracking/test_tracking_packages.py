@@ -25,7 +25,9 @@ def trackers() -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("tracker", STATES)
+@pytest.mark.parametrize(
+    "tracker", [pytest.param(name, marks=() if name == "mlflow" else pytest.mark.nightly) for name in STATES]
+)
 def test_every_figure_arrives_once(tracker: str, tmp_path: Path, trackers: None) -> None:
     run = make_tracked_run(tmp_path / "digits")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(tracker.upper())}
