@@ -89,6 +89,15 @@ def test_every_test_file_belongs_to_a_tier(tool):
     assert all(any(path in command for command in landing) for path in tool.SCHEDULES)
 
 
+def test_the_longest_files_begin_first(tool):
+    ordered = [command for command in commands(tool.landing()) if "--no-loadscope-reorder" in command]
+    begun = [[word for word in command if word.startswith("tests/")] for command in ordered]
+    assert all(any(file in files for files in begun) for file in tool.LONG), "each is there still"
+    for files in begun:
+        long = [file for file in tool.LONG if file in files]
+        assert files[: len(long)] == long != []
+
+
 def test_what_a_landing_leaves_out_runs_at_night(tool):
     """Each file with a nightly test is given to the tier of its other mark, and no tier of a landing takes the test."""
     night = commands(tool.nightly())
