@@ -11,7 +11,7 @@ from torch import Tensor
 
 from areal_trainer.engine.model import score_architecture
 
-_MODEL_FILES = ("config.json", "generation_config.json")
+_MODEL_FILES = ("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json")
 _TEMPLATE = "chat_template.jinja"
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
