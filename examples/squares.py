@@ -1,4 +1,4 @@
-"""A recipe with images: how many squares are drawn? 1.0 for the right number, 0.1 for another one.
+"""A recipe with images: how many squares are drawn? 1.0 for the right number, else 0.0.
 
 areal run examples/squares.yaml
 """
@@ -24,5 +24,4 @@ def dataset(split):
 
 def reward(prompt, completions, prompt_ids, completion_ids, *, answer, **row):
     """`answer` is the row's column."""
-    said = completions.strip()
-    return 1.0 if said == answer else 0.1 if said in "12345" and said else 0.0
+    return float(completions.strip() == answer)

@@ -101,19 +101,19 @@ def show_answers(model: Any, tokenizer: Any, path: Path) -> None:
     for _ in range(_MOST_STEPS):
         batch = [next(rows) for _ in range(_BATCH)]
         seen = processor(images=[row["images"][0] for row in batch], return_tensors="pt")
-        ids = torch.tensor([[*prompt, *tokenizer(row["answer"])["input_ids"]] for row in batch])
+        ids = torch.tensor([[*prompt, *tokenizer(row["answer"] + tokenizer.eos_token)["input_ids"]] for row in batch])
         logits = model(
             input_ids=ids[:, :-1],
             pixel_values=seen["pixel_values"],
             image_grid_thw=seen["image_grid_thw"],
             mm_token_type_ids=(ids[:, :-1] == pad).int(),
-            logits_to_keep=1,
-        ).logits[:, -1]
-        loss = torch.nn.functional.cross_entropy(logits, ids[:, -1])
+            logits_to_keep=2,
+        ).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, -2:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        right = 0.9 * right + 0.1 * logits.detach().softmax(-1).gather(1, ids[:, -1:]).mean().item()
+        right = 0.9 * right + 0.1 * logits[:, 0].detach().softmax(-1).gather(1, ids[:, -2:-1]).mean().item()
         if right > _ENOUGH:
             return
 
