@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -349,4 +350,17 @@ def test_loads_count_what_runs(engine):
     engine.until_running(2)
     load = engine.http.get("/v1/loads").json()["loads"][0]
     assert load["num_running_reqs"] == 2
+    told = asyncio.run(loads_of(engine))
+    assert (told["num_running_reqs"], told["num_waiting_reqs"]) == (2, 0)
+    assert 0 < told["token_usage"] < 1
+    assert math.isfinite(told["gen_throughput"])
+    assert math.isnan(told["cache_hit_rate"]) is (engine.kind == "embedded")  # which counts no hits
     call.result()
+
+
+async def loads_of(engine: EngineServer) -> dict[str, float]:
+    client = EngineClient(engine.port, embedded=engine.kind == "embedded")
+    try:
+        return await client.loads()
+    finally:
+        await client.close()

@@ -426,6 +426,8 @@ class GenerationAgent:
             )
             self._counted = (self.requests.tokens_total, self.requests.interruptions_total)
             self.metrics.gauge("areal_generation_running").set(len(self.requests))
+            for name, value in (await self.engine.loads()).items():
+                self.metrics.gauge("areal_generation_engine", figure=name).set(value)
             await asyncio.sleep(1.0)
 
 

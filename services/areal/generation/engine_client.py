@@ -6,6 +6,7 @@ oldest; requests that still use it are ended first, with what was made, because 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,9 @@ KEEP_ALIVE_S = 2.0  # an engine closes idle connections after five: never use on
 MEMORY_S = 20.0  # of giving memory back or taking it again
 IDLE_S = 5.0  # from a pause until the batch in work is over: one forward pass
 _LOOK_S = 0.02
+LOADS_S = 5.0  # of a look at the engine's queue and cache; a gap in a graph costs less than a late pause
+LOADS = ("num_running_reqs", "num_waiting_reqs", "token_usage", "cache_hit_rate", "gen_throughput")
+_SHARES = ("token_usage", "cache_hit_rate")
 WEIGHTS, KV_CACHE = "weights", "kv_cache"  # kinds of memory: SGLang's tags
 CONTROL_CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
@@ -71,6 +75,16 @@ class EngineClient:
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
+
+    async def loads(self) -> dict[str, float]:
+        """LOADS as the engine tells them, else NaN: over data-parallel ranks counts are summed, shares averaged."""
+        try:
+            ranks = (await self._call("GET", "/v1/loads", timeout_s=LOADS_S)).get("loads") or []
+        except (InfraError, EngineRefusal):
+            ranks = []
+        told = {name: [float(rank[name]) for rank in ranks if name in rank] for name in LOADS}
+        over = {name: len(values) if name in _SHARES else 1 for name, values in told.items()}
+        return {name: sum(values) / over[name] if values else math.nan for name, values in told.items()}
 
     async def model_info(self) -> ModelInfo:
         """Model and version that the engine holds."""

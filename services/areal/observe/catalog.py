@@ -79,6 +79,7 @@ _ALL = [
     Metric("areal_generation_interruptions_total", Type.COUNTER, "Running requests interrupted by a swap"),
     Metric("areal_generation_tokens_total", Type.COUNTER, "Tokens generated"),
     Metric("areal_generation_running", Type.GAUGE, "Requests in the engine"),
+    Metric("areal_generation_engine", Type.GAUGE, "A number of the engine, as its /v1/loads names it", ("figure",)),
     Metric("areal_generation_switch_seconds", Type.HISTOGRAM, "Time to give up or use shared cards", ("to",), _SECONDS),
     # weights
     Metric("areal_weight_sync_duration_seconds", Type.HISTOGRAM, "Time of a weight sync", ("mode", "stage"), _SECONDS),
