@@ -108,7 +108,7 @@ format:  ## Format the code and fix what lint can fix
 proto:  ## Regenerate the gRPC code from protos/
 	tools/proto
 
-chart:  ## Regenerate the chart's schema, pages of values, dashboards, table of roles
+chart:  ## Regenerate the chart's schema, pages of values and dashboards, table of roles
 	tools/chart
 
 crd:  ## Regenerate the custom resource definitions from the job file's models

@@ -1,4 +1,6 @@
-"""Writes every generated file of the chart and the table of roles; with `--check` says which differ from the committed.
+"""Writes every generated file of the chart, the page of its dashboards and the table of roles.
+
+With `--check` it says which differ from the committed.
 
 `python -m deploy [--check]`, from the repository's root.
 """
@@ -13,7 +15,7 @@ import yaml
 
 from deploy import roles
 from deploy.chart import pages, schema, values
-from deploy.dashboards import boards
+from deploy.dashboards import boards, page
 
 CHART = Path("charts/areal")
 ARCHITECTURE = Path("docs/architecture.md")
@@ -28,7 +30,9 @@ def generated() -> dict[Path, str]:
         Path("docs/values.md"): pages.reference(described),
         ARCHITECTURE: roles.page(ARCHITECTURE.read_text(encoding="utf-8")),
     }
-    for name, board in boards.boards().items():
+    made = boards.boards()
+    files[Path("docs/grafana.md")] = page.page(made)
+    for name, board in made.items():
         files[CHART / "files" / "dashboards" / f"{name}.json"] = _json(board)
     return files
 

@@ -42,6 +42,32 @@ def generation() -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Engine's queue",
+                "Requests that run in the engine, and that wait for room in it, by server.",
+                "short",
+                (_engine("num_running_reqs"), "running {{pod}}"),
+                (_engine("num_waiting_reqs"), "waiting {{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Engine's cache",
+                "Share of the KV cache in use, and of prompt tokens that were in it (SGLang's), by server.",
+                "percentunit",
+                (_engine("token_usage"), "in use {{pod}}"),
+                (_engine("cache_hit_rate"), "hits {{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Engine's pace",
+                "Tokens a second as the engine itself measures them, by server.",
+                "short",
+                (_engine("gen_throughput"), "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Turns on shared cards",
                 "Seconds that a server takes to give shared cards up, and to have them again, half and 95 % of them.",
                 "s",
@@ -173,3 +199,7 @@ def generation() -> dashboard.Dashboard:
             )
         )
     )
+
+
+def _engine(figure: str) -> str:
+    return f'sum by (pod) (areal_generation_engine{{{JOB},figure="{figure}"}})'

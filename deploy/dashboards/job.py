@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
 
+from deploy.dashboards.pace import pace_row
 from deploy.dashboards.panels import JOB, board, graph, number
 from deploy.dashboards.programs import programs_row
 
@@ -13,7 +14,7 @@ _RATE = "[$__rate_interval]"
 def job() -> dashboard.Dashboard:
     """The board."""
     made = board("areal-rljob", "AReaL / One RLJob", "One job: learning, flow of groups, staleness, restarts, audit.")
-    return _trouble(programs_row(_flow(_learning(_now(made)))))
+    return _trouble(programs_row(_flow(pace_row(_learning(_now(made))))))
 
 
 def _now(made: dashboard.Dashboard) -> dashboard.Dashboard:
@@ -100,10 +101,25 @@ ROWS = (
         ("behaviour_weight_mean", "behaviour_weight_max"),
     ),
     ("KL to the reference", "KL of the policy from the reference model, a token.", ("reference_kl",)),
+    ("Behaviour gap", "Between the behaviour and the proximal policy, a token, in nats.", ("behaviour_gap",)),
     ("Loss", "What the optimizer minimises, of the last batch.", ("loss",)),
     ("Learning rate", "Of the last update.", ("learning_rate",)),
     ("Advantages", "Mean and standard deviation, of trained sequences.", ("advantage_mean", "advantage_std")),
+    (
+        "Values and returns",
+        "Of a critic: means, and the share of values that were clipped.",
+        ("value_mean", "return_mean", "value_clip_ratio"),
+    ),
     ("Tokens of a step", "All tokens of the batch, and those that reach a gradient.", ("tokens", "trained_tokens")),
+    ("Batch", "Samples of the batch, and the sequences that they are trained as.", ("samples", "sequences")),
+    (
+        "Updates",
+        "Of the optimizer in the step: made, and left out for not being finite.",
+        ("updates", "skipped_updates"),
+    ),
+    ("Staleness of a batch", "Versions behind of its samples: mean and most.", ("staleness_mean", "staleness_max")),
+    ("Tokens a second of compute", "Trained tokens by the seconds of prox and train.", ("tokens_per_s",)),
+    ("Wall time of a step", "Seconds from one step to the next.", ("wall_s",)),
 )
 """Title, description and figures of a panel about the numbers of metrics.jsonl."""
 
@@ -113,7 +129,18 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
     for title, description, figures in ROWS:
         series = [(f'areal_trainer_row{{{JOB},figure="{name}"}}', f"{name} {{{{rljob}}}}") for name in figures]
         made = made.with_panel(graph(title, f"{description} The last step's.", "short", *series))
-    return made
+    row = f"areal_trainer_row{{{JOB}"
+    spreadless = f'{row},figure="zero_variance_groups"}} / ignoring (figure) {row},figure="groups"}}'
+    return made.with_panel(
+        graph(
+            "Rejected and zero-variance",
+            "Shares of the last batch that teach nothing: tokens that rejection sampling leaves out, groups whose "
+            "rewards are all the same.",
+            "percentunit",
+            (f'{row},figure="rejected_ratio"}}', "rejected tokens {{rljob}}"),
+            (spreadless, "zero-variance groups {{rljob}}"),
+        )
+    )
 
 
 def _measured(made: dashboard.Dashboard) -> dashboard.Dashboard:

@@ -30,6 +30,13 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="$datasource")
 JOB = 'namespace=~"$namespace",rljob=~"$rljob"'
 """Label matchers of the chosen jobs."""
 
+EVENTS = {
+    "Restarts": "{{rljob}}: another epoch",
+    "Versions": "{{rljob}}: another version",
+    "Losses": "{{rljob}}: {{role}} lost on {{node}}, by {{owner}}",
+}
+"""What a mark of each annotation says, made of the labels of its series. The SDK's builder has no such field."""
+
 Query = tuple[str, str]
 """PromQL, and the legend of its series."""
 
@@ -56,6 +63,8 @@ def board(uid: str, title: str, description: str, *, jobs: bool = True, refresh:
         made = made.annotation(_event("Restarts", f"changes(areal_rljob_epoch{{{JOB}}}[1m]) > 0", "red"))
         versions = _event("Versions", f"changes(areal_trainer_policy_version{{{JOB}}}[1m]) > 0", "blue")
         made = made.annotation(versions.enable(False))  # with quick steps a line would stand at each moment
+        lost = f"time() - areal_rljob_loss_timestamp_seconds{{{JOB}}} < 60"
+        made = made.annotation(_event("Losses", lost, "orange"))
     return made
 
 

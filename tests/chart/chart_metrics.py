@@ -20,6 +20,8 @@ GRAFANAS_OWN = {"$__rate_interval": "5m", "$namespace": "team-a", "$rljob": "dig
 
 OF_PROCESSES = {"process_resident_memory_bytes", "process_cpu_seconds_total"}
 """What prometheus-client serves of each process."""
+OF_CARDS = {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
+"""What NVIDIA's DCGM exporter serves of each GPU, with the pod that has it."""
 OF_KUBELETS = {"kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes"}
 OF_TARGETS = {"job", "instance", "pod", "container", "endpoint", "service"}
 """Labels that scraping adds."""

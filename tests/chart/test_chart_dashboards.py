@@ -11,6 +11,7 @@ from areal.observe.catalog import CATALOG, Scope
 from areal_trainer.reporting import PHASES
 from chart.chart_metrics import (
     BOARDS,
+    OF_CARDS,
     OF_PROCESSES,
     PANELS,
     declared,
@@ -55,7 +56,11 @@ def test_a_panel_says_what_it_shows_in_which_unit_and_asks_for_what_is_served(na
         known: set[str] = set()
         for metric_name, matched in selectors(expression):
             if metric_name in OF_PROCESSES:
-                known |= {"pod", "namespace"}
+                known |= {"pod", "namespace", "rljob", "role"}
+                continue
+            if metric_name in OF_CARDS:
+                known |= {"exported_pod", "pod", "gpu"}
+                assert matched in ({"exported_namespace", "exported_pod"}, {"namespace", "pod"})
                 continue
             metric = declared(metric_name)
             assert metric is not None, f"{metric_name} is not in the catalogue"
@@ -113,3 +118,16 @@ def test_a_panel_of_phases_names_those_that_the_trainer_tells() -> None:
     [panel] = [panel for _, panel in PANELS if panel["title"] == "Time of a step by phase"]
     described = re.sub(r" \([^)]*\)", "", panel["description"]).rpartition("phase: ")[2].rstrip(".").split(", ")
     assert tuple(described) == PHASES
+
+
+def test_marks_of_epochs_versions_and_losses_say_what_they_are_in_labels_that_their_series_have() -> None:
+    for name, board in BOARDS.items():
+        events = {event["name"]: event for event in board["annotations"].get("list", [])}
+        assert events.keys() == (set() if name == "operator" else {"Restarts", "Versions", "Losses"})
+        for event in events.values():
+            [(read, matched)] = selectors(promql(event["expr"]))
+            metric = declared(read)
+            assert metric is not None
+            assert metric.name in emitted()
+            assert {"namespace", "rljob"} <= matched
+            assert set(re.findall(r"\{\{(\w+)\}\}", event["titleFormat"])) <= labels_of(metric)

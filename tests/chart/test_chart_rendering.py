@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -356,3 +358,39 @@ def test_tests_are_hooks_and_no_part_of_the_release() -> None:
         annotations = found["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"
         assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+def test_boards_link_to_jobs_own_pages_where_the_values_say_where_those_are() -> None:
+    monitoring = {"dashboards": {"enabled": True}}
+    page = "https://{name}.{namespace}.rl.example.com/"
+    linked = boards_of(render(values={"monitoring": monitoring, "jobsPage": {"jobAddress": page}}))
+    for name in ("rljob", "generation"):
+        links = [link for link in linked[name]["links"] if link["type"] == "link"]
+        assert [link["url"] for link in links] == ["https://${rljob}.${namespace}.rl.example.com/"]
+    of_panels = {
+        panel["title"]: [link["url"] for link in panel["fieldConfig"]["defaults"].get("links", [])]
+        for panel in linked["fleet"]["panels"]
+    }
+    series = ["https://${__field.labels.rljob}.${__field.labels.namespace}.rl.example.com/"]
+    assert of_panels["Jobs"] == ["https://${__data.fields.rljob}.${__data.fields.namespace}.rl.example.com/"]
+    assert of_panels["Progress"] == of_panels["Pods missing"] == series
+    assert of_panels["Running"] == of_panels["Jobs by status"] == []
+    plain = boards_of(render(values={"monitoring": monitoring}))
+    assert plain == {
+        path.stem: json.loads(path.read_text()) for path in (CHART / "files" / "dashboards").glob("*.json")
+    }
+    for name, board in linked.items():
+        for panel in board["panels"]:
+            panel.get("fieldConfig", {}).get("defaults", {}).pop("links", None)
+        assert {**board, "links": plain[name]["links"]} == plain[name]
+
+
+def boards_of(objects: list[Object]) -> dict[str, Any]:
+    """The dashboards of a rendering, by file name."""
+    maps = [each for each in of_kind(objects, "ConfigMap") if "-dashboard-" in each["metadata"]["name"]]
+    assert len(maps) == 4
+    return {
+        key.removeprefix("areal-").removesuffix(".json"): json.loads(text)
+        for each in maps
+        for key, text in each["data"].items()
+    }

@@ -11,7 +11,7 @@ from pymdownx.slugs import slugify
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 OTHERS = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md")]
-MADE = ("algorithms", "alerts", "cli", "conditions", "dataflow", "python", "rljob", "values")  # by tools, of code
+MADE = ("algorithms", "alerts", "cli", "conditions", "dataflow", "grafana", "python", "rljob", "values")  # of code
 WORDS = (
     "canary",
     "cell",

@@ -11,7 +11,7 @@ from areal.spec.block import SpecBlock, blocks_in, fields_of, item_block
 from areal.spec.job import RLJob
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = {"rljob.md", "algorithms.md", "dataflow.md", "cli.md", "conditions.md", "values.md"}
+GENERATED = {"rljob.md", "algorithms.md", "dataflow.md", "cli.md", "conditions.md", "values.md", "grafana.md"}
 MOST_OF_ALGORITHM = 18
 MOST_LEAVES = 340
 

@@ -14,8 +14,9 @@ import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint
+from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.reporting import Reporter, StepLog
+from areal_trainer.reporting import PHASES, Reporter, StepLog
 
 BOARD = Path(__file__).parents[2] / "charts" / "areal" / "files" / "dashboards" / "rljob.json"
 
@@ -29,10 +30,12 @@ def row_of(
     counted: tuple[bool, ...] | None = None,
     figures: dict[str, float] | None = None,
     metrics: RoleMetrics | None = None,
+    everything: bool = False,
 ) -> dict[str, Any]:
     """The row of step 3, whose sequences have four tokens each and belong to these samples of group 0.
 
-    The sequence k was sampled by version k. All are `counted` unless it says which.
+    The sequence k was sampled by version k. All are `counted` unless it says which. With `everything` there are a
+    critic, a teacher and a second rank.
     """
     sequences = len(samples)
     batch = TokenBatch(
@@ -46,22 +49,27 @@ def row_of(
         rewards=np.array(rewards),
         truncated=np.zeros(sequences, np.bool_),
     )
+    scored = np.zeros(4 * sequences) if everything else None
+    critic = CriticFigures(1.0, 0.0, 0.5, 0.5, 0.9, 1.0, 1e-5, 1, 1) if everything else None
     advantages = SimpleNamespace(
         values=np.zeros(sequences),
         trained=np.zeros(sequences, bool),
         counted=np.ones(sequences, bool) if counted is None else np.array(counted),
         zero_variance_groups=1,
-        columns=SimpleNamespace(proximal=None, teacher_logprobs=None),
+        columns=SimpleNamespace(proximal=scored, teacher_logprobs=scored),
     )
     loss = SimpleNamespace(
         loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, reference_kl=0.0,
         behaviour_weight_mean=1.0, behaviour_weight_max=1.0, behaviour_gap=0.0,
         logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0, tokens=trained,
     )  # fmt: skip
-    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0, critic=None)
+    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
+    update.critic = critic
     metrics = metrics or RoleMetrics("trainer", "digits")
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, metrics, ProgressCounter())
-    reporter.step(3, batch, advantages, update, {"train": 0.001}, figures=figures)  # type: ignore[arg-type]
+    reporter.step(
+        3, batch, advantages, update, {"train": 0.001}, others=[[0.1] * len(PHASES)] * everything, figures=figures
+    )  # type: ignore[arg-type]
     reporter.close()
 
     def refuse(word: str) -> float:
@@ -94,7 +102,7 @@ def test_figures_of_ones_own_are_in_the_row_in_tensorboard_and_in_prometheus_by_
 
 def test_every_number_of_the_row_is_in_prometheus_by_its_name_there(tmp_path: Path) -> None:
     metrics = RoleMetrics("trainer", "digits")
-    row = row_of(tmp_path, [1.0, 0.0], trained=2, metrics=metrics)
+    row = row_of(tmp_path, [1.0, 0.0], trained=2, metrics=metrics, everything=True)
     told = {
         sample.labels["figure"]: sample.value
         for family in metrics.registry.collect()
@@ -108,8 +116,39 @@ def test_every_number_of_the_row_is_in_prometheus_by_its_name_there(tmp_path: Pa
     assert all(told[name] == numbers[name] for name in told if numbers[name] is not None)
     shown = set(re.findall(r'areal_trainer_row{[^}]*figure=\\"(\w+)', BOARD.read_text()))
     assert shown
-    beside = {"value_loss", "explained_variance", "critic_grad_norm", "teacher_kl"}  # with a critic, a teacher
-    assert shown <= row.keys() | beside, "a panel shows a figure that no row has"
+    assert shown <= row.keys(), "a panel shows a figure that no row has"
+
+
+SERIES_OF = {"seconds": "areal_trainer_step_duration_seconds", "figures": "areal_trainer_figure"}
+"""The series of a row's figures that have names within them."""
+NO_SERIES = {
+    "step": "Prometheus has a time axis; areal_rljob_progress_step is the newest",
+    "fence": "which start of the trainer wrote the row: areal_rljob_epoch",
+    "at": "when: the time axis",
+    "policy_id": "a text: version and fence",
+    "rank_seconds": "of ranks beyond the first, for `areal why --slow`; by rank and phase they would be thousands",
+}
+NOT_SHOWN = {
+    "policy_version": "areal_trainer_policy_version is shown",
+    "critic_learning_rate": "a constant, or the policy's schedule",
+    "critic_updates": "as many as the policy's",
+}
+
+
+def test_every_figure_of_a_row_has_a_series_and_a_panel_or_a_reason_why_not(tmp_path: Path) -> None:
+    metrics = RoleMetrics("trainer", "digits")
+    row = row_of(tmp_path, [1.0, 0.0], trained=2, figures={"format": 0.25}, metrics=metrics, everything=True)
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    rows = {sample.labels["figure"] for sample in samples if sample.name == "areal_trainer_row"}
+    assert row.keys() - rows == SERIES_OF.keys() | NO_SERIES.keys()
+    assert not rows & NO_SERIES.keys()
+    assert {sample.labels["figure"] for sample in samples if sample.name == SERIES_OF["figures"]} == {"format"}
+    phases = {sample.labels["phase"] for sample in samples if sample.name == f"{SERIES_OF['seconds']}_sum"}
+    assert phases == {"train"}  # all that this step was told
+    assert row["seconds"].keys() == set(PHASES)
+    board = BOARD.read_text()
+    assert all(name in board for name in SERIES_OF.values())
+    assert rows - set(re.findall(r'areal_trainer_row{[^}]*figure=\\"(\w+)', board)) == NOT_SHOWN.keys()
 
 
 def test_answers_are_measured_by_sample(tmp_path: Path) -> None:
