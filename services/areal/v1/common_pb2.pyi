@@ -167,35 +167,27 @@ Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
 
 @_typing.final
 class Attachment(_message.Message):
-    """Images and other inputs that are no tokens. Of kind `routes`: a row of bytes for each token of its sequence, the
-    experts that it went to.
+    """What is no token. Of kind `image`: an image's file, in the order of the images' placeholders. Of kind `routes`: a row
+    of bytes for each token of its sequence, the experts that it went to.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     KIND_FIELD_NUMBER: _builtins.int
-    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    URI_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    media_type: _builtins.str
     data: _builtins.bytes
-    uri: _builtins.str
     def __init__(
         self,
         *,
         kind: _builtins.str = ...,
-        media_type: _builtins.str = ...,
         data: _builtins.bytes = ...,
-        uri: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "source", b"source", "uri", b"uri"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "kind", b"kind", "media_type", b"media_type", "source", b"source", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["data", "uri"]  # noqa: Y015
-    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Attachment: _TypeAlias = Attachment  # noqa: Y015
 
