@@ -7,6 +7,7 @@ None needs facts that no API server has (the dataset's rows, the recipe's names)
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import ModuleType
 
 from areal.spec.job import RLJob
@@ -77,7 +78,6 @@ class Finding:
 
 
 def rule(
-    id: str,
     field: str,
     says: str,
     *,
@@ -86,20 +86,28 @@ def rule(
     severity: Severity = Severity.ERROR,
     every_training: bool = False,
     each: bool = False,
+    id: str = "",
 ) -> Callable[[Predicate], Rule]:
-    """Declare a rule around its predicate. It is asked of RL jobs only, unless it says something of every training."""
+    """Declare a rule around its predicate, whose name is the rule's id (`mini_batches`: mini-batches).
+
+    It is asked of RL jobs only, unless it says something of every training.
+    """
 
     def declare(broken: Predicate) -> Rule:
+        name = id or broken.__name__.replace("_", "-")
         if every_training:
-            return Rule(id, field, says, fix, cel, severity, broken, each)
+            return Rule(name, field, says, fix, cel, severity, broken, each)
 
         def of_rl(job: RLJob, facts: Facts) -> str | None:
             return broken(job, facts) if job.spec.is_rl and job.spec.algorithm_block is not None else None
 
-        return Rule(id, field, says, fix, cel and f"{_NOT_RL} || ({cel})", severity, of_rl)
+        return Rule(name, field, says, fix, cel and f"{_NOT_RL} || ({cel})", severity, of_rl)
 
     return declare
 
+
+warning = partial(rule, severity=Severity.WARNING)
+rule_of_every_training = partial(rule, every_training=True)
 
 _NOT_RL = "has(self.spec.training) || !has(self.spec.algorithm)"
 

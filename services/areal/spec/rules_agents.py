@@ -2,13 +2,12 @@
 
 from areal.spec.job import RLJob
 from areal.spec.rollout import AGENT, ENVIRONMENT
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 
 _IS_AGENT = f"self.spec.rollout.workflow == '{AGENT}'"
 
 
 @rule(
-    "agent-without-run",
     "spec.rollout.agent",
     "The workflow agent is told what it runs: an agent of the recipe, or a command.",
     fix="Name a class or function of the recipe in rollout.agent.run, or a program in rollout.agent.command.",
@@ -32,7 +31,6 @@ def agent_without_run(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "agent-not-in-recipe",
     "spec.rollout.agent.run",
     "The agent is in the recipe.",
     fix="Name a class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`.",
@@ -46,7 +44,6 @@ def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "agent-command-not-here",
     "spec.rollout.agent.command",
     "The agent's program is where workers run.",
     fix="Install it, or name its path from the directory that the run is started in.",
@@ -59,7 +56,6 @@ def agent_command_not_here(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "agent-truncated-sampling",
     "spec.rollout.sampling",
     "Agents sample from the whole distribution: topP is 1 and topK is 0.",
     fix="Remove topP and topK from rollout.sampling, or use another workflow.",
@@ -75,13 +71,11 @@ def agent_truncated_sampling(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "agent-unused",
+@warning(
     "spec.rollout.agent",
     "rollout.agent is for the workflow agent.",
     fix="Set rollout.workflow: agent, or remove rollout.agent.",
     cel=f"!has(self.spec.rollout.agent) || {_IS_AGENT}",
-    severity=Severity.WARNING,
 )
 def agent_unused(job: RLJob, facts: Facts) -> str | None:
     rollout = job.spec.rollout
@@ -91,7 +85,6 @@ def agent_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "agent-command-with-python",
     "spec.rollout.agent.python",
     "rollout.agent.python runs an agent of the recipe.",
     fix="Write the interpreter as the first word of rollout.agent.command, or remove python.",
@@ -105,7 +98,6 @@ def agent_command_with_python(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "environment-without-name",
     "spec.rollout.environment",
     "The workflow environment is told what it plays, and nothing else is.",
     fix="Set rollout.workflow: environment and rollout.environment.name, or neither.",
@@ -121,7 +113,6 @@ def environment_without_name(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "python-not-here",
     "spec.rollout",
     "The Python of an agent or an environment is where workers run.",
     fix="Make that environment, or name its interpreter's path from the directory that the run is started in.",
@@ -132,12 +123,10 @@ def python_not_here(job: RLJob, facts: Facts) -> str | None:
     return f"there is no interpreter {job.spec.rollout.own_python!r} on this machine"
 
 
-@rule(
-    "boxes-few",
+@warning(
     "spec.rollout.boxes.maxConcurrent",
     "Each sample under way can have a box: boxes.maxConcurrent ≥ maxConcurrentRollouts × groupSize.",
     fix="Raise rollout.boxes.maxConcurrent, or lower rollout.maxConcurrentRollouts.",
-    severity=Severity.WARNING,
 )
 def boxes_few(job: RLJob, facts: Facts) -> str | None:
     rollout, group = job.spec.rollout, job.spec.algorithm.group_size

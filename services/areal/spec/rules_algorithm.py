@@ -2,7 +2,7 @@
 
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import named, one_turn, resolve
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 from areal.spec.rules_correction import NOISE
 
 _WIDE_FOR_SEQUENCES = 0.05
@@ -10,7 +10,6 @@ _NARROW_FOR_TOKENS = 0.01
 
 
 @rule(
-    "group-size",
     "spec.algorithm.groupSize",
     "What compares the samples of a group has at least two: groupSize ≥ 2.",
     fix="Set algorithm.groupSize to 2 or more (8 is usual), or advantageMean and advantageStd to batch or none.",
@@ -27,7 +26,6 @@ def group_size(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "leave-one-out",
     "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut is for a group's mean: advantageMean is group.",
     fix="Set algorithm.advanced.advantageMean: group, or leaveOneOut: false.",
@@ -39,12 +37,10 @@ def leave_one_out(job: RLJob, facts: Facts) -> str | None:
     return f"a sample can't be left out of its group's mean: advantageMean is {meant.advantage_mean}"
 
 
-@rule(
-    "leave-one-out-scaled",
+@warning(
     "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut goes without a deviation: advantageStd is none.",
     fix="Set algorithm.advanced.advantageStd: none, or leaveOneOut: false.",
-    severity=Severity.WARNING,
 )
 def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
     meant, size = resolve(job.spec), job.spec.algorithm.group_size
@@ -55,7 +51,6 @@ def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "zero-variance-baseline",
     "spec.algorithm.zeroVariance",
     "Groups of equal rewards are left out under a group's mean only.",
     fix="Set algorithm.zeroVariance: keep, or advantageMean: group.",
@@ -71,7 +66,6 @@ def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "mean-as-scale",
     "spec.algorithm.advanced.advantageStd",
     "Advantages are divided by the group's mean reward where that mean is subtracted, of rewards from 0 on.",
     fix="Set advantageMean: group, leaveOneOut: false, rewardBias ≥ 0, rewardScale ≥ 0 and no overlong penalty, or "
@@ -92,7 +86,6 @@ def mean_as_scale(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "training-pass",
     "spec.algorithm.advanced.proximal",
     "proximal: trainingPass goes with one update a step: miniBatches is 1.",
     fix="Set algorithm.advanced.proximal: recompute, or miniBatches: 1.",
@@ -109,7 +102,6 @@ def training_pass(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "log-linear",
     "spec.algorithm.advanced.proximal",
     "proximal: loglinear goes with several updates a step: miniBatches ≥ 2.",
     fix="Leave algorithm.advanced.proximal out.",
@@ -123,7 +115,6 @@ def log_linear(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "kl-proximal",
     "spec.algorithm.kl.as",
     "A KL penalty in the reward has the log-probabilities of the policy it improves before the update.",
     fix="Set algorithm.advanced.proximal: recompute or leave it out, or kl.as: loss.",
@@ -136,7 +127,6 @@ def kl_proximal(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "kl-estimator",
     "spec.algorithm.kl.estimator",
     "k1 is for the reward, k3u for the loss.",
     fix="Set algorithm.kl.estimator: k2 in the loss, k1 in the reward.",
@@ -153,7 +143,6 @@ def kl_estimator(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "second-moment",
     "spec.algorithm.advanced.proximal",
     "M2PO's mask is taken over the whole mini-batch: proximal is recompute.",
     fix="Leave algorithm.advanced.proximal and decoupled out, or algorithm.advanced.m2Threshold.",
@@ -169,7 +158,6 @@ def second_moment(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "dual-clip",
     "spec.algorithm.advanced.dualClip",
     "dualClip bounds PPO's clip and no other surrogate.",
     fix="Leave algorithm.advanced.dualClip out, or set surrogate: ppo.",
@@ -183,7 +171,6 @@ def dual_clip(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "cispo-level",
     "spec.algorithm.advanced.importanceLevel",
     "CISPO weighs tokens: importanceLevel is token.",
     fix="Set algorithm.advanced.importanceLevel: token, or another surrogate.",
@@ -197,7 +184,6 @@ def cispo_level(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "clip-low",
     "spec.algorithm.clipLow",
     "u is clipped below a positive number: clipLow < 1, but for CISPO and DPPO.",
     fix="Set algorithm.clipLow: 0.2.",
@@ -209,12 +195,10 @@ def clip_low(job: RLJob, facts: Facts) -> str | None:
     return f"1 − clipLow = {1 - meant.clip_low:g}, and no ratio of probabilities is lower: nothing is clipped there"
 
 
-@rule(
-    "clip-range",
+@warning(
     "spec.algorithm.clipHigh",
     "The upper clip is no tighter than the lower one.",
     fix="Raise algorithm.clipHigh, or leave it out.",
-    severity=Severity.WARNING,
 )
 def clip_range(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -226,12 +210,10 @@ def clip_range(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "clip-wide",
+@warning(
     "spec.algorithm.clipHigh",
     f"A sequence's ratio is clipped within {_WIDE_FOR_SEQUENCES:g}.",
     fix="Set algorithm.clipLow: 3e-4 and clipHigh: 4e-4, as GSPO does.",
-    severity=Severity.WARNING,
 )
 def clip_wide(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -241,12 +223,10 @@ def clip_wide(job: RLJob, facts: Facts) -> str | None:
     return f"the mean of 1000 log-ratios spreads by 0.05/√1000 = 1.6e-3: a clip of {widest:g} never acts"
 
 
-@rule(
-    "clip-narrow",
+@warning(
     "spec.algorithm.clipLow",
     f"A token's ratio is clipped no closer than {_NARROW_FOR_TOKENS:g}.",
     fix="Set algorithm.clipLow: 0.2, or importanceLevel: sequence.",
-    severity=Severity.WARNING,
 )
 def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -256,12 +236,10 @@ def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     return f"bfloat16 alone moves a log-probability by about {NOISE:g}: noise would decide a clip of {closest:g}"
 
 
-@rule(
-    "gamma",
+@warning(
     "spec.algorithm.advanced.gamma",
     "Rewards at the end of an answer are not discounted: gamma is 1.",
     fix="Set algorithm.advanced.gamma: 1.",
-    severity=Severity.WARNING,
 )
 def gamma(job: RLJob, facts: Facts) -> str | None:
     discount, tokens = job.spec.algorithm.advanced.gamma, job.spec.rollout.sampling.max_new_tokens
@@ -274,7 +252,6 @@ def gamma(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "overlong-window",
     "spec.algorithm.overlong",
     "The overlong penalty's window fits into the longest answer.",
     fix="Lower algorithm.overlong.window, or raise overlong.maxTokens.",
@@ -288,7 +265,6 @@ def overlong_window(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "overlong-turns",
     "spec.algorithm.overlong.maxTokens",
     "An overlong penalty over several turns says its longest length.",
     fix="Set algorithm.overlong.maxTokens to the tokens of all turns that are too many.",
@@ -301,12 +277,10 @@ def overlong_turns(job: RLJob, facts: Facts) -> str | None:
     return f"the workflow {job.spec.rollout.workflow} may have many turns of {turn} tokens: which length is too long?"
 
 
-@rule(
-    "reward-clip",
+@warning(
     "spec.algorithm.advanced.rewardClip",
     "Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.",
     fix="Raise algorithm.advanced.rewardClip, or lower rewardScale.",
-    severity=Severity.WARNING,
 )
 def reward_clip(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
@@ -321,7 +295,6 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "lambda-without-critic",
     "spec.algorithm.advanced.lambda",
     "GAE's λ is for a critic: without one lambda is 1.",
     fix="Set algorithm.advanced.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
@@ -337,12 +310,10 @@ def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
     return f"without values (γλ)^k is a second discount: lambda {lam:g} would fade the reward toward the first token"
 
 
-@rule(
-    "critic-and-baseline",
+@warning(
     "spec.algorithm.critic",
     "A critic is the only baseline: advantageMean is none.",
     fix="Set algorithm.advanced.advantageMean: none and advantageStd: none, or leave the critic out.",
-    severity=Severity.WARNING,
 )
 def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
@@ -352,7 +323,6 @@ def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "critic-warm-up",
     "spec.algorithm.critic.warmupSteps",
     "The policy learns too: critic.warmupSteps < maxSteps.",
     fix="Lower algorithm.critic.warmupSteps, or raise maxSteps.",

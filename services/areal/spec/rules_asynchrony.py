@@ -4,7 +4,7 @@ from areal.spec import numbers
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import named, resolve
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 
 # In tokens, and with the factors 8 bytes and 80 % cancelled: the greatest values of all fields stay below 2⁶³.
 _STEP_TOKENS_CEL = "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens"
@@ -21,7 +21,6 @@ _IN_BUDGET_CEL = f"({_AHEAD_CEL} + 2) * {_STEP_TOKENS_CEL} <= {_BUDGET_CEL}"
 
 
 @rule(
-    "batch-cannot-fill",
     "spec.rollout.maxConcurrentRollouts",
     "A whole batch can be generated at once: maxConcurrentRollouts ≥ batchSize.",
     fix="Raise rollout.maxConcurrentRollouts to at least algorithm.batchSize, or lower batchSize.",
@@ -40,13 +39,11 @@ def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "concurrency-unused",
+@warning(
     "spec.rollout.maxConcurrentRollouts",
     "maxConcurrentRollouts is no more than what the lead admits: batchSize·(ahead+1).",
     fix="Lower rollout.maxConcurrentRollouts, or raise rollout.ahead.",
     cel=None,  # only of a value that was given, and a server can't tell it from a default
-    severity=Severity.WARNING,
 )
 def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     algorithm, most = job.spec.algorithm, job.spec.rollout.max_concurrent_rollouts
@@ -60,7 +57,6 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "stale-without-decoupled",
     "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only, or by DPPO.",
     fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0; "
@@ -75,13 +71,11 @@ def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
     return None if job.spec.research.allow_stale else _uncorrected(job)
 
 
-@rule(
-    "stale-for-research",
+@warning(
     "spec.research.allowStale",
     "Tokens older than one version are trained without the decoupled correction where a study asks for it.",
     fix="Remove research.allowStale unless this run is of such a study; it is allowed either way.",
     cel=None,  # it is allowed
-    severity=Severity.WARNING,
 )
 def stale_for_research(job: RLJob, facts: Facts) -> str | None:
     return _uncorrected(job) if job.spec.research.allow_stale else None
@@ -99,7 +93,6 @@ def _uncorrected(job: RLJob) -> str | None:
 
 
 @rule(
-    "ahead-over-bound",
     "spec.rollout.ahead",
     "Generation is no further ahead than a token may be old: ahead ≤ maxStaleness, and the same in admission order.",
     fix="Lower rollout.ahead or raise algorithm.maxStaleness; leave ahead out where rollout.order is admission.",
@@ -118,7 +111,6 @@ def ahead_over_bound(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "publish-interval",
     "spec.weightSync.intervalSteps",
     "Weights are published before generation may need them: intervalSteps ≤ ahead + 1.",
     fix="Lower weightSync.intervalSteps, or raise rollout.ahead and algorithm.maxStaleness.",
@@ -135,7 +127,6 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "group-mode",
     "spec.weightSync.mode",
     "A process group carries whole weights, no adapters.",
     fix="Set weightSync.mode: SharedVolume, or Auto, which uses a group where that can be.",
@@ -148,7 +139,6 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "bytes-over-budget",
     "spec.replay.budgetBytes",
     "The samples of ahead+2 steps fit into 80 % of the budget.",
     fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or rollout.ahead.",
@@ -167,8 +157,7 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "checkpoint-forced",
+@warning(
     "spec.checkpoint.intervalSteps",
     "The budget holds the samples between two checkpoints.",
     fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
@@ -176,7 +165,6 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
         f"(self.spec.checkpoint.intervalSteps + {_AHEAD_CEL} + 1) * {_STEP_TOKENS_CEL} "
         f"<= {_BUDGET_CEL} || !({_IN_BUDGET_CEL})"
     ),
-    severity=Severity.WARNING,
 )
 def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
     routes, wanted = facts.model_route_bytes, job.spec.checkpoint.interval_steps
@@ -191,7 +179,6 @@ def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "deadline-too-short",
     "spec.rollout.groupDeadlineSeconds",
     "A group has time for at least one score: groupDeadlineSeconds > reward.deadlineSeconds.",
     fix="Raise rollout.groupDeadlineSeconds or lower reward.deadlineSeconds.",
@@ -204,8 +191,7 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
     return f"a group ends after {group:g} s, but one score alone may take {score:g} s"
 
 
-@rule(
-    "filter-limit",
+@warning(
     "spec.rollout.maxFilteredPerStep",
     "Filtering may replace at least one whole batch before the run counts as stalled.",
     fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
@@ -213,7 +199,6 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
         f"{named('zero_variance')} != 'filter' || !has(self.spec.rollout.maxFilteredPerStep) || "
         "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
     ),
-    severity=Severity.WARNING,
 )
 def filter_limit(job: RLJob, facts: Facts) -> str | None:
     algorithm, limit = job.spec.algorithm, job.spec.rollout.max_filtered_per_step

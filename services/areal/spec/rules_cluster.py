@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
-from areal.spec.rules import Facts, Rule, rule
+from areal.spec.rules import Facts, Rule, rule, rule_of_every_training
 from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
@@ -33,8 +33,7 @@ RESERVED_ANNOTATIONS = (
 """Annotations that are the operator's, or would loosen a pod's confinement."""
 
 
-@rule(
-    "model-uri",
+@rule_of_every_training(
     "spec.model.uri",
     "model.uri is pvc://claim/path or hf://owner/name@revision.",
     fix="Write model.uri as pvc://claim/path, or name a directory in model.path.",
@@ -42,33 +41,28 @@ RESERVED_ANNOTATIONS = (
         f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
         f"self.spec.model.uri.matches('{_HUB}')"
     ),
-    every_training=True,
 )
 def model_uri(job: RLJob, facts: Facts) -> str | None:
     uri = job.spec.model.uri
     return None if uri is None or re.match(_VOLUME, uri) or re.match(_HUB, uri) else f"{uri!r} is neither"
 
 
-@rule(
-    "model-path",
+@rule_of_every_training(
     "spec.model.path",
     "model.path is a directory, not an address.",
     fix="Name an address, like pvc://claim/path, in model.uri instead.",
     cel="!has(self.spec.model.path) || !self.spec.model.path.contains('://')",
-    every_training=True,
 )
 def model_path(job: RLJob, facts: Facts) -> str | None:
     path = job.spec.model.path
     return None if path is None or "://" not in path else f"{path!r} is an address"
 
 
-@rule(
-    "recipe-source",
+@rule_of_every_training(
     "spec.recipe",
     "The recipe has exactly one of file and configMap.",
     fix="Keep recipe.file for a file, or recipe.configMap for a ConfigMap on a cluster.",
     cel="!has(self.spec.recipe) || has(self.spec.recipe.file) != has(self.spec.recipe.configMap)",
-    every_training=True,
 )
 def recipe_source(job: RLJob, facts: Facts) -> str | None:
     recipe = job.spec.recipe
@@ -89,13 +83,12 @@ def _volume_rule(id: str, field: str, *, model: bool = False) -> Rule:
         cel = f"{absent} || ((!self.{field}.startsWith('pvc://') || self.{field}.matches('{_VOLUME}')) && ({of_hub}))"
     or_hub = ", a model of the hub hf://owner/name@revision" if model else ""
 
-    @rule(
-        id,
+    @rule_of_every_training(
         field,
         f"A volume in {short} is written pvc://claim/path{or_hub}.",
+        id=id,
         fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl{or_hub}.",
         cel=cel,
-        every_training=True,
     )
     def broken(job: RLJob, facts: Facts) -> str | None:
         source = {**named_files(job.spec), **hugging_face_paths(job.spec)}.get(field)
@@ -118,8 +111,7 @@ volume_evaluation_dataset = _volume_rule("volume-evaluation-dataset", "spec.data
 _PLACED = "(!has({0}) || !{0}.startsWith('pvc://') || {0}.matches('" + _VOLUME + "'))"
 
 
-@rule(
-    "volume-sources",
+@rule_of_every_training(
     "spec.dataset.train.sources",
     "A volume in a source of dataset.train.sources is written pvc://claim/path.",
     fix="Write it as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
@@ -127,7 +119,6 @@ _PLACED = "(!has({0}) || !{0}.startsWith('pvc://') || {0}.matches('" + _VOLUME +
         "!has(self.spec.dataset.train.sources) || self.spec.dataset.train.sources.all(s, "
         f"{_PLACED.format('s.jsonl')} && (!has(s.huggingFace) || {_PLACED.format('s.huggingFace.path')}))"
     ),
-    every_training=True,
 )
 def volume_sources(job: RLJob, facts: Facts) -> str | None:
     files = {**named_files(job.spec), **hugging_face_paths(job.spec)}
@@ -143,7 +134,6 @@ volume_reward_model = _volume_rule("volume-reward-model", "spec.reward.model.pat
 
 
 @rule(
-    "external-redis",
     "spec.replay.external",
     "replay.external is given exactly when replay.backend is External.",
     fix="Give replay.external.secretName, or set replay.backend: ManagedRedis and remove replay.external.",
@@ -158,8 +148,7 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
     return f"replay.external is given, but backend is {replay.backend}"
 
 
-@rule(
-    "storage-claim",
+@rule_of_every_training(
     "spec.storage.claimName",
     "A claim that exists has its own size, storage class and access mode.",
     fix="Remove storage.size, storageClassName and accessMode, or storage.claimName.",
@@ -167,7 +156,6 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.storage) || !has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
         "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode))"
     ),
-    every_training=True,
 )
 def storage_claim(job: RLJob, facts: Facts) -> str | None:
     storage = job.spec.storage
@@ -182,8 +170,7 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
     return f"claimName {storage.claim_name!r} is there already, so {', '.join(sorted(given))} can't be chosen"
 
 
-@rule(
-    "failure-rule-names",
+@rule_of_every_training(
     "spec.failurePolicy.rules",
     "Every rule of failurePolicy has a name of its own.",
     fix="Rename one of them.",
@@ -191,7 +178,6 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.failurePolicy.rules) || "
         "self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.exists_one(s, s.name == r.name))"
     ),
-    every_training=True,
 )
 def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     names = Counter(rule.name for rule in job.spec.failure_policy.rules)
@@ -199,13 +185,11 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     return f"{name} is there {count} times" if count > 1 else None
 
 
-@rule(
-    "environment",
+@rule_of_every_training(
     "spec.podTemplate",
     "podTemplate sets no variable that the operator or torchrun sets (AREAL_…, RANK …).",
     fix="Rename or remove the variable.",
     cel=f"!has(self.env) || self.env.all(e, e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}'))",
-    every_training=True,
     each=True,
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
@@ -217,34 +201,29 @@ def environment(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, wrong)
 
 
-@rule(
-    "reserved-labels",
+@rule_of_every_training(
     "spec.podTemplate",
     "podTemplate's labels are none by which pods are found (areal.dev/…, app.kubernetes.io/name …).",
     fix="Use a prefix of your own.",
     cel=f"!has(self.labels) || self.labels.all(l, !l.matches('{RESERVED_LABELS}'))",
-    every_training=True,
     each=True,
 )
 def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.labels, RESERVED_LABELS))
 
 
-@rule(
-    "reserved-annotations",
+@rule_of_every_training(
     "spec.podTemplate",
     "podTemplate's annotations are not the operator's and loosen no confinement.",
     fix="Use a prefix of your own; what concerns confinement is the runtime's.",
     cel=f"!has(self.annotations) || self.annotations.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))",
-    every_training=True,
     each=True,
 )
 def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.annotations, RESERVED_ANNOTATIONS))
 
 
-@rule(
-    "tolerations",
+@rule_of_every_training(
     "spec.podTemplate",
     "A toleration is one that Kubernetes knows: no value with Exists, a key with Equal, seconds with NoExecute only.",
     fix="Correct the toleration.",
@@ -252,7 +231,6 @@ def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
         "!has(self.tolerations) || self.tolerations.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
         "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))"
     ),
-    every_training=True,
     each=True,
 )
 def tolerations(job: RLJob, facts: Facts) -> str | None:

@@ -6,7 +6,7 @@ from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_cores, slots_
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, PYTHON, demanding, level
 from areal.spec.job import RLJob
 from areal.spec.quantity import amount, parse_bytes, show_bytes
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 from areal.spec.serving import CodeReward
 
 _CODE = "self.spec.reward.code"
@@ -19,7 +19,6 @@ def _code_of(job: RLJob) -> CodeReward | None:
 
 
 @rule(
-    "code-without-verifier",
     "spec.reward.code",
     "reward.code is given only with verifier code.",
     fix="Set reward.verifier: code, or remove reward.code.",
@@ -34,7 +33,6 @@ def code_without_verifier(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "code-unsafe",
     "spec.reward.code.minTier",
     "Without a sandbox (minTier T0) programs run only where that is allowed: allowUnsafe.",
     fix="Leave reward.code.minTier at T2, or set allowUnsafe: true on a machine that may be lost.",
@@ -48,7 +46,6 @@ def code_unsafe(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "code-unsafe-unused",
     "spec.reward.code.allowUnsafe",
     "allowUnsafe goes with minTier T0, which it is for.",
     fix="Remove reward.code.allowUnsafe, or set minTier: T0.",
@@ -82,7 +79,6 @@ def _tier_cel() -> str:
 
 
 @rule(
-    "code-tier",
     "spec.reward.code.minTier",
     "The weakest tier that a job accepts can run its language and what its programs need.",
     fix="Raise reward.code.minTier to T3, or ask for less in reward.code.language and reward.code.needs.",
@@ -101,7 +97,6 @@ def code_tier(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "code-deadline",
     "spec.reward.code.totalSeconds",
     "A group has time to judge at least one program: groupDeadlineSeconds > reward.code.totalSeconds.",
     fix="Raise rollout.groupDeadlineSeconds or lower reward.code.totalSeconds.",
@@ -117,13 +112,11 @@ def code_deadline(job: RLJob, facts: Facts) -> str | None:
     return f"a group ends after {group:g} s, but one program alone may take {code.total_seconds:g} s"
 
 
-@rule(
-    "code-memory",
+@warning(
     "spec.podTemplate.reward.resources",
     "A reward pod has memory for as many programs at once as it has processors for.",
     fix="Raise podTemplate.reward.resources.limits.memory, or give the pod fewer cores and set more reward.replicas.",
     cel=None,  # amounts of any unit
-    severity=Severity.WARNING,
 )
 def code_memory(job: RLJob, facts: Facts) -> str | None:
     code, asked = _code_of(job), job.spec.pod_template.reward.resources

@@ -5,13 +5,12 @@ import math
 from areal.spec.algorithm import RejectionBlock
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import resolve
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 
 NOISE = 0.02  # usual difference of a token's log-probability between an engine and the trainer in bfloat16
 
 
 @rule(
-    "rejection-bounds",
     "spec.algorithm.advanced.rejection",
     "Every rejection keeps some tokens and refuses others.",
     fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
@@ -40,7 +39,6 @@ def _bounds(given: RejectionBlock) -> str | None:
 
 
 @rule(
-    "truncate-bounds",
     "spec.algorithm.advanced.truncate",
     "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
     fix="Lower algorithm.advanced.truncate.lower, or leave it out.",
@@ -52,12 +50,10 @@ def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
     return f"truncate.lower {given.lower:g} > truncate.upper {given.upper:g}: every weight would be {given.upper:g}"
 
 
-@rule(
-    "truncate-idle",
+@warning(
     "spec.algorithm.advanced.truncate",
     "A weight is truncated below the ratio at which its token is left out.",
     fix="Lower algorithm.advanced.truncate.upper, raise rejection.upper, or set rejection: null.",
-    severity=Severity.WARNING,
 )
 def truncate_idle(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
@@ -69,12 +65,10 @@ def truncate_idle(job: RLJob, facts: Facts) -> str | None:
     return f"tokens are left out above {by.highest:g}, so no weight reaches truncate.upper {given.upper:g}"
 
 
-@rule(
-    "weight-product",
+@warning(
     "spec.algorithm.advanced.weight",
     "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
     fix="Set algorithm.advanced.weight: token or sequenceMean.",
-    severity=Severity.WARNING,
 )
 def weight_product(job: RLJob, facts: Facts) -> str | None:
     tokens = job.spec.rollout.sampling.max_new_tokens
@@ -88,7 +82,6 @@ def weight_product(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "dppo-alone",
     "spec.algorithm.advanced.surrogate",
     "DPPO measures each token from the policy that made it: no weight, truncation, rejection or other proximal policy.",
     fix="Leave proximal, weight, truncate, rejection, rejections and importanceLevel out, or set another surrogate.",
@@ -109,7 +102,6 @@ def dppo_alone(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "dppo-unused",
     "spec.algorithm.advanced.divergence",
     "divergence and quadratic are DPPO's.",
     fix="Set algorithm.name: DPPO or advanced.surrogate: dppo, or leave them out.",
@@ -122,7 +114,6 @@ def dppo_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "min-new-tokens",
     "spec.rollout.sampling.minNewTokens",
     "Training samples end where the policy ends them: minNewTokens is 0, or otherDistribution is ignore.",
     fix="Leave rollout.sampling.minNewTokens out, or set rollout.sampling.otherDistribution: ignore.",

@@ -1,7 +1,7 @@
 """Rules of datasets: their sources, their columns and what fits."""
 
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, Severity, rule, rule_of_every_training, warning
 from areal.spec.sources import DatasetSource
 
 
@@ -18,33 +18,28 @@ _TRAIN = "self.spec.dataset.train"
 _LEAST_SHARE = 4096  # places of the longest cycle of sources
 
 
-@rule(
-    "train-source",
+@rule_of_every_training(
     "spec.dataset.train",
     "dataset.train has exactly one of jsonl, huggingFace, reasoningGym, recipe and sources.",
     fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe, sources in dataset.train.",
     cel=f"[{_KINDS_CEL.format(_TRAIN)}, {_SEVERAL_CEL.format(_TRAIN)}].filter(x, x).size() == 1",
-    every_training=True,
 )
 def train_source(job: RLJob, facts: Facts) -> str | None:
     return _sources(job.spec.dataset.train)
 
 
-@rule(
-    "each-source",
+@rule_of_every_training(
     "spec.dataset.train.sources",
     "Each of several sources has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
     fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in each.",
     cel=f"!has({_TRAIN}.sources) || {_TRAIN}.sources.all(s, {_ONE_SOURCE_CEL.format('s')})",
-    every_training=True,
 )
 def each_source(job: RLJob, facts: Facts) -> str | None:
     told = ((place, _sources(source)) for place, source in enumerate(job.spec.dataset.train.sources))
     return next((f"source {place}: {said}" for place, said in told if said), None)
 
 
-@rule(
-    "source-share",
+@rule_of_every_training(
     "spec.dataset.train.sources",
     f"No source has a share of less than 1/{_LEAST_SHARE} of the prompts.",
     fix="Raise its weight, or leave it out.",
@@ -52,7 +47,6 @@ def each_source(job: RLJob, facts: Facts) -> str | None:
         f"!has({_TRAIN}.sources) || {_TRAIN}.sources.all(s, "
         f"s.weight * {_LEAST_SHARE}.0 >= {_TRAIN}.sources.map(t, t.weight).sum())"
     ),
-    every_training=True,
 )
 def source_share(job: RLJob, facts: Facts) -> str | None:
     weights = [source.weight for source in job.spec.dataset.train.sources]
@@ -60,20 +54,17 @@ def source_share(job: RLJob, facts: Facts) -> str | None:
     return None if rare is None else f"source {rare} has {weights[rare]:g} of {sum(weights):g}"
 
 
-@rule(
-    "evaluation-source",
+@rule_of_every_training(
     "spec.dataset.evaluation",
     "dataset.evaluation has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
     fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.evaluation.",
     cel="!has(self.spec.dataset.evaluation) || " + _ONE_SOURCE_CEL.format("self.spec.dataset.evaluation"),
-    every_training=True,
 )
 def evaluation_source(job: RLJob, facts: Facts) -> str | None:
     return _sources(job.spec.dataset.evaluation) if job.spec.dataset.evaluation else None
 
 
-@rule(
-    "recipe-dataset-without-recipe",
+@rule_of_every_training(
     "spec.dataset",
     "A dataset of the recipe needs a recipe.",
     fix="Name the recipe in recipe.file, or use another source.",
@@ -82,7 +73,6 @@ def evaluation_source(job: RLJob, facts: Facts) -> str | None:
         f"(!has({_TRAIN}.sources) || !{_TRAIN}.sources.exists(s, has(s.recipe))) && "
         "(!has(self.spec.dataset.evaluation) || !has(self.spec.dataset.evaluation.recipe)))"
     ),
-    every_training=True,
 )
 def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
     named = job.spec.dataset.named.items()
@@ -93,7 +83,6 @@ def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "answer-column",
     "spec.reward.answerField",
     "Rows have the column of the expected answer, for verifiers exact and math.",
     fix="Set reward.answerField to a column of the dataset, or rename one with dataset.train.huggingFace.columns.",
@@ -109,12 +98,10 @@ def answer_column(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "dataset-smaller-than-batch",
+@warning(
     "spec.dataset.train",
     "A batch has different prompts: the dataset has at least batchSize rows.",
     fix="Add rows, or lower algorithm.batchSize.",
-    severity=Severity.WARNING,
 )
 def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     rows, batch = facts.train_rows, job.spec.algorithm.batch_size
@@ -123,13 +110,11 @@ def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     return f"{rows} rows for batches of {batch} groups: prompts repeat within a step"
 
 
-@rule(
-    "evaluation-rows",
+@rule_of_every_training(
     "spec.evaluation.rows",
     "There are as many held-out rows as are asked for.",
     fix="Lower evaluation.rows, or leave it out to use all.",
     severity=Severity.WARNING,
-    every_training=True,
 )
 def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     wanted, there = job.spec.evaluation.rows, facts.evaluation_rows
@@ -139,7 +124,6 @@ def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "prompt-too-long",
     "spec.rollout.maxSampleTokens",
     "The longest prompt leaves room for an answer.",
     fix="Raise rollout.maxSampleTokens, lower rollout.sampling.maxNewTokens, or write dataset.longPrompts: drop.",
@@ -159,8 +143,7 @@ def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "long-prompts",
+@rule_of_every_training(
     "spec.dataset.longPrompts",
     "Only RL with the workflow rlvr or multi-turn drops long prompts.",
     fix="Remove dataset.longPrompts; rows of a training on fixed rows are cut to training.maxTokens.",
@@ -169,7 +152,6 @@ def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.training) && (!has(self.spec.rollout) || !has(self.spec.rollout.workflow) || "
         "self.spec.rollout.workflow in ['rlvr', 'multi-turn'])"
     ),
-    every_training=True,
 )
 def long_prompts(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
@@ -178,8 +160,7 @@ def long_prompts(job: RLJob, facts: Facts) -> str | None:
     return "nothing here knows how long a prompt may be, so none can be dropped"
 
 
-@rule(
-    "pools-of-rl",
+@rule_of_every_training(
     "spec.dataset.pools",
     "Pools have rewards to go by: they are RL's, and the easy begin above the hard.",
     fix="Remove dataset.pools from a training on fixed rows; set easyFrom above hardUpTo.",
@@ -187,7 +168,6 @@ def long_prompts(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.dataset.pools) || !has(self.spec.training) && (!has(self.spec.dataset.pools.hardUpTo) || "
         "self.spec.dataset.pools.hardUpTo < self.spec.dataset.pools.easyFrom)"
     ),
-    every_training=True,
 )
 def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
     pools = job.spec.dataset.pools
@@ -200,8 +180,7 @@ def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
     return f"rows are easy from {pools.easy_from:g} and hard up to {pools.hard_up_to:g}: some would be both"
 
 
-@rule(
-    "bad-rows",
+@rule_of_every_training(
     "spec.dataset.badRows",
     "Only rows that the verifier math or code could never use are dropped for that.",
     fix="Remove dataset.badRows, or choose reward.verifier math or code.",
@@ -209,7 +188,6 @@ def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.dataset.badRows) || self.spec.dataset.badRows == 'refuse' || "
         "has(self.spec.reward) && has(self.spec.reward.verifier) && self.spec.reward.verifier in ['math', 'code']"
     ),
-    every_training=True,
 )
 def bad_rows(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
@@ -219,7 +197,6 @@ def bad_rows(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "gold-rounds",
     "spec.reward.goldRounds",
     "Only the verifier math knows roundings.",
     fix="Remove reward.goldRounds, or choose reward.verifier: math.",

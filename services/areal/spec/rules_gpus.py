@@ -2,7 +2,7 @@
 
 from areal.spec.gpu_defaults import DTYPE_CEL, ENGINE_GPUS_CEL, GPU, PRECISION_CEL
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, Rule, Severity, rule
+from areal.spec.rules import Facts, Rule, Severity, rule, rule_of_every_training, warning
 from areal.spec.serving import SglangEngine
 
 EMBEDDED_PARAMETERS = 300_000_000  # beyond it the engine of this project is a demonstration
@@ -10,8 +10,7 @@ EMBEDDED_PARAMETERS = 300_000_000  # beyond it the engine of this project is a d
 _SGLANG = "self.spec.generation.engine.type == 'sglang'"
 
 
-@rule(
-    "gpus-and-processes",
+@rule_of_every_training(
     "spec.trainer.procPerNode",
     "Each GPU of a trainer has one process: procPerNode = gpus.",
     fix="Leave trainer.procPerNode out, or set it to trainer.gpus.",
@@ -19,7 +18,6 @@ _SGLANG = "self.spec.generation.engine.type == 'sglang'"
         "self.spec.trainer.gpus == 0 || !has(self.spec.trainer.procPerNode) || "
         "self.spec.trainer.procPerNode == self.spec.trainer.gpus"
     ),
-    every_training=True,
 )
 def gpus_and_processes(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -29,7 +27,6 @@ def gpus_and_processes(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "engine-gpus",
     "spec.generation.engine.gpus",
     "A server on GPUs has one for each part of its model: gpus = tensorParallel.",
     fix="Leave generation.engine.gpus out, or set it to tensorParallel (0 serves on CPUs).",
@@ -47,52 +44,46 @@ def engine_gpus(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "precision-on-gpu",
     "spec.generation.engine.dtype",
     "SGLang serves bfloat16 on GPUs.",
     fix="Set generation.engine.dtype: bfloat16, or leave it out.",
     cel=f"!({_SGLANG}) || {ENGINE_GPUS_CEL} == 0 || {DTYPE_CEL} != 'float32'",
 )
-def float32_on_gpu(job: RLJob, facts: Facts) -> str | None:
+def precision_on_gpu(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
     if not isinstance(engine, SglangEngine) or engine.gpus == 0 or engine.dtype != "float32":
         return None
     return "float32 on GPUs: SGLang's attention kernels take 16-bit numbers only"
 
 
-@rule(
-    "trainer-precision-on-gpu",
+@rule_of_every_training(
     "spec.trainer.precision",
     "A trainer on GPUs computes in bfloat16; its weights stay float32, its moments are as optimizerState says.",
     fix="Set trainer.precision: bfloat16, or leave it out.",
     cel=f"self.spec.trainer.gpus == 0 || {PRECISION_CEL} == 'bfloat16'",
     severity=Severity.WARNING,
-    every_training=True,
 )
-def float32_trainer_on_gpu(job: RLJob, facts: Facts) -> str | None:
+def trainer_precision_on_gpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
     if trainer.gpus == 0 or trainer.precision == "bfloat16":
         return None
     return "float32 on GPUs takes twice the memory of bfloat16 and about eight times its time"
 
 
-@rule(
-    "attention-on-gpu",
+@rule_of_every_training(
     "spec.trainer.attention",
     "Attention by segments takes 16-bit numbers only on GPUs.",
     fix="Set trainer.attention: dense, or trainer.precision: bfloat16.",
     cel=(f"self.spec.trainer.gpus == 0 || self.spec.trainer.attention != 'varlen' || {PRECISION_CEL} == 'bfloat16'"),
-    every_training=True,
 )
-def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
+def attention_on_gpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
     if trainer.gpus == 0 or trainer.attention != "varlen" or trainer.precision == "bfloat16":
         return None
     return "varlen in float32 on GPUs: flash kernels take 16-bit numbers only"
 
 
-@rule(
-    "compiled-layers",
+@rule_of_every_training(
     "spec.trainer.compile",
     "Compiled layers are whole: no adapters, no mesh.tensor or mesh.context, nothing offloaded; attention by a "
     "mask or, on GPUs, by segments.",
@@ -104,7 +95,6 @@ def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
         "(self.spec.trainer.attention in ['auto', 'dense'] || "
         "self.spec.trainer.gpus > 0 && self.spec.trainer.attention == 'varlen'))"
     ),
-    every_training=True,
 )
 def compiled_layers(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -112,30 +102,26 @@ def compiled_layers(job: RLJob, facts: Facts) -> str | None:
     return f"compile: blocks doesn't go with {', '.join(found)}" if found else None
 
 
-@rule(
-    "flex-on-cpu",
+@rule_of_every_training(
     "spec.trainer.attention",
     "FlexAttention has no gradient on CPUs.",
     fix="Leave trainer.attention out, or give the trainer gpus.",
     cel="self.spec.trainer.gpus > 0 || self.spec.trainer.attention != 'flex'",
-    every_training=True,
 )
-def blocks_on_cpu(job: RLJob, facts: Facts) -> str | None:
+def flex_on_cpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
     if trainer.gpus or trainer.attention != "flex":
         return None
     return "flex without GPUs: PyTorch's FlexAttention has no gradient on CPUs"
 
 
-@rule(
-    "cpu-state-on-cpu",
+@rule_of_every_training(
     "spec.trainer.optimizerState",
     "An optimizer's state is moved to host memory from GPUs.",
     fix="Leave trainer.optimizerState out, or give the trainer gpus.",
     cel="self.spec.trainer.gpus > 0 || self.spec.trainer.optimizerState != 'cpu'",
-    every_training=True,
 )
-def host_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
+def cpu_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
     if trainer.gpus or trainer.optimizer_state != "cpu":
         return None
@@ -143,7 +129,6 @@ def host_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "tensor-divides-heads",
     "spec.generation.engine.tensorParallel",
     "A model splits between its attention heads: tensorParallel divides their number.",
     fix="Set generation.engine.tensorParallel to a divisor of the model's attention heads.",
@@ -156,7 +141,6 @@ def tensor_divides_heads(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "engine-context",
     "spec.generation.engine.contextLength",
     "The engine takes the longest sample: contextLength ≥ maxSampleTokens.",
     fix="Raise generation.engine.contextLength, or leave it out; or lower rollout.maxSampleTokens.",
@@ -172,12 +156,10 @@ def engine_context(job: RLJob, facts: Facts) -> str | None:
     return f"a sample may have {sample} tokens, the engine takes {engine.context_length}"
 
 
-@rule(
-    "embedded-too-large",
+@warning(
     "spec.generation.engine.type",
     f"The embedded engine runs on CPUs: it is for up to {EMBEDDED_PARAMETERS // 10**6} million parameters.",
     fix="Set generation.engine.type: sglang.",
-    severity=Severity.WARNING,
 )
 def embedded_too_large(job: RLJob, facts: Facts) -> str | None:
     count = facts.model_parameters
@@ -190,7 +172,6 @@ _SEPARATE = "self.spec.placement != 'shared'"
 
 
 @rule(
-    "shared-staleness",
     "spec.algorithm.maxStaleness",
     "On shared devices generation is one version ahead at most: maxStaleness ≤ 1.",
     fix="Lower algorithm.maxStaleness to 1 or 0, or set placement: separate.",
@@ -204,7 +185,6 @@ def shared_staleness(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "shared-weights",
     "spec.weightSync.mode",
     "On shared devices weights come by the volume: a process group needs trainer and servers at once.",
     fix="Set weightSync.mode: SharedVolume or leave it out, or set placement: separate.",
@@ -217,7 +197,6 @@ def shared_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "shared-devices",
     "spec.placement",
     "Trainer and servers that share devices are on the same kind, of one machine.",
     fix="Give both GPUs or neither, with trainer.replicas 1; or set placement: separate.",
@@ -241,9 +220,9 @@ def _pod_gpus(id: str, role: str, owner: str) -> Rule:
     """That a role's podTemplate asks for no other number of GPUs than the field that owns it."""
 
     @rule(
-        id,
         f"spec.podTemplate.{role}.resources",
         f"GPUs of {role} pods are named once: {owner}.",
+        id=id,
         fix=f"Remove {GPU} from podTemplate.{role}.resources, and set {owner}.",
         cel=None,  # through a mapping an API server knows no bound of its cost
         every_training=role == "trainer",

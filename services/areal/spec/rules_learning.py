@@ -2,14 +2,13 @@
 
 from areal.spec.gpu_defaults import DTYPE_CEL, PRECISION_CEL
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, rule_of_every_training, warning
 
 _HIGHEST_RATE = 0.1
 _USUAL_RATE = 1e-3
 
 
 @rule(
-    "mini-batches",
     "spec.algorithm.miniBatches",
     "Every PPO update has at least one group: miniBatches ≤ batchSize.",
     fix="Lower algorithm.miniBatches.",
@@ -21,7 +20,6 @@ def mini_batches(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "micro-batch-too-small",
     "spec.trainer.microBatchTokens",
     "A micro-batch holds the longest sample: microBatchTokens ≥ maxSampleTokens.",
     fix="Raise trainer.microBatchTokens, or lower rollout.maxSampleTokens.",
@@ -32,13 +30,11 @@ def micro_batch_too_small(job: RLJob, facts: Facts) -> str | None:
     return None if micro >= sample else f"a sample may have {sample} tokens, a micro-batch holds {micro}"
 
 
-@rule(
-    "pack-length",
+@rule_of_every_training(
     "spec.trainer.packLength",
     "A packed row fits into a micro-batch: packLength ≤ microBatchTokens.",
     fix="Lower trainer.packLength, or leave it out.",
     cel="!has(self.spec.trainer.packLength) || self.spec.trainer.packLength <= self.spec.trainer.microBatchTokens",
-    every_training=True,
 )
 def pack_length(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -47,13 +43,11 @@ def pack_length(job: RLJob, facts: Facts) -> str | None:
     return f"a row of {trainer.pack_length} tokens doesn't fit a micro-batch of {trainer.micro_batch_tokens}"
 
 
-@rule(
-    "learning-rate-range",
+@rule_of_every_training(
     "spec.optimizer.learningRate",
     f"learningRate ≤ {_HIGHEST_RATE:g}.",
     fix="Set optimizer.learningRate, for example 1e-6 for a large model, 1e-4 for a tiny one.",
     cel=f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_HIGHEST_RATE}",
-    every_training=True,
 )
 def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
     rate = job.spec.optimizer.learning_rate
@@ -62,8 +56,7 @@ def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
     return f"{rate:g} is no learning rate for AdamW: each step would move every weight by about {rate:g}"
 
 
-@rule(
-    "learning-rate-high",
+@warning(
     "spec.optimizer.learningRate",
     f"learningRate ≤ {_USUAL_RATE:g}, as in every known recipe.",
     fix="Check the exponent of optimizer.learningRate.",
@@ -71,7 +64,6 @@ def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
         f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_USUAL_RATE} || "
         f"self.spec.optimizer.learningRate > {_HIGHEST_RATE}"
     ),
-    severity=Severity.WARNING,
 )
 def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
     rate = job.spec.optimizer.learning_rate
@@ -80,39 +72,33 @@ def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
     return f"{rate:g} is {rate / _USUAL_RATE:.0f} times the highest usual rate for RL, {_USUAL_RATE:g}"
 
 
-@rule(
-    "betas",
+@rule_of_every_training(
     "spec.optimizer.betas",
     "AdamW's betas lie in [0, 1).",
     fix="Set optimizer.betas, for example [0.9, 0.99].",
     cel="self.spec.optimizer.betas.all(b, b >= 0.0 && b < 1.0)",
-    every_training=True,
 )
 def betas(job: RLJob, facts: Facts) -> str | None:
     values = job.spec.optimizer.betas
     return None if all(0 <= beta < 1 for beta in values) else f"betas {list(values)} are not in [0, 1)"
 
 
-@rule(
-    "warmup",
+@warning(
     "spec.optimizer.warmupSteps",
     "Warm-up ends before the run does: warmupSteps < maxSteps.",
     fix="Lower optimizer.warmupSteps.",
     cel="self.spec.optimizer.warmupSteps < self.spec.algorithm.maxSteps",
-    severity=Severity.WARNING,
 )
 def warmup(job: RLJob, facts: Facts) -> str | None:
     warm, steps = job.spec.optimizer.warmup_steps, job.spec.algorithm.max_steps
     return None if warm < steps else f"the learning rate never reaches its peak: {warm} warm-up steps of {steps}"
 
 
-@rule(
-    "checkpoint-interval",
+@warning(
     "spec.checkpoint.intervalSteps",
     "There is a checkpoint before the end: checkpoint.intervalSteps ≤ maxSteps.",
     fix="Lower checkpoint.intervalSteps.",
     cel="self.spec.checkpoint.intervalSteps <= self.spec.algorithm.maxSteps",
-    severity=Severity.WARNING,
 )
 def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
     interval, last = job.spec.checkpoint.interval_steps, job.spec.algorithm.max_steps
@@ -122,7 +108,6 @@ def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "export-between-versions",
     "spec.export.intervalSteps",
     "What is exported is published: export.intervalSteps is a multiple of weightSync.intervalSteps.",
     fix="Set export.intervalSteps to a multiple of weightSync.intervalSteps.",
@@ -135,13 +120,11 @@ def export_between_versions(job: RLJob, facts: Facts) -> str | None:
     return f"an export every {export.interval_steps} steps was asked, weights are published every {published}"
 
 
-@rule(
-    "export-interval",
+@warning(
     "spec.export.intervalSteps",
     "There is an export before the end: export.intervalSteps ≤ maxSteps.",
     fix="Lower export.intervalSteps.",
     cel="!has(self.spec.export) || self.spec.export.intervalSteps <= self.spec.algorithm.maxSteps",
-    severity=Severity.WARNING,
 )
 def export_interval(job: RLJob, facts: Facts) -> str | None:
     export, last = job.spec.export, job.spec.algorithm.max_steps
@@ -150,13 +133,11 @@ def export_interval(job: RLJob, facts: Facts) -> str | None:
     return f"nothing is exported before the end (every {export.interval_steps} of {last} steps)"
 
 
-@rule(
-    "dtype-mismatch",
+@warning(
     "spec.generation.engine.dtype",
     "The engine computes in the trainer's precision.",
     fix="Set generation.engine.dtype and trainer.precision to the same, or expect a larger log-probability mismatch.",
     cel=f"{DTYPE_CEL} == {PRECISION_CEL}",
-    severity=Severity.WARNING,
 )
 def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
     engine, trainer = job.spec.generation.engine.dtype, job.spec.trainer.precision

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from areal.spec.job import JobSpec, RLJob
-from areal.spec.rules import Facts, rule
+from areal.spec.rules import Facts, rule, rule_of_every_training
 from areal.spec.serving import SglangEngine
 
 _NONE = "!has(self.spec.trainer.lora)"
@@ -11,13 +11,11 @@ _TRAININGS = ("RL", "SFT", "DPO")
 _TOGETHER = ("q_proj", "k_proj", "v_proj")  # one matrix in the engine
 
 
-@rule(
-    "lora-training",
+@rule_of_every_training(
     "spec.trainer.lora",
     "Adapters are trained by RL, SFT and DPO.",
     fix="Remove trainer.lora, or train by RL, SFT or DPO.",
     cel=f"{_NONE} || !has(self.spec.training) || self.spec.training.name in ['SFT', 'DPO']",
-    every_training=True,
 )
 def lora_training(job: RLJob, facts: Facts) -> str | None:
     if job.spec.trainer.lora is None or job.spec.training in _TRAININGS:
@@ -26,7 +24,6 @@ def lora_training(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "lora-attention",
     "spec.trainer.lora.targets",
     "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or none.",
     fix="Name all of q_proj, k_proj and v_proj in trainer.lora.targets, or none of them.",
@@ -40,7 +37,6 @@ def lora_attention(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "lora-reference",
     "spec.algorithm.kl.placement",
     "An adapter's base is the KL reference: there is no second model to put elsewhere.",
     fix="Remove algorithm.kl.placement, or trainer.lora.",
@@ -54,7 +50,6 @@ def lora_reference(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "lora-room",
     "spec.generation.engine.extraArgs",
     "SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.",
     fix="Remove these arguments: the job sets them.",
@@ -78,12 +73,10 @@ def lora_slots(spec: JobSpec) -> int:
     return spec.algorithm.max_staleness + 2
 
 
-@rule(
-    "lora-targets",
+@rule_of_every_training(
     "spec.trainer.lora.targets",
     "The model has every linear layer that trainer.lora.targets names.",
     fix="Name layers of the model in trainer.lora.targets.",
-    every_training=True,
 )
 def lora_targets(job: RLJob, facts: Facts) -> str | None:
     lora, there = job.spec.trainer.lora, facts.model_matrices

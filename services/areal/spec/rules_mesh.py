@@ -2,7 +2,7 @@
 
 from areal.spec.gpu_defaults import PROCESSES_CEL
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, rule
+from areal.spec.rules import Facts, rule, rule_of_every_training
 from areal.spec.training import Trainer
 
 _MESH = "self.spec.trainer.mesh"
@@ -15,7 +15,6 @@ def _processes(trainer: Trainer) -> str:
 
 
 @rule(
-    "ranks-without-samples",
     "spec.trainer.procPerNode",
     "Every trainer process has a sample of every update; processes that split layers or tokens share theirs.",
     fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
@@ -36,13 +35,11 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "mesh",
+@rule_of_every_training(
     "spec.trainer.mesh",
     "Copies of the model have as many processes each: replicate·context·tensor divides replicas·procPerNode.",
     fix="Make trainer.mesh.replicate·context·tensor a divisor of the number of processes.",
     cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_TOGETHER}) == 0",
-    every_training=True,
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
     trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
@@ -52,13 +49,11 @@ def mesh(job: RLJob, facts: Facts) -> str | None:
     return f"{_processes(trainer)} don't split into {mesh.replicate} equal copies{parts}"
 
 
-@rule(
-    "tensor-within-node",
+@rule_of_every_training(
     "spec.trainer.mesh.tensor",
     "The processes that split a layer are of one node: mesh.tensor divides procPerNode.",
     fix="Set trainer.mesh.tensor to a divisor of trainer.procPerNode.",
     cel=f"{PROCESSES_CEL} % {_MESH}.tensor == 0",
-    every_training=True,
 )
 def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -67,13 +62,11 @@ def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
     return f"{trainer.proc_per_node} processes of a node don't make groups of {trainer.mesh.tensor}"
 
 
-@rule(
-    "tensor-with-adapters",
+@rule_of_every_training(
     "spec.trainer.mesh.tensor",
     "Layers with adapters are not split.",
     fix="Set trainer.mesh.tensor to 1, or remove trainer.lora.",
     cel=f"!has(self.spec.trainer.lora) || {_MESH}.tensor == 1",
-    every_training=True,
 )
 def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -82,12 +75,10 @@ def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
     return f"adapters are trained, and each layer would be split over {trainer.mesh.tensor} processes"
 
 
-@rule(
-    "tensor-divides-trained-heads",
+@rule_of_every_training(
     "spec.trainer.mesh.tensor",
     "A layer splits between its heads of keys and values: mesh.tensor divides their number.",
     fix="Set trainer.mesh.tensor to a divisor of the model's heads of keys and values.",
-    every_training=True,
 )
 def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
     parts, heads = job.spec.trainer.mesh.tensor, facts.model_key_value_heads
@@ -96,13 +87,11 @@ def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
     return f"{heads} heads of keys and values don't split into {parts} equal parts"
 
 
-@rule(
-    "context-divides-heads",
+@rule_of_every_training(
     "spec.trainer.mesh.context",
     "Processes that split tokens exchange them for heads: mesh.context·tensor divides the heads, and of those of keys "
     "and values a process has as many as others, or shares one.",
     fix="Set trainer.mesh.context to a divisor of the model's heads (of those that mesh.tensor leaves a process).",
-    every_training=True,
 )
 def context_divides_heads(job: RLJob, facts: Facts) -> str | None:
     mesh, heads, shared = job.spec.trainer.mesh, facts.model_attention_heads, facts.model_key_value_heads

@@ -9,7 +9,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, warning
 from areal.spec.serving import SglangEngine
 
 VERSION = "0.5.23"
@@ -188,7 +188,6 @@ def flags_of(job: RLJob) -> list[str]:
 
 
 @rule(
-    "sglang-arguments",
     _ARGUMENTS,
     "extraArgs leaves alone what the agent sets.",
     fix="Remove it from generation.engine.extraArgs; the job's own fields set it.",
@@ -203,7 +202,6 @@ def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "sglang-unsupported",
     _ARGUMENTS,
     "With the flags in extraArgs tokens, versions and log-probabilities are what the run takes them for.",
     fix="Remove it from generation.engine.extraArgs.",
@@ -225,7 +223,6 @@ def _unknown(job: RLJob) -> str | None:
 
 
 @rule(
-    "sglang-unknown",
     _ARGUMENTS,
     f"Every flag in extraArgs is one of SGLang {VERSION}.",
     fix="Correct it, or name another SGLang by generation.engine.python.",
@@ -235,12 +232,10 @@ def sglang_unknown(job: RLJob, facts: Facts) -> str | None:
     return None if isinstance(engine, SglangEngine) and engine.python else _unknown(job)
 
 
-@rule(
-    "sglang-own-flags",
+@warning(
     _ARGUMENTS,
     "Flags of another SGLang are known.",
     fix="Compare logprob_mismatch (docs/flat-reward.md) with a run without them.",
-    severity=Severity.WARNING,
 )
 def sglang_own_flags(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
@@ -248,7 +243,6 @@ def sglang_own_flags(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "sglang-coarse",
     _ARGUMENTS,
     "Tokens of a quantised engine are trained with truncated weights.",
     fix="Set algorithm.advanced.truncate: {upper: 2.0}, or remove the flag.",

@@ -6,7 +6,7 @@ import re
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AGENT, ENVIRONMENT
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, rule, rule_of_every_training, warning
 from areal.spec.rules_teacher import TAUGHT_ALONE
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -14,13 +14,11 @@ _LONGEST_NAME = 40
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # they leave the scoring to somebody else
 
 
-@rule(
-    "name",
+@rule_of_every_training(
     "metadata.name",
     f"metadata.name is a DNS label (RFC 1035) of at most {_LONGEST_NAME} characters.",
     fix="Use lower-case letters, digits and '-', beginning with a letter, for example digits-2.",
     cel=f"self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= {_LONGEST_NAME}",
-    every_training=True,
 )
 def name(job: RLJob, facts: Facts) -> str | None:
     given = job.metadata.name
@@ -29,13 +27,11 @@ def name(job: RLJob, facts: Facts) -> str | None:
     return None if _NAME.fullmatch(given) else f"{given!r} can't be the name of pods and directories"
 
 
-@rule(
-    "model-source",
+@rule_of_every_training(
     "spec.model",
     "Exactly one of model.path and model.uri is given.",
     fix="Keep model.path for a directory on this machine, or model.uri for a cluster's volume or the Hugging Face hub.",
     cel="has(self.spec.model.path) != has(self.spec.model.uri)",
-    every_training=True,
 )
 def model_source(job: RLJob, facts: Facts) -> str | None:
     model = job.spec.model
@@ -44,13 +40,11 @@ def model_source(job: RLJob, facts: Facts) -> str | None:
     return "neither path nor uri is given" if model.path is None else "both path and uri are given"
 
 
-@rule(
-    "evaluation-without-dataset",
+@rule_of_every_training(
     "spec.evaluation",
     "Evaluation is configured only where there are held-out rows.",
     fix="Add dataset.evaluation, or remove the evaluation block.",
     cel="!has(self.spec.evaluation) || has(self.spec.dataset.evaluation)",
-    every_training=True,
 )
 def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
     if "evaluation" not in job.spec.model_fields_set or job.spec.dataset.evaluation is not None:
@@ -60,8 +54,7 @@ def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "evaluation-interval",
+@warning(
     "spec.evaluation.intervalSteps",
     "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
     fix="Lower evaluation.intervalSteps.",
@@ -69,7 +62,6 @@ def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.evaluation) || !has(self.spec.dataset.evaluation) || "
         "self.spec.evaluation.intervalSteps <= self.spec.algorithm.maxSteps"
     ),
-    severity=Severity.WARNING,
 )
 def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
     interval, last = job.spec.evaluation.interval_steps, job.spec.algorithm.max_steps
@@ -80,7 +72,6 @@ def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "pass-at",
     "spec.evaluation.passAt",
     "pass@k needs k samples: every k of evaluation.passAt is between 1 and evaluation.samples.",
     fix="Raise evaluation.samples, or lower the k.",
@@ -96,7 +87,6 @@ def pass_at(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "export-metric",
     "spec.export.metric",
     "The best export is the best by a figure that evaluations have: mean, avg@n or pass@k, of all rows or of SET/.",
     fix="Set export.metric to one of them, and evaluation.samples and passAt so that there is such a figure.",
@@ -108,8 +98,7 @@ def export_metric(job: RLJob, facts: Facts) -> str | None:
     return f"there is no {export.metric!r}; an evaluation of this job has {', '.join(evaluation.figures)}"
 
 
-@rule(
-    "export-not-evaluated",
+@warning(
     "spec.export.intervalSteps",
     "Each export is evaluated: export.intervalSteps is a multiple of evaluation.intervalSteps.",
     fix="Set export.intervalSteps to a multiple of evaluation.intervalSteps; the job runs either way.",
@@ -117,7 +106,6 @@ def export_metric(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.export) || !has(self.spec.dataset.evaluation) || self.spec.export.intervalSteps % "
         "(has(self.spec.evaluation) ? self.spec.evaluation.intervalSteps : 10) == 0"
     ),
-    severity=Severity.WARNING,
 )
 def export_not_evaluated(job: RLJob, facts: Facts) -> str | None:
     export, every = job.spec.export, job.spec.evaluation.interval_steps
@@ -130,7 +118,6 @@ def export_not_evaluated(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "answer-over-sample",
     "spec.rollout.sampling.maxNewTokens",
     "An answer leaves room for its prompt: maxNewTokens < maxSampleTokens.",
     fix="Raise rollout.maxSampleTokens (prompt and all turns), or lower rollout.sampling.maxNewTokens.",
@@ -144,7 +131,6 @@ def answer_over_sample(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "temperature-zero",
     "spec.rollout.sampling.temperature",
     "Training samples are drawn: temperature > 0.",
     fix="Set rollout.sampling.temperature: 1.0; evaluation is greedy anyway.",
@@ -159,13 +145,11 @@ def temperature_zero(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "truncated-sampling",
+@warning(
     "spec.rollout.sampling.topP",
     "Training samples come from the whole distribution: topP = 1 and topK = 0.",
     fix="Leave topP and topK out for training.",
     cel="self.spec.rollout.sampling.topP == 1.0 && self.spec.rollout.sampling.topK == 0",
-    severity=Severity.WARNING,
 )
 def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
     sampling = job.spec.rollout.sampling
@@ -178,7 +162,6 @@ def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "reward-model-path",
     "spec.reward.model",
     "reward.model is given with verifier model, and with no other.",
     fix="Set reward.verifier: model and name its directory in reward.model.path, or remove reward.model.",
@@ -192,7 +175,6 @@ def reward_model_path(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "reward-weights",
     "spec.reward.weights",
     "reward.weights count the parts of a recipe's reward, and no other verifier's; each is a finite number.",
     fix="Remove reward.weights, or let the recipe's `reward` return a dict and name verifier custom or none.",
@@ -209,7 +191,6 @@ def reward_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "no-reward",
     "spec.reward.verifier",
     "Somebody scores: a built-in verifier, a recipe, an environment, the agent's command, or a teacher alone teaches.",
     fix="Set reward.verifier: exact, math, code or model, or name a recipe with a `reward` function.",
@@ -237,7 +218,6 @@ def no_reward(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "custom-without-reward",
     "spec.reward.verifier",
     "verifier custom is the recipe's `reward` function.",
     fix="Define `reward(prompt, completions, prompt_ids, completion_ids, **row)` there, or name another verifier.",
@@ -252,7 +232,6 @@ def custom_without_reward(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "two-rewards",
     "spec.reward.verifier",
     "A recipe that defines `reward` is the only one who scores.",
     fix="Remove reward.verifier to use the recipe's function, or remove the function.",
@@ -265,7 +244,6 @@ def two_rewards(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "workflow",
     "spec.rollout.workflow",
     "The workflow is built in or in the recipe.",
     fix=f"Use {', '.join((*_BUILT_IN_WORKFLOWS, AGENT, ENVIRONMENT))}, or a RolloutWorkflow of the recipe.",
@@ -281,7 +259,6 @@ def workflow(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "model-context",
     "spec.rollout.maxSampleTokens",
     "A sample fits the model's context.",
     fix="Lower rollout.maxSampleTokens, or use a model with a longer context.",
@@ -293,12 +270,10 @@ def model_context(job: RLJob, facts: Facts) -> str | None:
     return f"a sample may have {sample} tokens, the model's context is {context}"
 
 
-@rule(
-    "vocabulary",
+@rule_of_every_training(
     "spec.model.tokenizer",
     "The tokenizer makes no id that the model doesn't have.",
     fix="Use the tokenizer that belongs to the model.",
-    every_training=True,
 )
 def vocabulary(job: RLJob, facts: Facts) -> str | None:
     tokenizer, model = facts.tokenizer_vocabulary, facts.model_vocabulary

@@ -12,7 +12,6 @@ TAUGHT_ALONE = (
 
 
 @rule(
-    "teacher-missing",
     "spec.algorithm.teacher",
     "OnPolicyDistillation has a teacher.",
     fix="Name the teacher's directory in algorithm.teacher.path.",
@@ -26,7 +25,6 @@ def teacher_missing(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "teacher-proximal",
     "spec.algorithm.advanced.proximal",
     "A teacher is compared with the policy as it is before the update.",
     fix="Set algorithm.advanced.proximal: recompute, or leave it out.",
@@ -38,7 +36,6 @@ def teacher_proximal(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "teacher-groups",
     "spec.algorithm.zeroVariance",
     "Where only a teacher teaches, groups of equal rewards are trained like any other.",
     fix="Leave algorithm.zeroVariance out, or give rewards a weight by rewardScale.",
@@ -51,7 +48,6 @@ def teacher_groups(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "unscored-evaluation",
     "spec.dataset.evaluation",
     "Held-out rows are measured by somebody who scores.",
     fix="Set reward.verifier or name a recipe with a `reward` function, or remove dataset.evaluation.",
@@ -70,7 +66,6 @@ def unscored_evaluation(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "teacher-served-weights",
     "spec.algorithm.teacher.placement",
     "A teacher with an endpoint has its weights where it is served.",
     fix="Remove algorithm.teacher.placement, or algorithm.teacher.endpoint.",
@@ -87,7 +82,6 @@ def teacher_served_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "teacher-served-temperature",
     "spec.algorithm.teacher.endpoint",
     "A served teacher says log-probabilities at temperature 1, so the policy samples at 1.",
     fix="Set rollout.sampling.temperature to 1, or remove algorithm.teacher.endpoint.",

@@ -1,19 +1,17 @@
 """Rules of the kinds of training: RL or fixed rows, and the settings of trainings on fixed rows."""
 
 from areal.spec.job import JobSpec, RLJob
-from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules import Facts, Severity, rule_of_every_training
 
 _ONLY_RL = ("rollout", "reward", "generation", "replay", "weight_sync")  # blocks of roles that others don't have
 _IN_RL = "!has(self.spec.training) || "
 
 
-@rule(
-    "training-block",
+@rule_of_every_training(
     "spec.training",
     "A job has either algorithm, for RL, or training, on fixed rows.",
     fix="Keep one of the blocks algorithm and training.",
     cel="has(self.spec.algorithm) != has(self.spec.training)",
-    every_training=True,
 )
 def training_block(job: RLJob, facts: Facts) -> str | None:
     if job.spec.is_whole:
@@ -21,13 +19,11 @@ def training_block(job: RLJob, facts: Facts) -> str | None:
     return "neither is given" if job.spec.supervised is None else "both are given"
 
 
-@rule(
-    "training-without-roles",
+@rule_of_every_training(
     "spec.training",
     "rollout, reward, generation, replay and weightSync are set for RL only: other trainings generate nothing.",
     fix="Remove these blocks, or give algorithm instead of training.",
     cel=None,  # an API server fills in their defaults, and can't tell them from what was given
-    every_training=True,
 )
 def training_without_roles(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
@@ -44,13 +40,11 @@ def training_without_roles(job: RLJob, facts: Facts) -> str | None:
     return f"{' and '.join(names)} says something of roles that a job of training {spec.training} doesn't have"
 
 
-@rule(
-    "epochs-or-steps",
+@rule_of_every_training(
     "spec.training",
     "A supervised run's length is given once: by epochs or by maxSteps.",
     fix="Keep one of epochs and maxSteps.",
     cel=f"{_IN_RL}!has(self.spec.training.epochs) || !has(self.spec.training.maxSteps)",
-    every_training=True,
 )
 def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
     block = job.spec.supervised
@@ -59,13 +53,11 @@ def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
     return f"both epochs ({block.epochs}) and maxSteps ({block.max_steps}) are given"
 
 
-@rule(
-    "supervised-micro-batch",
+@rule_of_every_training(
     "spec.trainer.microBatchTokens",
     "A micro-batch holds the longest row: microBatchTokens ≥ maxTokens.",
     fix="Raise trainer.microBatchTokens, or lower training.maxTokens.",
     cel=f"{_IN_RL}self.spec.training.maxTokens <= self.spec.trainer.microBatchTokens",
-    every_training=True,
 )
 def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
     block, micro = job.spec.supervised, job.spec.trainer.micro_batch_tokens
@@ -74,8 +66,7 @@ def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
     return f"a row may have {block.max_tokens} tokens, a micro-batch holds {micro}"
 
 
-@rule(
-    "smoothing-of-sigmoid",
+@rule_of_every_training(
     "spec.training.labelSmoothing",
     "Label smoothing belongs to the sigmoid loss.",
     fix="Set training.labelSmoothing: 0, or training.loss: sigmoid.",
@@ -83,7 +74,6 @@ def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
         f"{_IN_RL}!has(self.spec.training.loss) || self.spec.training.loss == 'sigmoid' || "
         "!has(self.spec.training.labelSmoothing) || self.spec.training.labelSmoothing == 0.0"
     ),
-    every_training=True,
 )
 def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
     block = job.spec.dpo
@@ -92,8 +82,7 @@ def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
     return f"the loss {block.loss} has no labels to smooth, and labelSmoothing is {block.label_smoothing:g}"
 
 
-@rule(
-    "share-of-jsd",
+@rule_of_every_training(
     "spec.training.teacherShare",
     "The teacher's share belongs to the divergence jsd.",
     fix="Remove training.teacherShare, or set training.divergence: jsd.",
@@ -101,7 +90,6 @@ def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
         f"{_IN_RL}!has(self.spec.training.teacherShare) || self.spec.training.teacherShare == 0.5 || "
         "has(self.spec.training.divergence) && self.spec.training.divergence == 'jsd'"
     ),
-    every_training=True,
 )
 def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
     block = job.spec.distillation
@@ -110,13 +98,11 @@ def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
     return f"the divergence {block.divergence} has no mixture, and teacherShare is {block.teacher_share:g}"
 
 
-@rule(
-    "supervised-batch",
+@rule_of_every_training(
     "spec.dataset.train",
     "A batch has different rows: the dataset has at least batchSize of them.",
     fix="Add rows, or lower training.batchSize.",
     severity=Severity.WARNING,
-    every_training=True,
 )
 def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     block, rows = job.spec.supervised, facts.train_rows
@@ -125,12 +111,10 @@ def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     return f"{rows} rows for batches of {block.batch_size}: rows repeat within a step"
 
 
-@rule(
-    "supervised-context",
+@rule_of_every_training(
     "spec.training",
     "A row fits the model's context.",
     fix="Lower training.maxTokens, or use a model with a longer context.",
-    every_training=True,
 )
 def supervised_context(job: RLJob, facts: Facts) -> str | None:
     block, context = job.spec.supervised, facts.model_context_tokens
