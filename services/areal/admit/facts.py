@@ -11,16 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from areal.admit import models
 from areal.admit.end_tokens import ends_told, refuse_ends
-from areal.admit.models import (
-    ModelFolder,
-    check_model,
-    check_tokenizer,
-    read_model,
-    refuse_teacher,
-    refuse_weights,
-    served_elsewhere,
-)
 from areal.admit.recipe_names import defines, has_hooks
 from areal.admit.recipe_probe import SLOW_S, RecipeParts, can_try_hooks, probe_recipe
 from areal.admit.rows import ASKED_ROWS, RowMeasure, episode_item, required_columns, reward_items
@@ -48,8 +40,8 @@ class FileFacts:
     faults: tuple[tuple[str, ArealError], ...]
     unseen: tuple[str, ...]
     warnings: tuple[tuple[str, str, str], ...]  # field, message, fix
-    model: ModelFolder | None  # with its weights
-    teacher: ModelFolder | None
+    model: models.ModelFolder | None  # with its weights
+    teacher: models.ModelFolder | None
     planned: Mapping[str, Any] | None  # the config.json that memory is planned by
     read_as: tuple[tuple[str, str], ...] = ()  # of each dataset: its field, how its rows are read
 
@@ -99,7 +91,7 @@ class _FactReader:
     unseen: list[str] = field(default_factory=list)
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
     read_as: list[tuple[str, str]] = field(default_factory=list)
-    model: ModelFolder | None = None
+    model: models.ModelFolder | None = None
     tokenizer: Tokenizer | None = None
 
     def done(self, here: bool, model_config: Path | None) -> FileFacts:
@@ -112,7 +104,7 @@ class _FactReader:
                     self._rows(place, source, parts)
         if self.model is not None:
             self._engine_and_trainer(self.model)
-        of_plan = self.model if model_config is None else read_model(model_config)
+        of_plan = self.model if model_config is None else models.read_model(model_config)
         if of_plan is not None and of_plan is not self.model:
             self._engine_and_trainer(of_plan)
         teacher = self._beside()
@@ -204,7 +196,7 @@ class _FactReader:
         if model is not None:
             with self._at("spec.model.path"):
                 refuse_pipes(*model.glob("*"))
-                self.model = read_model(check_model(model, job.where("spec.model.path")), weights=True)
+                self.model = models.read_model(models.check_model(model, job.where("spec.model.path")), weights=True)
         if self.model is not None and self.model.weights is not None:
             heads = self.model.number("num_attention_heads")
             kv_heads = self.model.number("num_key_value_heads")
@@ -223,7 +215,7 @@ class _FactReader:
             named = "spec.model.tokenizer" if job.spec.model.tokenizer else "spec.model.path"
             with self._at(named):
                 refuse_pipes(tokenizer / "tokenizer.json")
-                fast = read_tokenizer(check_tokenizer(tokenizer, job.where(named)))
+                fast = read_tokenizer(models.check_tokenizer(tokenizer, job.where(named)))
                 ids = fast.get_vocab(with_added_tokens=True).values()
                 self.facts = replace(self.facts, tokenizer_vocabulary=max(ids, default=-1) + 1)
                 if model is not None and self.model is None:
@@ -333,7 +325,7 @@ class _FactReader:
             words = f"{measure.too_long} of {read} rows read have prompts that leave no room for an answer: dropped"
             self.read_as.append((name, words))
 
-    def _engine_and_trainer(self, model: ModelFolder) -> None:
+    def _engine_and_trainer(self, model: models.ModelFolder) -> None:
         """What both would say of a model, by their own table: of the job's, or of a config.json in its place."""
         job = self.job
         if model is self.model and any(place == "spec.model.path" for place, _ in self.faults):
@@ -376,12 +368,12 @@ class _FactReader:
         words = "served through its Hugging Face module: exact, below 10M parameters at half the speed of"
         self.read_as.append(("model", f"{config.architecture} is {words} {', '.join(model_families.EMBEDDED)}"))
 
-    def _weights(self, what: str, model: ModelFolder) -> None:
+    def _weights(self, what: str, model: models.ModelFolder) -> None:
         """Names and shapes of its weights; what can't be told of them is said."""
-        if unseen := refuse_weights(model):
+        if unseen := models.refuse_weights(model):
             self.unseen.append(f"{what}: {unseen}")
 
-    def _beside(self) -> ModelFolder | None:
+    def _beside(self) -> models.ModelFolder | None:
         """The models beside the job's own: one that scores can, and one that teaches can teach this student."""
         job, teacher = self.job, None
         for place, uri in hub_models(job.spec).items():
@@ -391,19 +383,19 @@ class _FactReader:
         if (scores := self.sources.reward_model) is not None:
             with self._at("spec.reward.model.path"):
                 where = job.where("spec.reward.model.path")
-                scorer = read_model(check_model(scores, where), weights=True)
+                scorer = models.read_model(models.check_model(scores, where), weights=True)
                 model_families.refuse_unclassifying(scorer.config, str(scores))
                 self._weights("reward.model", scorer)
-                check_tokenizer(scores, where)
+                models.check_tokenizer(scores, where)
         if (found := self.sources.teacher) is not None:
             with self._at(job.spec.teacher_field):
                 where = job.where(job.spec.teacher_field)
-                here = not served_elsewhere(job)
-                check_tokenizer(check_model(found, where, weights=here), where)
-                teacher = read_model(found, weights=here)
+                here = not models.served_elsewhere(job)
+                models.check_tokenizer(models.check_model(found, where, weights=here), where)
+                teacher = models.read_model(found, weights=here)
                 self._weights("teacher", teacher)
                 if self.model is not None and self.tokenizer is not None and not self.faults:
-                    refuse_teacher(job.spec, self.tokenizer, self.model, teacher)
+                    models.refuse_teacher(job.spec, self.tokenizer, self.model, teacher)
         return teacher
 
     def _programs(self, here: bool) -> None:

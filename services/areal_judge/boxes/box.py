@@ -9,28 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from areal.values.boxes import (
-    MOST_FILE_BYTES,
-    MOST_OUTPUT_BYTES,
-    BoxEnd,
-    BoxEndCause,
-    BoxLanguage,
-    CommandEnding,
-    CommandResult,
-)
+from areal.values import boxes as values
 
 from areal_judge.boxes.driver import DRIVER
 from areal_judge.boxes.driver.frames import packed, unpacked
 from areal_judge.sandbox.host.session import CellSession, FrameError
 from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, RunEnding
 
-MOST_FRAME_BYTES = MOST_FILE_BYTES + MOST_OUTPUT_BYTES
+MOST_FRAME_BYTES = values.MOST_FILE_BYTES + values.MOST_OUTPUT_BYTES
 _SLACK_S = 30.0  # beyond a command's time: ending what it started, on a loaded machine
 _CAUSES = {
-    Ending.MEMORY_LIMIT: BoxEndCause.MEMORY_LIMIT,
-    Ending.CPU_LIMIT: BoxEndCause.CPU_LIMIT,
-    Ending.PROCESS_LIMIT: BoxEndCause.PROCESS_LIMIT,
-    Ending.DISK_LIMIT: BoxEndCause.DISK_LIMIT,
+    Ending.MEMORY_LIMIT: values.BoxEndCause.MEMORY_LIMIT,
+    Ending.CPU_LIMIT: values.BoxEndCause.CPU_LIMIT,
+    Ending.PROCESS_LIMIT: values.BoxEndCause.PROCESS_LIMIT,
+    Ending.DISK_LIMIT: values.BoxEndCause.DISK_LIMIT,
 }
 BOX_LIMITS = Limits(
     memory_bytes=512 << 20, disk_bytes=128 << 20, inodes=16384, processes=64, open_files=256, stack_bytes=16 << 20
@@ -52,19 +44,19 @@ def run_of(request: "BoxRequest", longest_s: float) -> ProgramRun:
     return ProgramRun(Driver(DRIVER), files=request.files, limits=limits)
 
 
-def end_of(ended: RunEnding, *, asked: bool) -> BoxEnd:
+def end_of(ended: RunEnding, *, asked: bool) -> values.BoxEnd:
     """Why a box ended that nobody asked to end.
 
     `asked`: whether a command was ever given to it. Before the first one nothing of a program runs in a box, so that a
     signal came from outside.
     """
-    cause = _CAUSES.get(ended.ending, BoxEndCause.PROGRAM)
+    cause = _CAUSES.get(ended.ending, values.BoxEndCause.PROGRAM)
     if ended.signal is not None and not asked:
-        return BoxEnd(BoxEndCause.INFRA, f"the box was killed from outside (signal {ended.signal})")
-    if cause is BoxEndCause.PROGRAM:
+        return values.BoxEnd(values.BoxEndCause.INFRA, f"the box was killed from outside (signal {ended.signal})")
+    if cause is values.BoxEndCause.PROGRAM:
         how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
-        return BoxEnd(cause, f"what serves the box was ended by what ran in it ({how})")
-    return BoxEnd(cause, f"the box passed its {cause.value.replace('_limit', '')} limit")
+        return values.BoxEnd(cause, f"what serves the box was ended by what ran in it ({how})")
+    return values.BoxEnd(cause, f"the box passed its {cause.value.replace('_limit', '')} limit")
 
 
 class DriverLine:
@@ -75,15 +67,17 @@ class DriverLine:
         self._turn = asyncio.Lock()
         self.asked = False  # whether a command was ever given
 
-    async def run(self, language: BoxLanguage, source: str, timeout_s: float, output_bytes: int) -> CommandResult:
+    async def run(
+        self, language: values.BoxLanguage, source: str, timeout_s: float, output_bytes: int
+    ) -> values.CommandResult:
         """Runs a command. Raises Falsified."""
         self.asked = True
-        output_bytes = min(output_bytes, MOST_OUTPUT_BYTES)
+        output_bytes = min(output_bytes, values.MOST_OUTPUT_BYTES)
         head = {"op": "run", "language": language.value, "timeout_s": timeout_s, "output_bytes": output_bytes}
         answer, output = await self._ask(head, source.encode("utf-8", "surrogateescape"), timeout_s + _SLACK_S)
         try:
-            return CommandResult(
-                ending=CommandEnding(answer["ending"]),
+            return values.CommandResult(
+                ending=values.CommandEnding(answer["ending"]),
                 code=int(answer["code"]) & 0xFF,
                 output=output,
                 left_out_bytes=max(0, int(answer["left_out"])),
@@ -95,7 +89,7 @@ class DriverLine:
 
     async def read(self, path: str, most_bytes: int) -> tuple[bytes, str]:
         """A file, or why there is none. Raises Falsified."""
-        head = {"op": "read", "path": path, "most_bytes": min(most_bytes, MOST_FILE_BYTES)}
+        head = {"op": "read", "path": path, "most_bytes": min(most_bytes, values.MOST_FILE_BYTES)}
         answer, data = await self._ask(head, b"", _SLACK_S)
         return data, str(answer.get("refusal", ""))[:500]
 

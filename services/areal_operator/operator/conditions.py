@@ -12,6 +12,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs, long_running
 from areal.spec.status import (
     CONDITION_MESSAGE,
+    REASONS,
     AcceptedReason,
     CompleteReason,
     ConditionReason,
@@ -48,7 +49,7 @@ def conditions(seen: Observation, decision: Decision, state: JobState, now: floa
     view = _View(seen, decision, state, now)
     found = {}
     for kind, question in _QUESTIONS.items():
-        said = question(view)
+        said = view.at_rest(kind) or question(view)
         found[kind] = transition(state.conditions.get(kind), said, seen.generation, now)
     return found
 
@@ -92,6 +93,13 @@ class _View:
     @property
     def _remembered(self) -> Observation:
         return replace(self.seen, state=self.state)
+
+    def at_rest(self, kind: ConditionType) -> ConditionText | None:
+        """What roles and progress say of a job that has ended, rests, or isn't prepared; None of any other."""
+        if kind not in _OF_WORK or not (self.over or self.resting or self.idle):
+            return None
+        reason = "FINISHED" if self.over else "SUSPENDED" if self.resting else "NOT_STARTED"
+        return ConditionText(REASONS[kind][reason], "")
 
     def desired(self, role: Role) -> int:
         return self.seen.admitted.replicas.get(role, 0) if self.seen.admitted is not None else 0
@@ -212,12 +220,8 @@ def _scheduled(view: _View) -> ConditionText:
 
 
 def _trainer(view: _View) -> ConditionText:
-    if view.over:
-        return ConditionText(TrainerReason.FINISHED, "")
-    if view.resting:
-        return ConditionText(TrainerReason.SUSPENDED, "")
     gang = view.gang
-    if view.idle or gang is None:
+    if gang is None:
         return ConditionText(TrainerReason.NOT_STARTED, "")
     if isinstance(view.decision, Finish):
         return ConditionText(TrainerReason.FINISHED, "the last step is trained")
@@ -238,12 +242,6 @@ def _trainer(view: _View) -> ConditionText:
 
 
 def _generation(view: _View) -> ConditionText:
-    if view.over:
-        return ConditionText(GenerationReason.FINISHED, "")
-    if view.resting:
-        return ConditionText(GenerationReason.SUSPENDED, "")
-    if view.idle:
-        return ConditionText(GenerationReason.NOT_STARTED, "")
     ready, wanted = len(view.ready(Role.GENERATION)), view.desired(Role.GENERATION)
     if Role.GENERATION not in view.replicas:
         return ConditionText(GenerationReason.NOT_NEEDED, "the training generates nothing")
@@ -256,12 +254,6 @@ def _generation(view: _View) -> ConditionText:
 
 
 def _reward(view: _View) -> ConditionText:
-    if view.over:
-        return ConditionText(RewardReason.FINISHED, "")
-    if view.resting:
-        return ConditionText(RewardReason.SUSPENDED, "")
-    if view.idle:
-        return ConditionText(RewardReason.NOT_STARTED, "")
     roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL) if view.desired(role)]
     if not roles:
         generates = Role.GENERATION in view.replicas
@@ -286,12 +278,6 @@ def _waiting(view: _View, role: Role) -> str:
 
 
 def _progressing(view: _View) -> ConditionText:
-    if view.over:
-        return ConditionText(ProgressingReason.FINISHED, "")
-    if view.resting:
-        return ConditionText(ProgressingReason.SUSPENDED, "")
-    if view.idle:
-        return ConditionText(ProgressingReason.NOT_STARTED, "")
     state = view.state
     if isinstance(view.decision, Finish):
         return ConditionText(ProgressingReason.FINISHED, f"step {state.step} was the last")
@@ -357,6 +343,9 @@ def _failed(view: _View) -> ConditionText:
     return ConditionText(FailedReason.NOT_FAILED, "")
 
 
+_OF_WORK = frozenset({
+    ConditionType.TRAINER_READY, ConditionType.GENERATION_READY, ConditionType.REWARD_READY, ConditionType.PROGRESSING,
+})  # fmt: skip
 _QUESTIONS: dict[ConditionType, Callable[[_View], ConditionText]] = {
     ConditionType.ACCEPTED: _accepted,
     ConditionType.PREPARED: _prepared,

@@ -6,11 +6,12 @@ ended. All times are seconds since 1970 and whole, because that is how a status 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TypeVar
 
 from areal.spec.status import CompleteReason, ConditionReason, ConditionType, SuspendedReason
+from pydantic.alias_generators import to_camel
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import times
@@ -37,8 +38,8 @@ class JobFailure:
     """One failure that has been dealt with, as the status shows it."""
 
     at: float
-    role: str
-    pod: str
+    role: str = ""
+    pod: str = ""
     exit_code: int | None = None
     reason: str = ""
     rule: str = ""
@@ -170,19 +171,15 @@ def state_in(status: Json) -> JobState:
     )
 
 
+_FAILURE = {field.name: to_camel(field.name) for field in fields(JobFailure) if field.name != "at"}
+
+
 def _failure(entry: Json) -> JobFailure:
-    return JobFailure(
-        at=times.parse(entry.get("time")) or 0.0,
-        role=entry.get("role", ""),
-        pod=entry.get("pod", ""),
-        exit_code=entry.get("exitCode"),
-        reason=entry.get("reason", ""),
-        rule=entry.get("rule", ""),
-        action=entry.get("action", ""),
-        step=int(entry.get("step", 0)),
-        epoch=int(entry.get("epoch", 0)),
-        owner=entry.get("owner", ""),
-        counted=bool(entry.get("counted", False)),
-        cause=entry.get("cause", ""),
-        node=entry.get("node", ""),
-    )
+    told = {name: entry[word] for name, word in _FAILURE.items() if word in entry}
+    return JobFailure(times.parse(entry.get("time")) or 0.0, **told)
+
+
+def failure_entry(failure: JobFailure) -> Json:
+    """A failure as the status has it."""
+    told = {word: value for name, word in _FAILURE.items() if (value := getattr(failure, name)) is not None}
+    return {"time": times.render(failure.at), **told}

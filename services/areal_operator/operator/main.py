@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal import __version__
@@ -34,22 +34,16 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)
-class OperatorOptions:
+class OperatorOptions(ManagerSettings):
     """What `areal operator` was told. Empty strings mean: find out."""
 
-    namespaces: tuple[str, ...] = ()
+    identity: str = ""
+    lease_namespace: str = ""
+    qps: float = 50.0
+    burst: int = 100
     default_runtime: str = ""
     runtimes: Path | None = None  # files of the ClusterRLRuntimes to apply
     kubeconfig: Path | None = None
-    lease_namespace: str = ""
-    lease_name: str = "areal-operator"
-    identity: str = ""
-    bind: str = "0.0.0.0"
-    metrics_port: int = 8080
-    health_port: int = 8081
-    workers: int = 4
-    qps: float = 50.0
-    burst: int = 100
     metrics_from: tuple[str, ...] = ()  # labels `key=value` of namespaces that may scrape jobs; `*` is any namespace
     json_logs: bool = True
 
@@ -101,19 +95,9 @@ async def run(
 
 def manager_settings(options: OperatorOptions, times: Times) -> ManagerSettings:
     """The runtime's settings, with what was left open filled in."""
-    return ManagerSettings(
-        identity=options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}",
-        lease_namespace=options.lease_namespace or own_namespace(),
-        lease_name=options.lease_name,
-        namespaces=options.namespaces,
-        workers=options.workers,
-        qps=options.qps,
-        burst=options.burst,
-        bind=options.bind,
-        metrics_port=options.metrics_port,
-        health_port=options.health_port,
-        times=times,
-    )
+    identity = options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}"
+    lease_namespace = options.lease_namespace or own_namespace()
+    return replace(options, identity=identity, lease_namespace=lease_namespace, times=times)
 
 
 def namespace_labels(told: Sequence[str]) -> Mapping[str, str] | None:

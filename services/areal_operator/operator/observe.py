@@ -17,21 +17,11 @@ from areal.spec.status import AcceptedReason, ConditionType
 
 from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
+from areal_operator.operator import observed
 from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
 from areal_operator.operator.job_state import JobState, Rest, state_in
-from areal_operator.operator.observed import (
-    NodeState,
-    Observation,
-    Pod,
-    Workload,
-    owner_of,
-    read_batch,
-    read_node,
-    read_pod,
-    read_workload,
-)
 from areal_operator.operator.refusals import refusal_of_pods
 from areal_operator.operator.sharing import shared
 from areal_operator.operator.times import PODS_LATE_S, RETRY_PODS_S
@@ -43,7 +33,7 @@ _SECRET_AGE_S = 600.0
 """A Secret that somebody deleted is missed within this time; pods that run have read it already."""
 
 
-async def observe(job: resources.Json, world: OperatorWorld) -> Observation:
+async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observation:
     """The job as it is now. `job` is its object, from the cache."""
     key, state = resources.key_of(job), state_in(job.get("status", {}))
     uid = job["metadata"]["uid"]
@@ -59,7 +49,7 @@ async def observe(job: resources.Json, world: OperatorWorld) -> Observation:
     made = tuple(_workloads(uid, world))
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
     departed = world.deleted_pods.of(key)
-    return Observation(
+    return observed.Observation(
         key=key,
         raw=job,
         state=state,
@@ -68,8 +58,8 @@ async def observe(job: resources.Json, world: OperatorWorld) -> Observation:
         pods=pods,
         workloads=workloads,
         beside=tuple(one for one in made if spec_of(one.role).beside),
-        prepare=read_batch(_own(world, key, uid, Role.PREPARE)),
-        finish=read_batch(_own(world, key, uid, Role.FINISH)),
+        prepare=observed.read_batch(_own(world, key, uid, Role.PREPARE)),
+        finish=observed.read_batch(_own(world, key, uid, Role.FINISH)),
         departed=departed,
         refused=await _refused_pods(job, state, workloads, world),
         nodes=_nodes((*pods, *departed.values()), world),
@@ -77,7 +67,7 @@ async def observe(job: resources.Json, world: OperatorWorld) -> Observation:
     )
 
 
-def wanted(seen: Observation, world: OperatorWorld, replicas: dict[str, int] | None = None) -> JobBlueprint:
+def wanted(seen: observed.Observation, world: OperatorWorld, replicas: dict[str, int] | None = None) -> JobBlueprint:
     """Blueprint for the builders of children."""
     assert seen.admitted is not None
     return wanted_of(seen.raw, seen.admitted, world, replicas)
@@ -114,7 +104,7 @@ async def access(key: resources.Key, uid: str, world: OperatorWorld) -> str | No
 
 def remember_access(secret: resources.Json, uid: str, notes: Notes, now: float) -> bool:
     """Keep what the job's Secret says; False when it is an earlier job's."""
-    if owner_of(secret).get("uid") != uid:
+    if observed.owner_of(secret).get("uid") != uid:
         return False
     notes.secret = {name: base64.b64decode(text).decode() for name, text in secret.get("data", {}).items()}
     notes.secret_at = now
@@ -155,7 +145,7 @@ def _runtime(job: resources.Json, world: OperatorWorld) -> resources.Json | None
     """The object that holds the job's runtime: the job's own snapshot, else what it names, else the default."""
     metadata = job["metadata"]
     snapshot = world.caches[resources.CONFIGMAPS].get(metadata["namespace"], runtime_config_map(metadata["name"]))
-    if snapshot is not None and owner_of(snapshot).get("uid") == metadata["uid"]:
+    if snapshot is not None and observed.owner_of(snapshot).get("uid") == metadata["uid"]:
         return snapshot
     kind, name = _runtime_name(job, world)
     if not name:
@@ -283,7 +273,7 @@ async def _pods_objections(makers: Iterable[resources.Json], world: OperatorWorl
 
 
 async def _refused_pods(
-    job: resources.Json, state: JobState, workloads: Iterable[Workload], world: OperatorWorld
+    job: resources.Json, state: JobState, workloads: Iterable[observed.Workload], world: OperatorWorld
 ) -> Mapping[Role, str]:
     """Why pods of a role are missing for long, where the API server refuses them now. Asked every `RETRY_PODS_S`."""
     now, key, uid = world.now(), resources.key_of(job), job["metadata"]["uid"]
@@ -320,7 +310,7 @@ async def _refused_pods(
 def _own(world: OperatorWorld, key: resources.Key, uid: str, role: Role) -> resources.Json | None:
     """The job's own batch Job for a role."""
     found = world.caches[resources.JOBS].get(key[0], workload(key[1], role))
-    return found if found is not None and owner_of(found).get("uid") == uid else None
+    return found if found is not None and observed.owner_of(found).get("uid") == uid else None
 
 
 def _sets(uid: str, world: OperatorWorld) -> Iterable[resources.Json]:
@@ -328,23 +318,23 @@ def _sets(uid: str, world: OperatorWorld) -> Iterable[resources.Json]:
         yield from world.caches[resource].owned_by(uid)
 
 
-def _workloads(uid: str, world: OperatorWorld) -> Iterable[Workload]:
+def _workloads(uid: str, world: OperatorWorld) -> Iterable[observed.Workload]:
     for obj in _sets(uid, world):
-        if (found := read_workload(obj)) is not None:
+        if (found := observed.read_workload(obj)) is not None:
             yield found
 
 
-def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iterable[Pod]:
+def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iterable[observed.Pod]:
     """The job's pods. Those of an earlier job of the same name may still be ending beside them."""
     born = job["metadata"].get("creationTimestamp", "")
     owners = {
-        obj["metadata"]["uid"]: owner_of(obj).get("uid") == job["metadata"]["uid"]
+        obj["metadata"]["uid"]: observed.owner_of(obj).get("uid") == job["metadata"]["uid"]
         for resource in (resources.STATEFULSETS, resources.DEPLOYMENTS, resources.JOBS)
         for obj in world.caches[resource].labelled(*key)
     }
     for obj in world.caches[resources.PODS].labelled(*key):
-        owner = owner_of(obj)
-        pod = read_pod(obj)
+        owner = observed.owner_of(obj)
+        pod = observed.read_pod(obj)
         if (
             pod is None
             or spec_of(pod.role).beside
@@ -356,12 +346,12 @@ def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iter
             yield pod
 
 
-def _nodes(pods: Iterable[Pod], world: OperatorWorld) -> dict[str, NodeState] | None:
+def _nodes(pods: Iterable[observed.Pod], world: OperatorWorld) -> dict[str, observed.NodeState] | None:
     cache = world.cached(resources.NODES)
     if cache is None:
         return None
     found = {name: cache.get("", name) for name in {pod.node for pod in pods if pod.node}}
-    return {name: read_node(obj) for name, obj in found.items() if obj is not None}
+    return {name: observed.read_node(obj) for name, obj in found.items() if obj is not None}
 
 
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}

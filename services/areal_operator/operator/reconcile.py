@@ -8,20 +8,9 @@ from dataclasses import dataclass
 
 from areal_operator.kube.errors import ConflictError, NotFoundError
 from areal_operator.kube.resources import Key
+from areal_operator.operator import decision as decisions
 from areal_operator.operator.announce import announcements
 from areal_operator.operator.decide import decide
-from areal_operator.operator.decision import (
-    CleanUp,
-    Converge,
-    Decision,
-    EndJob,
-    EvictingDecision,
-    Finish,
-    HandsOff,
-    Prepare,
-    Reject,
-    Suspend,
-)
 from areal_operator.operator.effects import Effects
 from areal_operator.operator.observe import observe
 from areal_operator.operator.observed import Observation
@@ -44,7 +33,7 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
 
     seen = await observe(job, world)
     decision = decide(seen, world.now())
-    if isinstance(decision, HandsOff):  # another controller's job
+    if isinstance(decision, decisions.HandsOff):  # another controller's job
         world.forget(key)
         return None
 
@@ -54,15 +43,15 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
 
     effects = Effects(seen, world)
     match decision:
-        case Reject() | EndJob():
+        case decisions.Reject() | decisions.EndJob():
             effects.listen_no_more()
 
-        case Prepare(retire=retire):
+        case decisions.Prepare(retire=retire):
             await effects.lay_foundation()
             await effects.retire(retire)
             await effects.run_prepare()
 
-        case Converge(replicas=replicas, apply=apply, tell=tell, hot=hot):
+        case decisions.Converge(replicas=replicas, apply=apply, tell=tell, hot=hot):
             if apply:
                 await effects.lay_foundation()
                 await effects.run_workloads(replicas)
@@ -70,24 +59,24 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
             effects.tell_epoch(tell, decision.state.epoch)  # which the status holds by now
             await effects.set_hot(hot)
 
-        case Suspend(drain=drain, replicas=replicas, retire=retire):
+        case decisions.Suspend(drain=drain, replicas=replicas, retire=retire):
             await effects.listen()
             effects.drain(drain)
             await effects.retire(retire)
             if replicas is not None:
                 await effects.run_workloads(replicas)
 
-        case Finish(retire=retire):
+        case decisions.Finish(retire=retire):
             await effects.retire(retire)
             await effects.run_finish()
 
-        case CleanUp(remove=remove, delete_job=delete_job):
+        case decisions.CleanUp(remove=remove, delete_job=delete_job):
             effects.listen_no_more()
             await effects.remove(remove)
             if delete_job:
                 await effects.delete_job()
 
-    if isinstance(decision, EvictingDecision):
+    if isinstance(decision, decisions.EvictingDecision):
         await effects.evict(decision.evict)
     return written.again_s(decision.again_s)
 
@@ -108,7 +97,7 @@ class StatusWrite:
         return min(times, default=None)
 
 
-async def write_status(seen: Observation, decision: Decision, world: OperatorWorld) -> StatusWrite:
+async def write_status(seen: Observation, decision: decisions.Decision, world: OperatorWorld) -> StatusWrite:
     """Write what is new: at once what anyone may wait for, figures every `FLUSH_S`, nothing when all is equal."""
     before, now = seen.raw.get("status", {}), world.now()
     status = summarize(seen, decision, now)

@@ -4,17 +4,9 @@ Owns the pod that is tried for a workload, and which answers of the API server a
 limit ranges and admission policies answer to pods only.
 """
 
-from typing import Protocol
-
-from areal_operator.kube.errors import (
-    AlreadyExistsError,
-    ApiError,
-    ConflictError,
-    ForbiddenError,
-    InvalidError,
-    NotFoundError,
-)
-from areal_operator.kube.resources import PODS, Json, Resource
+from areal_operator.kube import errors
+from areal_operator.kube.resources import PODS, Json
+from areal_operator.runtime.api import Api
 
 _NO_ANSWER = (
     "does not support dry run",  # a webhook that is asked about real pods only
@@ -22,13 +14,7 @@ _NO_ANSWER = (
 )
 
 
-class Trier(Protocol):
-    """What is needed of the API server."""
-
-    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json: ...
-
-
-async def refusal_of_pods(server: Trier, workload: Json, *, own_account: bool) -> str:
+async def refusal_of_pods(server: Api, workload: Json, *, own_account: bool) -> str:
     """Why the API server would refuse a pod of a StatefulSet, Deployment or Job; empty when it would not.
 
     Args:
@@ -36,9 +22,9 @@ async def refusal_of_pods(server: Trier, workload: Json, *, own_account: bool) -
     """
     try:
         await server.create(PODS, trial_pod(workload, own_account=own_account), dry_run=True)
-    except AlreadyExistsError:
+    except errors.AlreadyExistsError:
         return ""
-    except (InvalidError, ForbiddenError, NotFoundError, ConflictError) as error:
+    except (errors.InvalidError, errors.ForbiddenError, errors.NotFoundError, errors.ConflictError) as error:
         return "" if any(words in error.message for words in _NO_ANSWER) else _reason(error)
     return ""
 
@@ -53,6 +39,6 @@ def trial_pod(workload: Json, *, own_account: bool) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template.get("metadata", {}), **named}, "spec": spec}
 
 
-def _reason(error: ApiError) -> str:
+def _reason(error: errors.ApiError) -> str:
     """The server's words without the request that they answer."""
     return error.message.partition(": ")[2] or error.message

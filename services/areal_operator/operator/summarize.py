@@ -17,7 +17,7 @@ from areal_operator.operator import times
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decision import CleanUp, Decision, EndJob, HandsOff, Prepare, Reject, Suspend
 from areal_operator.operator.idle import idle_of
-from areal_operator.operator.job_state import JobCondition, JobFailure, JobState, Rest
+from areal_operator.operator.job_state import JobCondition, JobState, Rest, failure_entry
 from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
@@ -32,7 +32,7 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
         "summary": summary_of(found).value,
         "conditions": [_condition(kind, condition) for kind, condition in found.items()],
         "attempts": _attempts(state),
-        "failures": [_failure(failure) for failure in state.failures],
+        "failures": [failure_entry(failure) for failure in state.failures],
         "progress": _progress(seen, state, now),
         "waiting": _waiting(state),
     }
@@ -133,24 +133,6 @@ def _idle(idle: Diagnosis, before: Json, now: float) -> Json:
     where = {"cause": str(idle.cause), "role": str(idle.role), "pod": idle.pod}
     same = all(before.get(name) == value for name, value in where.items())
     return {**where, "since": before["since"] if same else times.render(now), "text": idle.text[:IDLE_TEXT]}
-
-
-def _failure(failure: JobFailure) -> Json:
-    entry: Json = {
-        "time": times.render(failure.at),
-        "role": failure.role,
-        "pod": failure.pod,
-        "reason": failure.reason,
-        "rule": failure.rule,
-        "action": failure.action,
-        "step": failure.step,
-        "epoch": failure.epoch,
-        "owner": failure.owner,
-        "counted": failure.counted,
-        "cause": failure.cause,
-        "node": failure.node,
-    }
-    return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 
 
 def _progress(seen: Observation, state: JobState, now: float) -> Json:

@@ -7,8 +7,7 @@ it wrote last, and the last states of deleted pods, which can't say any more why
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 from areal.plan.cluster_names import LABEL_JOB, Role
@@ -17,69 +16,13 @@ from areal.spec.runtime import RuntimeSpec
 from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
 from areal_operator.operator import children
 from areal_operator.operator.admission import JobRefusal, RunnableJob
-from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import NodeState, Pod, Reports, read_node, read_pod
-from areal_operator.operator.reports import Targets
+from areal_operator.operator.observed import NodeState, Pod, read_node, read_pod
+from areal_operator.operator.reports import Poller
 from areal_operator.operator.sharing import Blocks
+from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
-
-
-class KubernetesApi(Protocol):
-    """What is needed of the API server; `runtime.api.Api` says what each verb promises."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None: ...
-
-    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json: ...
-
-    async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json: ...
-
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        grace_s: int | None = None,
-        background: bool = True,
-    ) -> bool: ...
-
-
-class Voice(Protocol):
-    """What is needed of the recorder of events."""
-
-    async def event(self, about: Json, *, type: Literal["Normal", "Warning"], reason: str, message: str) -> None: ...
-
-
-class Roles(Protocol):
-    """What is needed of the jobs' roles; `reports.Poller` says what each call promises."""
-
-    def latest(self, key: Key) -> Reports: ...
-
-    def follow(self, key: Key, targets: Targets) -> None: ...
-
-    def forget(self, key: Key) -> None: ...
-
-    def restart(self, key: Key, pod: Pod, epoch: int) -> None: ...
-
-    def drain(self, key: Key, pod: Pod) -> None: ...
-
-    def set_hot(self, key: Key, hot: HotFields) -> None: ...
-
-
-class Builders(Protocol):
-    """Who makes a job's objects; `children` does."""
-
-    def foundation(self, w: JobBlueprint) -> list[Json]: ...
-
-    def access_secret(self, w: JobBlueprint) -> Json: ...
-
-    def prepare_job(self, w: JobBlueprint) -> Json: ...
-
-    def finish_job(self, w: JobBlueprint) -> Json: ...
-
-    def workloads(self, w: JobBlueprint) -> list[Json]: ...
+from areal_operator.runtime.events import Recorder
 
 
 @dataclass(frozen=True)
@@ -117,14 +60,14 @@ class OperatorWorld:
 
     def __init__(
         self,
-        api: KubernetesApi,
+        api: Api,
         caches: Mapping[Resource, Cache],
-        recorder: Voice,
-        reports: Roles,
+        recorder: Recorder,
+        reports: Poller,
         clock: Callable[[], float] = time.time,
         settings: OperatorSettings | None = None,
         *,
-        build: Builders | ModuleType = children,
+        build: Any = children,  # who makes a job's objects
         deleted_pods: "DeletedPods | None" = None,
     ) -> None:
         self.api = api
@@ -132,7 +75,7 @@ class OperatorWorld:
         self.recorder = recorder
         self.reports = reports
         self.settings = settings or OperatorSettings()
-        self.build: Any = build
+        self.build = build
         self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
         """By hash, one of each: most jobs keep equal ones."""
         self.blocks: Blocks = WeakValueDictionary()

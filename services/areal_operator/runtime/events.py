@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Literal
 
 from cachetools import LRUCache
 
 from areal_operator.kube.errors import ApiError, NotFoundError
-from areal_operator.kube.resources import EVENTS, Json, Resource
+from areal_operator.kube.resources import EVENTS, Json
+from areal_operator.runtime.api import Api
 from areal_operator.runtime.limiter import RequestPriority, TokenBucket
 from areal_operator.runtime.times import EventTimes
 
@@ -23,18 +24,6 @@ log = logging.getLogger(__name__)
 CONTROLLER = "areal.dev/operator"
 LONGEST_MESSAGE = 1000  # the server's limit is 1024 bytes
 _REMEMBERED = 4096  # series and budgets; the least recently used are forgotten
-
-
-class EventWriter(Protocol):
-    """What is needed of the Api."""
-
-    async def create(self, resource: Resource, obj: Json, *, priority: RequestPriority) -> Json:
-        """See `Api`."""
-
-    async def merge(
-        self, resource: Resource, namespace: str, name: str, patch: Json, *, priority: RequestPriority
-    ) -> Json:
-        """See `Api`."""
 
 
 @dataclass
@@ -51,7 +40,7 @@ class Recorder:
 
     def __init__(
         self,
-        api: EventWriter,
+        api: Api,
         *,
         instance: str,
         times: EventTimes | None = None,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from areal.errors import InfraError
 
@@ -90,18 +90,11 @@ def _version(record: Json | None) -> str:
     return str(record["metadata"]["resourceVersion"]) if record else ""
 
 
-class LeaseStore(Protocol):
-    """Where the lease is kept. Both raise ApiError; neither repeats a request."""
+class LeaseStore:
+    """Where the lease is kept, past the rate limit: a busy operator must not lose its lease.
 
-    async def read(self, deadline_s: float) -> Json | None:
-        """The lease now."""
-
-    async def write(self, lease: Json, deadline_s: float) -> Json:
-        """Create it, or replace the version that it names."""
-
-
-class ApiLeases:
-    """Leases of an API server. They go past the rate limit: a busy operator must not lose its lease."""
+    Both ways raise ApiError; neither repeats a request.
+    """
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self._api = api
@@ -109,14 +102,14 @@ class ApiLeases:
         self._path = LEASES.path(namespace, name)
 
     async def read(self, deadline_s: float) -> Json | None:
-        """See `LeaseStore`."""
+        """The lease now."""
         try:
             return await self._api.fetch(Request("GET", self._path), deadline_s=deadline_s)
         except NotFoundError:
             return None
 
     async def write(self, lease: Json, deadline_s: float) -> Json:
-        """See `LeaseStore`."""
+        """Create it, or replace the version that it names."""
         exists = "resourceVersion" in lease["metadata"]
         path = self._path if exists else LEASES.path(self._namespace)
         return await self._api.fetch(Request("PUT" if exists else "POST", path, {}, lease), deadline_s=deadline_s)

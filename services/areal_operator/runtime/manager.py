@@ -17,7 +17,7 @@ from areal_operator.kube.resources import Json, Key, Resource
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.lease import ApiLeases, Election
+from areal_operator.runtime.lease import Election, LeaseStore
 from areal_operator.runtime.limiter import Limiter
 from areal_operator.runtime.pages import HttpPages, OperatorHealth, OperatorMetrics, page_of
 from areal_operator.runtime.queue import Queue
@@ -92,7 +92,7 @@ class Manager:
         self._limiter = Limiter(settings.qps, settings.burst, clock)
         self.api = Api(transport, self._limiter, observer=self, on_answer=self.metrics.answered)
         self.election = Election(
-            ApiLeases(self.api, settings.lease_namespace, settings.lease_name),
+            LeaseStore(self.api, settings.lease_namespace, settings.lease_name),
             namespace=settings.lease_namespace,
             name=settings.lease_name,
             identity=settings.identity,

@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -55,34 +55,6 @@ class Response:
     body: bytes
 
 
-class Transport(Protocol):
-    """What the rest of the runtime needs of a connection."""
-
-    async def request(self, request: Request, *, deadline_s: float) -> Response:
-        """The whole answer, of any status. Raises UnreachableError when there is none within the deadline."""
-
-    def stream(self, request: Request, *, deadline_s: float) -> "contextlib.AbstractAsyncContextManager[WatchStream]":
-        """The answer as it comes; all of it within the deadline. Breaks are UnreachableErrors."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
-class WatchStream(Protocol):
-    """An answer of which the head is there."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The HTTP headers."""
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, cut anywhere."""
-
-
 def _watched_socket(address: Any) -> socket.socket:
     """A socket that breaks by itself when the other machine has vanished without a word."""
     family, kind, protocol = address[:3]
@@ -103,8 +75,8 @@ class _RestOfAnswer(RESTClientObject):
         return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_watched_socket)
 
 
-class HttpTransport:
-    """The real one. Made by `connect`."""
+class Transport:
+    """What the rest of the runtime needs of a connection. Made by `connect`."""
 
     def __init__(self, configuration: Configuration, *, connect_s: float, refresh: asyncio.Task[None] | None) -> None:
         self._configuration = configuration
@@ -113,7 +85,7 @@ class HttpTransport:
         self._refresh = refresh
 
     async def request(self, request: Request, *, deadline_s: float) -> Response:
-        """See `Transport`."""
+        """The whole answer, of any status. Raises UnreachableError when there is none within the deadline."""
         try:
             async with asyncio.timeout(deadline_s):
                 answer = await self._send(request, deadline_s)
@@ -125,20 +97,20 @@ class HttpTransport:
             raise _unreachable(request, error) from error
 
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request, *, deadline_s: float) -> "AsyncIterator[HttpStream]":
-        """See `Transport`."""
+    async def stream(self, request: Request, *, deadline_s: float) -> "AsyncIterator[WatchStream]":
+        """The answer as it comes; all of it within the deadline. Breaks are UnreachableErrors."""
         try:
             async with asyncio.timeout(deadline_s):
                 answer = await self._send(request, deadline_s)
                 try:
-                    yield HttpStream(answer)
+                    yield WatchStream(answer)
                 finally:
                     answer.close()  # what was not read is worthless, and so is its connection
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unreachable(request, error) from error
 
     async def close(self) -> None:
-        """See `Transport`."""
+        """Close all connections."""
         if self._refresh is not None:
             self._refresh.cancel()
         await self._rest.close()
@@ -165,8 +137,8 @@ class HttpTransport:
 
 
 @dataclass(frozen=True)
-class HttpStream:
-    """See `HttpStream`."""
+class WatchStream:
+    """An answer of which the head is there."""
 
     response: aiohttp.ClientResponse
 
@@ -181,7 +153,7 @@ class HttpStream:
         return self.response.headers
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `HttpStream`."""
+        """The body as it arrives, cut anywhere."""
         async for chunk in self.response.content.iter_any():
             yield chunk
 
@@ -191,7 +163,7 @@ def _unreachable(request: Request, error: BaseException) -> UnreachableError:
     return UnreachableError(f"{request.method} {request.path}: {what}")
 
 
-async def connect(kubeconfig: Path | None = None, *, connect_s: float = 10.0) -> HttpTransport:
+async def connect(kubeconfig: Path | None = None, *, connect_s: float = 10.0) -> Transport:
     """Connect as a kubeconfig says: the given one, else `$KUBECONFIG`, else this pod's service account."""
     configuration = Configuration()
     named = str(kubeconfig or os.environ.get("KUBECONFIG", ""))
@@ -209,7 +181,7 @@ async def connect(kubeconfig: Path | None = None, *, connect_s: float = 10.0) ->
         raise ConfigError(
             f"{where}: {error}", fix="give --kubeconfig, or run in a pod with a service account"
         ) from error
-    return HttpTransport(configuration, connect_s=connect_s, refresh=refresh)
+    return Transport(configuration, connect_s=connect_s, refresh=refresh)
 
 
 async def _refresh(loader: Any, configuration: Configuration) -> None:

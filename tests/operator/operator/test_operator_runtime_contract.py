@@ -19,7 +19,7 @@ from areal_operator.kube.resources import CONFIGMAPS, EVENTS, Json
 from areal_operator.runtime.api import MANAGER, STATUS_MANAGER, Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.lease import ApiLeases, Election
+from areal_operator.runtime.lease import LeaseStore, Election
 from areal_operator.runtime.reflector import Reflector
 from areal_operator.runtime.times import LeaseTimes, WatchTimes
 from areal_operator.runtime.transport import Request, connect
@@ -259,7 +259,7 @@ async def test_of_two_contenders_one_leads_and_its_successor_follows_a_release(s
     times = LeaseTimes(duration_s=3, renew_s=2, retry_s=0.1)
     contenders = [
         Election(
-            ApiLeases(await server.api(), server.namespace, "contract"),
+            LeaseStore(await server.api(), server.namespace, "contract"),
             namespace=server.namespace,
             name="contract",
             identity=identity,

@@ -7,16 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from areal.admit.memory import rank
 from areal.admit.memory.activations import Recompute
-from areal.admit.memory.rank import (
-    MOMENT_BYTES,
-    Beside,
-    TrainerPlan,
-    fewest_ranks,
-    longest_that_fits,
-    plan_start,
-    plan_trainer,
-)
 from areal.admit.memory.shape import ModelShape, adapter_of
 from areal.admit.memory.volume import OptimizerState, asleep_bytes
 from areal.dataflow.builtin import needs_of
@@ -33,7 +25,7 @@ _LEAST_ROW = 256  # tokens: shorter rows are no advice
 _FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
 
-def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Beside:
+def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> rank.Beside:
     """What a rank holds beside the policy, as the trainer loads it."""
     served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
     return {
@@ -66,7 +58,7 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
         return [], []
     tokens, beside = trainer.micro_batch_tokens, beside_of(job, trained, teacher)
     made = partial(
-        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
+        rank.plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
         attention=trainer.attention_backend, **beside,
     )  # fmt: skip
     plan = made(recompute=trainer.recompute)
@@ -81,7 +73,7 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
         kept = ", the adapter's base among them" if job.spec.trainer.lora is not None else ""
         lines.append(("its server asleep", f"{show_bytes(asleep)} stay there{kept} (estimate)"))
     if beside["canary"]:
-        start = plan_start(shape, trainer.shards, tokens, trainer.precision, beside)
+        start = rank.plan_start(shape, trainer.shards, tokens, trainer.precision, beside)
         words = "with the start model once more in float32, for the canary; it is gone before the first step"
         lines.append(("a trainer's GPU at start", f"{show_bytes(start.total)} a rank, {words}"))
     if trainer.recompute == "none":
@@ -99,11 +91,11 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
     return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
 
 
-def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
+def _knobs(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, beside: rank.Beside) -> str:
     """Fields of the job that would make it fit, each with the value that does and what a GPU would hold then."""
     trainer = job.spec.trainer
     sized = partial(
-        plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
+        rank.plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
         attention=trainer.attention_backend,
     )  # fmt: skip
     modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute in ("none", "selective") else ()
@@ -115,7 +107,7 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
     knobs += [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
     knobs += _offloads(job, sized, memory, beside)
     knobs += _adapter(job, shape, sized, trainer.gpu_memory or memory, beside)
-    alone: Beside = {**beside, "reference": False}
+    alone: rank.Beside = {**beside, "reference": False}
     if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
         knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
     alone = {**alone, "critic": False}
@@ -129,24 +121,26 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
 
 
 def _adapter(
-    job: RLJob, shape: ModelShape, sized: Callable[..., TrainerPlan], memory: int, beside: Beside
+    job: RLJob, shape: ModelShape, sized: Callable[..., rank.TrainerPlan], memory: int, beside: rank.Beside
 ) -> list[str]:
     """An adapter instead of all weights, where cards are shared: few hold a whole optimizer, most one of an adapter."""
     if not job.spec.shared_cards or beside["trained"] is not None or beside["critic"]:
         return []
     spec = job.spec.model_copy(update={"trainer": job.spec.trainer.model_copy(update={"lora": Lora()})})
     adapted = job.model_copy(update={"spec": spec})
-    changed: Beside = {**beside, "trained": adapter_of(adapted, shape), "reference": False}
+    changed: rank.Beside = {**beside, "trained": adapter_of(adapted, shape), "reference": False}
     total = sized(recompute=job.spec.trainer.recompute, **changed).total
     if total + asleep_bytes(adapted, shape) > memory:
         return []
     return [f"train an adapter, trainer.lora: {{}} ({show_bytes(total)})"]
 
 
-def _states(sized: Callable[..., TrainerPlan], modes: Sequence[Recompute], memory: int, beside: Beside) -> list[str]:
+def _states(
+    sized: Callable[..., rank.TrainerPlan], modes: Sequence[Recompute], memory: int, beside: rank.Beside
+) -> list[str]:
     """The first kind of optimizer's states that fits, with the least that is computed again."""
-    now = MOMENT_BYTES[beside["state"]]
-    kinds: list[OptimizerState] = [kind for kind in ("bfloat16", "cpu") if MOMENT_BYTES[kind] < now]
+    now = rank.MOMENT_BYTES[beside["state"]]
+    kinds: list[OptimizerState] = [kind for kind in ("bfloat16", "cpu") if rank.MOMENT_BYTES[kind] < now]
     for kind in kinds:
         for mode in modes:
             if (total := sized(recompute=mode, **{**beside, "state": kind}).total) <= memory:
@@ -155,22 +149,22 @@ def _states(sized: Callable[..., TrainerPlan], modes: Sequence[Recompute], memor
     return []
 
 
-def _offloads(job: RLJob, sized: Callable[..., TrainerPlan], memory: int, beside: Beside) -> list[str]:
+def _offloads(job: RLJob, sized: Callable[..., rank.TrainerPlan], memory: int, beside: rank.Beside) -> list[str]:
     """Frozen models that would make it fit from host memory."""
     fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
     held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
     found = []
     for name in held:
-        away: Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
+        away: rank.Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
         if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
             found.append(f"set {fields[name]}: offloaded")
     return found
 
 
-def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:
+def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: rank.Beside) -> list[str]:
     """Shorter rows that fit."""
     trainer, fixed = job.spec.trainer, job.spec.supervised
-    longest = longest_that_fits(
+    longest = rank.longest_that_fits(
         shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
         recompute=trainer.recompute, **beside,
     )  # fmt: skip
@@ -183,11 +177,11 @@ def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list
     return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
 
 
-def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
+def _more_ranks(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, beside: rank.Beside) -> list[str]:
     """More ranks for a copy of the model that fit."""
     trainer = job.spec.trainer
     ranks, world = trainer.shards, trainer.world_size
-    more = fewest_ranks(
+    more = rank.fewest_ranks(
         shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
         recompute=trainer.recompute, **beside,
     )  # fmt: skip

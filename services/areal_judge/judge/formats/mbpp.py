@@ -7,17 +7,8 @@ second function) can't be split from it and are judged in its process, which the
 import ast
 import builtins
 
+from areal_judge.judge.formats import python_source
 from areal_judge.judge.formats.fields import Row, has, refuse, text, texts
-from areal_judge.judge.formats.python_source import (
-    called,
-    classes,
-    defined,
-    foreign,
-    functions,
-    imports,
-    needs_numpy,
-    parse,
-)
 from areal_judge.judge.values import AssertSuite, Integrity, Suite
 
 
@@ -36,29 +27,29 @@ def suite(row: Row) -> Suite:
 
 def assert_suite(row: Row, setup: str, asserts: str, at: str) -> Suite:
     """Asserts with what they need before them."""
-    tree = parse(asserts, at)
-    before = parse(setup, "test_setup_code")
+    tree = python_source.parse(asserts, at)
+    before = python_source.parse(setup, "test_setup_code")
     entry_point = text(row, "entry_point", "") or _entry_point(row, tree, before, at)
-    whole = parse(f"{setup}\n{asserts}", at)
-    others = foreign(whole) - {entry_point}
-    in_process = bool(others) or bool(classes(before))
+    whole = python_source.parse(f"{setup}\n{asserts}", at)
+    others = python_source.foreign(whole) - {entry_point}
+    in_process = bool(others) or bool(python_source.classes(before))
     return AssertSuite(
         f"{setup}\n{asserts}\n".lstrip("\n"),
         entry_point,
-        prelude=imports(before),
+        prelude=python_source.imports(before),
         integrity=Integrity.IN_PROCESS if in_process else Integrity.SPLIT,
-        needs_numpy=needs_numpy(whole),
+        needs_numpy=python_source.needs_numpy(whole),
     )
 
 
 def _entry_point(row: Row, asserts: ast.Module, setup: ast.Module, at: str) -> str:
     """The function that the asserts call: of the reference's when there is one, else the only unknown name."""
-    known = defined(setup) | defined(asserts)
-    names = {name for name in called(asserts) - known if not hasattr(builtins, name)}
+    known = python_source.defined(setup) | python_source.defined(asserts)
+    names = {name for name in python_source.called(asserts) - known if not hasattr(builtins, name)}
     if has(row, "code"):
-        reference = parse(text(row, "code").replace("\r\n", "\n"), "code")
-        shadowing = called(asserts) & functions(reference)  # a solution may be called `sum`
-        names = (names | shadowing) & functions(reference)
+        reference = python_source.parse(text(row, "code").replace("\r\n", "\n"), "code")
+        shadowing = python_source.called(asserts) & python_source.functions(reference)  # a solution may be called `sum`
+        names = (names | shadowing) & python_source.functions(reference)
     if len(names) > 1 and len(everywhere := _in_every_assert(asserts, names)) == 1:
         names = everywhere
     if len(names) != 1:
@@ -70,5 +61,5 @@ def _entry_point(row: Row, asserts: ast.Module, setup: ast.Module, at: str) -> s
 def _in_every_assert(tree: ast.Module, names: set[str]) -> set[str]:
     for node in tree.body:
         if isinstance(node, ast.Assert):
-            names = names & called(node)
+            names = names & python_source.called(node)
     return names

@@ -14,16 +14,8 @@ from typing import Any
 from areal.admit.cluster import redis_files
 from areal.errors import ConfigError
 from areal.plan import cluster_names
-from areal.plan.cluster_names import (
-    ACL_KEY,
-    TOKEN_KEY,
-    Role,
-    password_key,
-    run_claim,
-    runtime_config_map,
-    service_account,
-    workload,
-)
+from areal.plan import cluster_names as names
+from areal.plan.cluster_names import Role
 from areal.plan.role_specs import redis_logins
 from areal.spec.runtime import RuntimeSpec, Volume, volume_of
 
@@ -39,7 +31,7 @@ def foundation(w: JobBlueprint) -> list[Json]:
     """ServiceAccount, claims, ConfigMaps and NetworkPolicies, in the order in which they are applied."""
     files = job_files_map(w)
     return [
-        child(w, "v1", "ServiceAccount", service_account(w.name), automountServiceAccountToken=False),
+        child(w, "v1", "ServiceAccount", names.service_account(w.name), automountServiceAccountToken=False),
         *_claims(w),
         *([files] if files is not None else ()),
         runtime_snapshot(w),
@@ -53,12 +45,12 @@ def access_secret(w: JobBlueprint, make: Callable[[], str] = lambda: secrets.tok
     What `w.secrets` has is kept, the rest is made by `make`.
     """
     known = w.secrets or {}
-    values = {TOKEN_KEY: known.get(TOKEN_KEY) or make()}
+    values = {names.TOKEN_KEY: known.get(names.TOKEN_KEY) or make()}
     if Role.REDIS in w.roles:
         logins = sorted(set(redis_logins().values()))
-        passwords = {user: known.get(password_key(user)) or make() for user in logins}
-        values |= {password_key(user): password for user, password in passwords.items()}
-        values[ACL_KEY] = redis_files(w.resolved, passwords)[1]
+        passwords = {user: known.get(names.password_key(user)) or make() for user in logins}
+        values |= {names.password_key(user): password for user, password in passwords.items()}
+        values[names.ACL_KEY] = redis_files(w.resolved, passwords)[1]
     data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
     return child(w, "v1", "Secret", cluster_names.access_secret(w.name), type="Opaque", data=data)
 
@@ -68,10 +60,10 @@ def _claims(w: JobBlueprint) -> list[Json]:
     volume = volume_of(w.job.spec, w.runtime)
     found = []
     if volume.claim_name is None:
-        found.append(_claim(w, run_claim(w.name), None, volume, volume.size_bytes, volume.access_mode))
+        found.append(_claim(w, names.run_claim(w.name), None, volume, volume.size_bytes, volume.access_mode))
     if Role.REDIS in w.roles:
         disk = redis_disk_bytes(int(w.job.spec.replay.budget_bytes), w.redis_bytes)
-        found.append(_claim(w, workload(w.name, Role.REDIS), Role.REDIS, volume, disk, "ReadWriteOnce"))
+        found.append(_claim(w, names.workload(w.name, Role.REDIS), Role.REDIS, volume, disk, "ReadWriteOnce"))
     return found
 
 
@@ -87,7 +79,7 @@ SNAPSHOT_KEY = "runtime.json"
 
 def runtime_snapshot(w: JobBlueprint) -> Json:
     """The ConfigMap that keeps it."""
-    return child(w, "v1", "ConfigMap", runtime_config_map(w.name), data={SNAPSHOT_KEY: _text(w.runtime)})
+    return child(w, "v1", "ConfigMap", names.runtime_config_map(w.name), data={SNAPSHOT_KEY: _text(w.runtime)})
 
 
 def snapshot_hash(runtime: RuntimeSpec) -> str:

@@ -8,29 +8,8 @@ trajectories.
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from areal.plan.cluster_names import (
-    ACCESS_DIR,
-    CLAIMS_DIR,
-    CLUSTER_CA_KEY,
-    CLUSTER_CA_MAP,
-    CLUSTER_DIR,
-    HUB_TOKEN_KEY,
-    JOB_DIR,
-    KERNELS_DIR,
-    RECIPE_DIR,
-    REDIS_CONF_KEY,
-    REDIS_DATA_DIR,
-    RESOLVED_KEY,
-    RUN_DIR,
-    Role,
-    access_secret,
-    claim_dir,
-    password_key,
-    run_claim,
-    run_sub_path,
-    url_key,
-    workload,
-)
+from areal.plan import cluster_names as names
+from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import SourceKind, spec_of
@@ -44,7 +23,7 @@ ROOT_MOUNT = OWNED_ROOT / "volume"
 """The root of the run's claim, for the container that makes the run directory in it."""
 
 _SECRET_MODE = 0o440  # root's, readable by the pod's group
-_LAYOUT = RunLayout(Path(RUN_DIR))
+_LAYOUT = RunLayout(Path(names.RUN_DIR))
 
 
 def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
@@ -70,16 +49,16 @@ def _places(resolved: ResolvedJob, source: SourceKind) -> list[Path | None]:
 
 def volumes(w: JobBlueprint, role: Role) -> list[Json]:
     """The volumes that `mounts` names."""
-    key = REDIS_CONF_KEY if role is Role.REDIS else RESOLVED_KEY
+    key = names.REDIS_CONF_KEY if role is Role.REDIS else names.RESOLVED_KEY
     items = [{"key": key, "path": key}]
     found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
     if sources := _access(w, role):
         found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
     if spec_of(role).asks_api_server:
-        items = [{"key": CLUSTER_CA_KEY, "path": CLUSTER_CA_KEY}]
-        found.append({"name": "cluster", "configMap": {"name": CLUSTER_CA_MAP, "items": items}})
+        items = [{"key": names.CLUSTER_CA_KEY, "path": names.CLUSTER_CA_KEY}]
+        found.append({"name": "cluster", "configMap": {"name": names.CLUSTER_CA_MAP, "items": items}})
     if role is Role.REDIS:
-        found.append({"name": "data", "persistentVolumeClaim": {"claimName": workload(w.name, Role.REDIS)}})
+        found.append({"name": "data", "persistentVolumeClaim": {"claimName": names.workload(w.name, Role.REDIS)}})
     config_map = w.job.spec.recipe.config_map if w.job.spec.recipe else None
     if role is Role.PREPARE and config_map is not None:
         items = [{"key": config_map.key, "path": config_map.key}]
@@ -91,15 +70,15 @@ def volumes(w: JobBlueprint, role: Role) -> list[Json]:
 
 def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     """Volume mounts of the role's own container."""
-    found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
+    found: list[Json] = [{"name": VOLUME, "mountPath": str(names.JOB_DIR), "readOnly": True}]
     if _access(w, role):
-        found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})
+        found.append({"name": "access", "mountPath": str(names.ACCESS_DIR), "readOnly": True})
     if spec_of(role).asks_api_server:
-        found.append({"name": "cluster", "mountPath": str(CLUSTER_DIR), "readOnly": True})
+        found.append({"name": "cluster", "mountPath": str(names.CLUSTER_DIR), "readOnly": True})
     if role is Role.REDIS:
-        found.append({"name": "data", "mountPath": str(REDIS_DATA_DIR)})
+        found.append({"name": "data", "mountPath": str(names.REDIS_DATA_DIR)})
     if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:
-        found.append({"name": "recipe", "mountPath": str(RECIPE_DIR), "readOnly": True})
+        found.append({"name": "recipe", "mountPath": str(names.RECIPE_DIR), "readOnly": True})
     for part in spec_of(role).run_parts:
         if part.with_recipe and w.resolved.recipe_path is None:
             continue
@@ -108,11 +87,11 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
         if part.with_token_audit and not w.job.spec.recording.token_audit:
             continue
         below = part.path.relative_to(_LAYOUT.root)
-        sub_path = PurePosixPath(run_sub_path(w.name, w.uid)) / below
+        sub_path = PurePosixPath(names.run_sub_path(w.name, w.uid)) / below
         mount: Json = {"name": "run", "mountPath": str(part.path), "subPath": str(sub_path)}
         found.append(mount if part.writable else {**mount, "readOnly": True})
     if (cache := _kernel_claim(w, role)) is not None:
-        found.append({"name": _claims(w)[cache], "mountPath": str(KERNELS_DIR)})
+        found.append({"name": _claims(w)[cache], "mountPath": str(names.KERNELS_DIR)})
     return found + _source_mounts(w, role)
 
 
@@ -128,12 +107,12 @@ def root_mount() -> Json:
 
 def run_directory(w: JobBlueprint) -> PurePosixPath:
     """The run directory below `root_mount`."""
-    return ROOT_MOUNT / run_sub_path(w.name, w.uid)
+    return ROOT_MOUNT / names.run_sub_path(w.name, w.uid)
 
 
 def run_claim_name(w: JobBlueprint) -> str:
     """The claim that holds the run directory: the user's, or the job's own."""
-    return w.job.spec.storage.claim_name or run_claim(w.name)
+    return w.job.spec.storage.claim_name or names.run_claim(w.name)
 
 
 def _access(w: JobBlueprint, role: Role) -> list[Json]:
@@ -145,17 +124,17 @@ def _access(w: JobBlueprint, role: Role) -> list[Json]:
     row = spec_of(role)
     login = row.redis_login
     own = Role.REDIS in w.roles
-    keys = [key for key in row.secret_keys if own or login is None or key != password_key(login)]
+    keys = [key for key in row.secret_keys if own or login is None or key != names.password_key(login)]
     found: list[Json] = []
     if keys:
         items = [{"key": key, "path": key} for key in keys]
-        found.append({"secret": {"name": access_secret(w.name), "items": items}})
+        found.append({"secret": {"name": names.access_secret(w.name), "items": items}})
     if external is not None and login is not None:
-        items = [{"key": login, "path": url_key(login)}]
+        items = [{"key": login, "path": names.url_key(login)}]
         found.append({"secret": {"name": external.secret_name, "items": items}})
     token = w.job.spec.model.token_secret
     if token is not None and has_hub_token(w, role):
-        found.append({"secret": {"name": token.name, "items": [{"key": token.key, "path": HUB_TOKEN_KEY}]}})
+        found.append({"secret": {"name": token.name, "items": [{"key": token.key, "path": names.HUB_TOKEN_KEY}]}})
     return found
 
 
@@ -177,7 +156,7 @@ def _source_mounts(w: JobBlueprint, role: Role) -> list[Json]:
     for claim, path in wanted:
         if any(claim == other and path != above and path.is_relative_to(above) for other, above in wanted):
             continue  # a mount above shows it
-        mount: Json = {"name": volume_of[claim], "mountPath": str(claim_dir(claim) / path), "readOnly": True}
+        mount: Json = {"name": volume_of[claim], "mountPath": str(names.claim_dir(claim) / path), "readOnly": True}
         found.append({**mount, "subPath": str(path)} if path.parts else mount)
     return found
 
@@ -193,5 +172,9 @@ def _claims(w: JobBlueprint) -> dict[str, str]:
 
 def _on_claims(paths: Iterable[Path | None]) -> list[tuple[str, PurePosixPath]]:
     """Claim and path in it, of those paths that are on a claim."""
-    below = [PurePosixPath(path).relative_to(CLAIMS_DIR) for path in paths if path and path.is_relative_to(CLAIMS_DIR)]
+    below = [
+        PurePosixPath(path).relative_to(names.CLAIMS_DIR)
+        for path in paths
+        if path and path.is_relative_to(names.CLAIMS_DIR)
+    ]
     return [(path.parts[0], PurePosixPath(*path.parts[1:])) for path in below if path.parts]

@@ -9,20 +9,8 @@ code, or manages policies itself.
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from areal.plan.cluster_names import (
-    APP_NAME,
-    LABEL_AGENTS_OF,
-    LABEL_COMPONENT,
-    LABEL_NAME,
-    LABEL_VIEWERS,
-    LAUNCHER_PORT,
-    METRICS_PORT,
-    PORT_NUMBERS,
-    REDIS_PORT,
-    Role,
-    selector,
-    workload,
-)
+from areal.plan import cluster_names as names
+from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, Outsider, batch_jobs, spec_of
 from areal.spec.job import JobSpec
 from areal.spec.observability import Observability
@@ -30,7 +18,7 @@ from areal.spec.observability import Observability
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
-OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
+OPERATOR_LABELS = {names.LABEL_NAME: names.APP_NAME, names.LABEL_COMPONENT: Outsider.OPERATOR.value}
 """Of the operator's own pods, by which jobs' pods let it in."""
 
 _DNS_PORT = 53
@@ -38,7 +26,7 @@ _POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees 
 _TRACED = (Role.CONTROLLER, Role.WORKER, Role.GENERATION, Role.TRAINER)
 _WEB_PORTS = {"http": 80, "https": 443}
 _API_SERVER_PORTS = (443, 6443)  # its Service's, and what most servers listen on themselves; where it is no pod knows
-_EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
+_EXTERNAL_REDIS_PORTS = (names.REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
 
 
 def network_policies(w: JobBlueprint) -> list[Json]:
@@ -51,11 +39,11 @@ def network_policies(w: JobBlueprint) -> list[Json]:
 def _policy(w: JobBlueprint, role: Role) -> Json:
     rules = {"ingress": _ingress(w, role), "egress": _egress(w, role)}
     spec: Json = {
-        "podSelector": {"matchLabels": selector(w.name, role)},
+        "podSelector": {"matchLabels": names.selector(w.name, role)},
         "policyTypes": ["Ingress", "Egress"],
         **{way: listed for way, listed in rules.items() if listed},  # an API server counts [] as a change, every time
     }
-    return child(w, "networking.k8s.io/v1", "NetworkPolicy", workload(w.name, role), role=role, spec=spec)
+    return child(w, "networking.k8s.io/v1", "NetworkPolicy", names.workload(w.name, role), role=role, spec=spec)
 
 
 def _ingress(w: JobBlueprint, role: Role) -> list[Json]:
@@ -82,11 +70,11 @@ def _callers(w: JobBlueprint, caller: Role | Outsider) -> list[Json]:
                 return []
             return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
         case Outsider.AGENTS:
-            return [{"podSelector": {"matchLabels": {LABEL_AGENTS_OF: w.name}}}]
+            return [{"podSelector": {"matchLabels": {names.LABEL_AGENTS_OF: w.name}}}]
         case Outsider.VIEWERS:
-            return [{"namespaceSelector": {"matchLabels": {LABEL_VIEWERS: "allowed"}}}]
+            return [{"namespaceSelector": {"matchLabels": {names.LABEL_VIEWERS: "allowed"}}}]
         case _:
-            return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
+            return [{"podSelector": {"matchLabels": names.selector(w.name, caller)}}] if caller in w.roles else []
 
 
 def _egress(w: JobBlueprint, role: Role) -> list[Json]:
@@ -102,7 +90,7 @@ def _egress(w: JobBlueprint, role: Role) -> list[Json]:
     for port, calls in _by_port(_of_job(w, calls_from(role))).items():
         present = [call.callee for call in calls if call.callee in w.roles]
         if present:
-            peers = [{"podSelector": {"matchLabels": selector(w.name, callee)}} for callee in present]
+            peers = [{"podSelector": {"matchLabels": names.selector(w.name, callee)}} for callee in present]
             rules.append({"to": peers, **_ports(port)})
     if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
@@ -171,18 +159,18 @@ def calls() -> list[NetworkCall]:
     return [
         *(
             NetworkCall(
-                caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group
+                caller.who, role, names.PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group
             )
             for role, row in ROLE_SPECS.items()
             for caller in row.called_by
         ),
         *(
-            NetworkCall(Outsider.OPERATOR, role, LAUNCHER_PORT, "status, restarts, draining")
+            NetworkCall(Outsider.OPERATOR, role, names.LAUNCHER_PORT, "status, restarts, draining")
             for role, row in ROLE_SPECS.items()
             if row.supervised
         ),
         *(
-            NetworkCall(Outsider.MONITORING, role, METRICS_PORT, "metrics")
+            NetworkCall(Outsider.MONITORING, role, names.METRICS_PORT, "metrics")
             for role, row in ROLE_SPECS.items()
             if "metrics" in row.ports
         ),

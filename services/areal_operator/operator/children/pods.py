@@ -11,27 +11,8 @@ from pathlib import PurePosixPath
 
 from areal.admit.code_pods import kernel_of
 from areal.errors import ConfigError
-from areal.plan.cluster_names import (
-    ACCESS_DIR,
-    ANNOTATION_HASH,
-    ENV_INDEX,
-    ENV_POD_IP,
-    ENV_POD_NAME,
-    ENV_SANDBOX_KERNEL,
-    HUB_TOKEN_KEY,
-    LABEL_JOB,
-    LABEL_POD_INDEX,
-    LABEL_ROLE,
-    LAUNCHER_PORT,
-    MAIN_CONTAINER,
-    SCRATCH_DIR,
-    SHARED_MEMORY_DIR,
-    TOOLCHAINS_DIR,
-    Role,
-    port_word,
-    role_labels,
-    service_account,
-)
+from areal.plan import cluster_names as names
+from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, spec_of
 from areal.spec.cluster import PodPatch
 
@@ -67,7 +48,7 @@ def pod_template(w: JobBlueprint, role: Role) -> Json:
 
 def main_container(template: Json) -> Json:
     """The container that runs the role."""
-    found: Json = next(c for c in template["spec"]["containers"] if c["name"] == MAIN_CONTAINER)
+    found: Json = next(c for c in template["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)
     return found
 
 
@@ -79,11 +60,11 @@ def _of_platform(template: Json, where: str) -> Json:
 
 def _containers(*templates: Json) -> dict[str, list[str]]:
     """The names of containers that the templates add, by list."""
-    found: dict[str, list[str]] = {"containers": [MAIN_CONTAINER], "initContainers": []}
+    found: dict[str, list[str]] = {"containers": [names.MAIN_CONTAINER], "initContainers": []}
     for template in templates:
         spec = template.get("spec") or {}
-        for kind, names in found.items():
-            names += [c["name"] for c in spec.get(kind) or () if c["name"] not in names]
+        for kind, listed in found.items():
+            listed += [c["name"] for c in spec.get(kind) or () if c["name"] not in listed]
     return found
 
 
@@ -91,22 +72,22 @@ def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> J
     """Pod template before any patch. Containers of the platform start as confined as our own."""
     need = needs.needs_of(role, w.job)
     volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
-    places: list[Json] = [{"name": "tmp", "mountPath": str(SCRATCH_DIR)}]
+    places: list[Json] = [{"name": "tmp", "mountPath": str(names.SCRATCH_DIR)}]
     if spec_of(role).holds_model:
         # a container's own has 64 MiB, too little for NCCL; the kubelet bounds this by the memory limit
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-        places.append({"name": "shm", "mountPath": str(SHARED_MEMORY_DIR)})
+        places.append({"name": "shm", "mountPath": str(names.SHARED_MEMORY_DIR)})
     if need.toolchains:
         volumes.append({"name": "toolchains", "emptyDir": dict(need.toolchains)})
-        places.append({"name": "toolchains", "mountPath": str(TOOLCHAINS_DIR)})
+        places.append({"name": "toolchains", "mountPath": str(names.TOOLCHAINS_DIR)})
     spec: Json = {
-        kind: [{"name": name, "securityContext": container_security()} for name in names]
-        for kind, names in containers.items()
-        if names
+        kind: [{"name": name, "securityContext": container_security()} for name in listed]
+        for kind, listed in containers.items()
+        if listed
     }
     main = {
-        "name": MAIN_CONTAINER,
-        "env": [{"name": "HOME", "value": str(SCRATCH_DIR)}],  # libraries keep caches there
+        "name": names.MAIN_CONTAINER,
+        "env": [{"name": "HOME", "value": str(names.SCRATCH_DIR)}],  # libraries keep caches there
         "resources": needs.resources(role, w.job),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
         "volumeMounts": places,
@@ -119,7 +100,7 @@ def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> J
         "containers": [main],
         "volumes": volumes,
     }
-    annotations = {"kubectl.kubernetes.io/default-container": MAIN_CONTAINER}
+    annotations = {"kubectl.kubernetes.io/default-container": names.MAIN_CONTAINER}
     return merge({"metadata": {"annotations": annotations}, "spec": spec}, {"spec": rest})
 
 
@@ -139,7 +120,7 @@ def _job_patch(w: JobBlueprint, role: Role) -> Json:
     devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
     resources = {"requests": {**devices, **patch.resources.requests}, "limits": {**devices, **patch.resources.limits}}
     main = {
-        "name": MAIN_CONTAINER,
+        "name": names.MAIN_CONTAINER,
         "env": [{"name": variable.name, "value": variable.value} for variable in patch.env],
         "resources": {name: amounts for name, amounts in resources.items() if amounts},
     }
@@ -169,7 +150,7 @@ def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json
         )
     own = _our_container(main, w, role, default, spec.get("runtimeClassName"))
     lists = {
-        kind: [_tidy(own if c["name"] == MAIN_CONTAINER else c) for c in spec[kind]]
+        kind: [_tidy(own if c["name"] == names.MAIN_CONTAINER else c) for c in spec[kind]]
         for kind in ("containers", "initContainers")
         if spec.get(kind)
     }
@@ -179,12 +160,12 @@ def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Always" if spec_of(role).runs_on else "Never",
-        "serviceAccountName": service_account(w.name),
+        "serviceAccountName": names.service_account(w.name),
         _GRACE: _grace_s(spec.get(_GRACE), default["spec"][_GRACE]),
         "volumes": _replaced(spec.get("volumes") or [], mounts.volumes(w, role), "name"),
     }
     metadata = template.get("metadata") or {}
-    labels = {**(metadata.get("labels") or {}), **role_labels(w.name, role)}
+    labels = {**(metadata.get("labels") or {}), **names.role_labels(w.name, role)}
     return {"metadata": {**metadata, "labels": labels}, "spec": spec}
 
 
@@ -197,13 +178,13 @@ def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runti
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
     ours = _environment(role)
     if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
-        ours.append({"name": ENV_SANDBOX_KERNEL, "value": "kata"})
+        ours.append({"name": names.ENV_SANDBOX_KERNEL, "value": "kata"})
     ours += _hub_token(w, role)
-    names = {variable["name"] for variable in ours}
+    known = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},
         "command": spec_of(role).command,
-        "env": [*ours, *(variable for variable in main.get("env") or [] if variable["name"] not in names)],
+        "env": [*ours, *(variable for variable in main.get("env") or [] if variable["name"] not in known)],
         "resources": fitted(main.get("resources") or {}, main_container(default)["resources"]),
         "volumeMounts": [*kept, *mounts.mounts(w, role)],
     }
@@ -228,10 +209,13 @@ def _is_ours(path: str, w: JobBlueprint, role: Role) -> bool:
 
 def _environment(role: Role) -> list[Json]:
     """Who the pod is. Pods of a Deployment or a Job have no index."""
-    index: Json = {"name": ENV_INDEX, "value": "0"}
+    index: Json = {"name": names.ENV_INDEX, "value": "0"}
     if spec_of(role).workload == "StatefulSet":
-        index = {"name": ENV_INDEX, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{LABEL_POD_INDEX}']"}}}
-    fields = ((ENV_POD_IP, "status.podIP"), (ENV_POD_NAME, "metadata.name"))
+        index = {
+            "name": names.ENV_INDEX,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.LABEL_POD_INDEX}']"}},
+        }
+    fields = ((names.ENV_POD_IP, "status.podIP"), (names.ENV_POD_NAME, "metadata.name"))
     return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
 
 
@@ -239,27 +223,27 @@ def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:
     """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
     if not mounts.has_hub_token(w, role):
         return []
-    return [{"name": "HF_TOKEN_PATH", "value": str(ACCESS_DIR / HUB_TOKEN_KEY)}]
+    return [{"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)}]
 
 
 def _ports(role: Role) -> list[Json]:
     row = spec_of(role)
     named = {name: port for name, port in row.pod_ports.items() if name not in _PRIVATE_PORTS}
     if row.supervised:
-        named["launcher"] = LAUNCHER_PORT
-    return [{"name": port_word(name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
+        named["launcher"] = names.LAUNCHER_PORT
+    return [{"name": names.port_word(name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
 
 
 def _replaced(theirs: list[Json], ours: list[Json], key: str) -> list[Json]:
-    names = {item[key] for item in ours}
-    return [*(item for item in theirs if item[key] not in names), *ours]
+    known = {item[key] for item in ours}
+    return [*(item for item in theirs if item[key] not in known), *ours]
 
 
 def _hashed(template: Json) -> Json:
     """The template with its own hash, so that pods which were made from another one can be told."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    annotations = {**(template["metadata"].get("annotations") or {}), ANNOTATION_HASH: digest}
+    annotations = {**(template["metadata"].get("annotations") or {}), names.ANNOTATION_HASH: digest}
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
 
@@ -304,13 +288,13 @@ def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
     affinity = dict(spec.get("affinity") or {})
     if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
         heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
-        heavy = {"key": LABEL_ROLE, "operator": "In", "values": heavy_roles}
+        heavy = {"key": names.LABEL_ROLE, "operator": "In", "values": heavy_roles}
         term: Json = {"labelSelector": {"matchExpressions": [heavy]}, "namespaceSelector": {}, "topologyKey": _HOST}
         affinity["podAntiAffinity"] = _with(
             affinity.get("podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution", term
         )
     if scheduling.topology_key:
-        mates = {"matchLabels": {LABEL_JOB: w.name, LABEL_ROLE: f"{role}"}}
+        mates = {"matchLabels": {names.LABEL_JOB: w.name, names.LABEL_ROLE: f"{role}"}}
         near: Json = {
             "weight": _TOPOLOGY_WEIGHT,
             "podAffinityTerm": {"labelSelector": mates, "topologyKey": scheduling.topology_key},
