@@ -47,11 +47,9 @@ _FIX = "correct it, drop the row, or choose another verifier (exact compares tex
 _SUITE_ROWS = 2_000
 _SUITE_BYTES = 64 << 20  # of rows that are read, at most
 
-SuiteRows = Iterable[tuple[str, Mapping[str, Any], int]]
-"""Where a row is, for people; the row; its length in bytes."""
+SuiteRows = Iterable[tuple[str, Mapping[str, Any], int]]  # Where a row is, for people; the row; its length in bytes
 
-Rows = Iterable[tuple[str, Mapping[str, Any]]]
-"""Where a row is, for people, and the row."""
+Rows = Iterable[tuple[str, Mapping[str, Any]]]  # Where a row is, for people, and the row
 
 
 @dataclass(frozen=True)

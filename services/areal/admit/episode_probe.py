@@ -40,8 +40,7 @@ from areal.workflow.tokenizer import Tokenizer
 _MOST_CALLS = 64  # of one episode; a script never makes an agent's search end
 _LIVES_S = 3600.0  # a session's key; its episode ends it long before
 
-AnswerSource = Callable[[Ids, Sampling], Awaitable[Sequence[int]]]
-"""The tokens that continue a prompt's."""
+AnswerSource = Callable[[Ids, Sampling], Awaitable[Sequence[int]]]  # The tokens that continue a prompt's
 
 Score = Callable[[dict[str, Any]], Awaitable[float]]
 """The reward of one item: prompt, completion, the tokens of both, and the row."""

@@ -245,8 +245,7 @@ class PolicyGradient(SpecBlock):
         return self.batch_size * self.group_size
 
 
-Algorithm = PolicyGradient
-"""The union of algorithms."""
+Algorithm = PolicyGradient  # The union of algorithms
 
 
 class Research(SpecBlock):

@@ -35,6 +35,7 @@ JobRole = Literal[
 _YEAR_S = 366 * 86400
 
 hot = partial(knob, change=Mutability.RESUME, cluster=Mutability.LIVE)  # the operator reads it when it decides
+duration = partial(hot, unit="seconds", ge=1, le=_YEAR_S)
 
 
 class RuntimeRef(SpecBlock):
@@ -87,7 +88,7 @@ class Cleanup(SpecBlock):
 
     when: Literal["Complete", "Failed"] = hot(what="How the run ended.")
     policy: Literal["DeletePods", "KeepPods"] = hot("DeletePods", what="Delete its pods, or leave them for a look.")
-    after_seconds: int = hot(0, what="So long after the end.", unit="seconds", ge=0, le=_YEAR_S)
+    after_seconds: int = duration(0, what="So long after the end.", ge=0)
 
 
 def _cleanups() -> list[Cleanup]:
@@ -100,41 +101,23 @@ def _cleanups() -> list[Cleanup]:
 class RunPolicy(SpecBlock):
     """How long the run may take, and what is left when it ended."""
 
-    active_deadline_seconds: int | None = hot(
-        None,
-        what="The run fails when it was active for so long, counted from its last start or resumption.",
-        unit="seconds",
-        ge=1,
-        le=_YEAR_S,
+    active_deadline_seconds: int | None = duration(
+        None, what="The run fails when it was active for so long, counted from its last start or resumption."
     )
-    startup_deadline_seconds: int = hot(
-        3600,
-        what="The run fails when no step was trained within so long, while every pod had a node.",
-        unit="seconds",
-        ge=1,
-        le=_YEAR_S,
+    startup_deadline_seconds: int = duration(
+        3600, what="The run fails when no step was trained within so long, while every pod had a node."
     )
-    queue_deadline_seconds: int | None = hot(
+    queue_deadline_seconds: int | None = duration(
         None,
         what="The run fails when its pods waited so long for nodes, since its start or last step; never unless given.",
-        unit="seconds",
-        ge=1,
-        le=_YEAR_S,
     )
-    stall_timeout_seconds: int = hot(
-        1800,
-        what="Without a step for so long, though nodes and servers are there, the failure policy decides.",
-        unit="seconds",
-        ge=1,
-        le=_YEAR_S,
+    stall_timeout_seconds: int = duration(
+        1800, what="Without a step for so long, though nodes and servers are there, the failure policy decides."
     )
-    ttl_seconds_after_finished: int | None = hot(
-        None,
-        what="The job is deleted, with its own volume, so long after its end; never unless given.",
-        unit="seconds",
-        ge=0,
+    ttl_seconds_after_finished: int | None = duration(
+        None, what="The job is deleted, with its own volume, so long after its end; never unless given.", ge=0,
         le=10 * _YEAR_S,
-    )
+    )  # fmt: skip
     cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2, list_key="when")
 
 
@@ -180,10 +163,9 @@ class FailurePolicy(SpecBlock):
         ge=0,
         le=10000,
     )
-    restart_window_seconds: int = hot(
-        86400, what="So long after the first restart that counts, the count starts anew.", unit="seconds",
-        ge=60, le=_YEAR_S,
-    )  # fmt: skip
+    restart_window_seconds: int = duration(
+        86400, what="So long after the first restart that counts, the count starts anew.", ge=60
+    )
     rules: list[FailureRule] = hot(list, what="Rules, in order.", max_length=32)
 
 

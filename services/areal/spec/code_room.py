@@ -8,12 +8,9 @@ from areal.spec.code_tiers import Language, SuiteFormat
 
 POD_REQUEST, POD_LIMIT = "512Mi", "4Gi"
 """Memory of a reward pod whose verifier is code: room for six programs of 512 MB, or for three that are compiled."""
-RUN_BYTES = 512 << 20
-"""What a program may take, unless its row says otherwise."""
-COMPILE_BYTES = 1 << 30
-"""What its compiler may take."""
-MEMORY_SHARE = 0.8
-"""Of the pod's memory, for programs; the rest is the service."""
+RUN_BYTES = 512 << 20  # What a program may take, unless its row says otherwise
+COMPILE_BYTES = 1 << 30  # What its compiler may take
+MEMORY_SHARE = 0.8  # Of the pod's memory, for programs; the rest is the service
 
 _COMPILED: frozenset[Language] = frozenset({"c", "cpp", "java", "go", "rust"})
 _SPLIT: frozenset[SuiteFormat] = frozenset({"humaneval", "mbpp"})  # their tests have a cell beside the program's

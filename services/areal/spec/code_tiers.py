@@ -15,10 +15,8 @@ SuiteFormat = Literal[
 ]  # fmt: skip
 Need = Literal["fork", "scratch", "compiler"]
 
-PYTHON = "T2"
-"""Pure Python needs no more than the weakest sandbox."""
-PROCESSES = "T3"
-"""Whatever is compiled, forks or writes: the filters of T2 allow none of it."""
+PYTHON = "T2"  # Pure Python needs no more than the weakest sandbox
+PROCESSES = "T3"  # Whatever is compiled, forks or writes: the filters of T2 allow none of it
 
 LEAST_TIER_OF_LANGUAGE: Mapping[str, str] = {
     "python": PYTHON, "c": PROCESSES, "cpp": PROCESSES, "javascript": PROCESSES, "bash": PROCESSES, "java": PROCESSES,

@@ -7,8 +7,7 @@ here, so that the API server's rules and ours speak of the same value. Pure.
 from collections.abc import Mapping
 from typing import Any
 
-GPU = "nvidia.com/gpu"
-"""The extended resource of the NVIDIA device plugin."""
+GPU = "nvidia.com/gpu"  # The extended resource of the NVIDIA device plugin
 
 _TRAINER, _ENGINE = "self.spec.trainer", "self.spec.generation.engine"
 

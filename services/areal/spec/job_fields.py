@@ -5,8 +5,7 @@ from typing import Any
 
 from areal.spec.job import RLJob
 
-UNSET = "–"
-"""Stands for a field that a job leaves to its default of another kind, or a figure that a run doesn't have."""
+UNSET = "–"  # Stands for a field that a job leaves to its default of another kind, or a figure that a run doesn't have
 
 
 def spec_fields(job: RLJob) -> dict[str, Any]:

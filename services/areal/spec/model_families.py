@@ -46,8 +46,7 @@ VISION = {
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
-WITH_SINKS = ("gpt_oss",)
-"""Of the compared families, those whose attention has sinks."""
+WITH_SINKS = ("gpt_oss",)  # Of the compared families, those whose attention has sinks
 
 MASK_ONLY = ("nemotron", "stablelm")
 """Of the compared families, those whose attention the library tells of nothing but a mask."""

@@ -1,12 +1,11 @@
 """The `rollout` block: workflow, workers, limits, sampling."""
 
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints
 
 from areal.spec.block import Mutability, SpecBlock, knob, resting
-from areal.spec.text import LONGEST_WORD, Argument, PathText, Word
+from areal.spec.text import LONGEST_WORD, Argument, FiniteMapping, PathText, Word
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
 ENVIRONMENT = "environment"  # the built-in workflow that plays an environment by name
@@ -83,17 +82,7 @@ class Environment(SpecBlock):
     python: PathText | None = knob(
         None, what="The Python that its packages are installed in; unless given, the workers' own."
     )
-    config: dict[str, Any] = knob(dict, what="Arguments of the environment.", max_length=64)
-
-    @field_validator("config")
-    @classmethod
-    def _finite(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """JSON, and so a cluster, has no other numbers."""
-        try:
-            json.dumps(config, allow_nan=False)
-        except ValueError:
-            raise ValueError(".inf and .nan are no values of JSON: write a number") from None
-        return config
+    config: FiniteMapping = knob(dict, what="Arguments of the environment.", max_length=64)
 
 
 class GatewayBlock(SpecBlock):

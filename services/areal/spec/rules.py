@@ -43,8 +43,7 @@ class Facts:
     model_matrices: frozenset[str] | None = None  # last part of the names of modules with a matrix: q_proj, …
 
 
-Predicate = Callable[[RLJob, Facts], str | None]
-"""Says what is wrong, with the arithmetic; None when nothing is."""
+Predicate = Callable[[RLJob, Facts], str | None]  # Says what is wrong, with the arithmetic; None when nothing is
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ RESERVED_ENV = (
     "NODE_RANK|ROLE_RANK|ROLE_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
 )
 """Variables that the operator, the launcher or torchrun sets."""
-OPEN_ENV = "AREAL_LOG_FORMAT"
-"""The one of ours that a job may set."""
+OPEN_ENV = "AREAL_LOG_FORMAT"  # The one of ours that a job may set
 RESERVED_LABELS = (
     "^((areal[.]dev|apps[.]kubernetes[.]io|statefulset[.]kubernetes[.]io|batch[.]kubernetes[.]io)/.*|"
     "app[.]kubernetes[.]io/(name|managed-by|component)|pod-template-hash)$"

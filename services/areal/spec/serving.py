@@ -10,8 +10,7 @@ from areal.spec.quantity import Bytes
 from areal.spec.text import AbsolutePath, Argument, PathText, Word
 
 DEFAULT_CACHE_BYTES = 2 << 30
-COMPILE_S = 20.0
-"""Longest time for the compilation of a program."""
+COMPILE_S = 20.0  # Longest time for the compilation of a program
 
 
 _DTYPE = "Precision of the served weights; bfloat16 on GPUs, and the trainer's where that has GPUs, unless given."

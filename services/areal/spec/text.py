@@ -3,11 +3,12 @@
 Every text of the job file has a bound, because an API server estimates the cost of a rule from it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -33,20 +34,28 @@ def quantity_schema(pattern: str) -> dict[str, Any]:
 LONGEST_PATH = 1024
 LONGEST_WORD = 256
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_NAME)]
-"""The name of a Kubernetes object."""
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_NAME)]  # The name of a Kubernetes object
 AbsolutePath = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_PATH, pattern=_ABSOLUTE)]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=316, pattern=_LABEL_KEY)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
 EnvName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_ENV_NAME)]
 EnvValue = Annotated[str, StringConstraints(max_length=4096)]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]
-"""A column, a task, an argument's name."""
+Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]  # A column, a task, an argument's name
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_PATH)]
-Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-"""One word of a command line."""
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]  # One word of a command line
 
+
+def _finite(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON, and so a cluster, has no other numbers."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError(".inf and .nan are no values of JSON: write a number") from None
+    return value
+
+
+FiniteMapping = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 _NOT_NEGATIVE = {  # a pattern is for text only
     "rule": "!string(self).startsWith('-')",

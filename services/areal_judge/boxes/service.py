@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import grpc
@@ -107,18 +107,13 @@ class BoxesService(rpc.BoxesServicer):
 
     async def CountBoxes(self, request: pb.CountBoxesRequest, context: Context) -> pb.BoxCensus:
         registry = self._registry
-        counted = await asyncio.to_thread(_count, self._sandbox)
         return pb.BoxCensus(
             live=registry.live,
             starting=registry.starting,
             capacity=registry.bounds.boxes,
             created_total=registry.created,
             ended_total=registry.ends.total(),
-            processes=counted.processes,
-            process_floor=counted.process_floor,
-            groups=counted.groups,
-            group_floor=counted.group_floor,
-            descriptors=counted.descriptors,
+            **await asyncio.to_thread(_count, self._sandbox),
         )
 
     def _state(self, name: str, *, new: bool) -> pb.BoxState:
@@ -163,30 +158,20 @@ def _language_of(wire: pb.BoxLanguage.ValueType) -> boxes.BoxLanguage:
     return _LANGUAGES[wire]
 
 
-@dataclass(frozen=True)
-class _Census:
-    """Processes below the zygotes, directories of their cells' groups, and what they may be while no box is there."""
-
-    processes: int
-    process_floor: int
-    groups: int
-    group_floor: int
-    descriptors: int  # open in this process
-
-
-def _count(sandbox: Sandbox) -> _Census:
-    """Counts now. A walk through /proc: for tests, metrics and people, not for each box."""
+def _count(sandbox: Sandbox) -> dict[str, int]:
+    """Processes below the zygotes, directories of their cells' groups, what both may be while no box is there, and
+    descriptors of this process. A walk through /proc: for tests, metrics and people, not for each box."""
     zygotes = sandbox.zygotes()
     parent_of = parents()
     processes = sum(1 + len(below(zygote.pid, parent_of, frozenset())) for zygote in zygotes)
     waiting = _KINDS * sandbox.spares
-    return _Census(
-        processes=processes,
-        process_floor=len(zygotes) * (_OF_ZYGOTE + _OF_CELL * waiting),
-        groups=sum(_directories(zygote.groups) for zygote in zygotes),
-        group_floor=len(zygotes) * waiting,
-        descriptors=len(os.listdir("/proc/self/fd")),
-    )
+    return {
+        "processes": processes,
+        "process_floor": len(zygotes) * (_OF_ZYGOTE + _OF_CELL * waiting),
+        "groups": sum(_directories(zygote.groups) for zygote in zygotes),
+        "group_floor": len(zygotes) * waiting,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
 
 
 def _directories(paths: tuple[str, ...]) -> int:

@@ -7,20 +7,14 @@ unjudged, never as wrong.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from areal.errors import InfraError
 
+from areal_judge.judge.judge import Judge
 from areal_judge.judge.values import Judgement, Options, Submission, Suite
 
 GIVE_UP = 16  # attempts without one judgement
 ASKED = 3  # times, while the judge says that asking again may help
-
-
-class Judges(Protocol):
-    """What judges one program; `judge.judge.Judge` does."""
-
-    async def judge(self, submission: Submission, suite: Suite, options: Options = ...) -> Judgement: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class AttemptOutcome:
 
 
 async def judge_all(
-    judge: Judges,
+    judge: Judge,
     attempts: Sequence[ProgramAttempt],
     options: Options,
     jobs: int,
@@ -73,7 +67,7 @@ async def judge_all(
     return [outcomes[index] for index in range(len(attempts))]
 
 
-async def _judge(judge: Judges, attempt: ProgramAttempt, options: Options) -> Judgement:
+async def _judge(judge: Judge, attempt: ProgramAttempt, options: Options) -> Judgement:
     for _ in range(ASKED - 1):
         judgement = await judge.judge(attempt.submission, attempt.suite, options)
         if judgement.score is not None or not judgement.retryable:

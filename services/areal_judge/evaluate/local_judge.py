@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
-from areal_judge.judge.languages.discovery import Toolchain
+from areal_judge.judge.languages.discovery import Toolchain, find_toolchains
 from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
@@ -38,7 +38,7 @@ async def local_judge(demands: Demands, language: str = "python") -> AsyncIterat
         if language != "python":
             store = PreparedFiles()
             stack.callback(store.close)
-            found = Toolchains.found()
+            found = find_toolchains()
             readable = Toolchains.readable(found, store)
         config = SandboxConfig(
             min_tier=demands.min_tier,

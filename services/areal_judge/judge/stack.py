@@ -24,7 +24,7 @@ from areal_judge.judge.dispatch.offer import LanguageOffer, Offer
 from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
-from areal_judge.judge.languages.discovery import Toolchain
+from areal_judge.judge.languages.discovery import Toolchain, find_toolchains
 from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import LANGUAGES
 from areal_judge.judge.languages.toolchains import Toolchains
@@ -132,7 +132,7 @@ def offer_of(powers: Powers, toolchains: tuple[Toolchain, ...], min_tier: Tier) 
 
 
 def _found(languages: tuple[str, ...]) -> tuple[Toolchain, ...]:
-    return tuple(each for each in Toolchains.found() if each.language == "python" or each.language in languages)
+    return tuple(each for each in find_toolchains() if each.language == "python" or each.language in languages)
 
 
 async def _prepared(toolchains: Toolchains) -> None:

@@ -29,8 +29,7 @@ from areal_judge.server import wire
 STREAM_WINDOW = 256  # requests of one stream in work: more than any service has slots, less than any queue holds
 _THREAD_ABOVE_BYTES = 256 << 10  # suites this large are read beside the event loop
 
-Remaining = Callable[[], float | None]
-"""Seconds that the call's own deadline leaves; None without one."""
+Remaining = Callable[[], float | None]  # Seconds that the call's own deadline leaves; None without one
 Q = TypeVar("Q", pb.JudgeRequest, pb.ExecuteRequest, pb.MathRequest)
 P = TypeVar("P", pb.JudgeResult, pb.ExecuteResult)
 R = TypeVar("R", pb.JudgeResult, pb.ExecuteResult, pb.MathResult)
@@ -92,7 +91,7 @@ class SandboxHandlers:
     ) -> AsyncGenerator[pb.ExecuteResult, None]:
         return _each(requests, lambda one: _patient(lambda: self.execute(one, remaining)))
 
-    async def verify_math(self, request: pb.MathRequest, remaining: Remaining = no_deadline) -> pb.MathResult:
+    async def verify_math(self, request: pb.MathRequest) -> pb.MathResult:
         began = time.monotonic()
         if self._math is None:
             message = f"this service verifies no mathematics; {install('reward')}"
@@ -110,24 +109,20 @@ class SandboxHandlers:
         answer.elapsed_us = round((time.monotonic() - began) * 1e6)
         return answer
 
-    def verify_math_batch(
-        self, requests: AsyncIterator[pb.MathRequest], remaining: Remaining = no_deadline
-    ) -> AsyncGenerator[pb.MathResult, None]:
+    def verify_math_batch(self, requests: AsyncIterator[pb.MathRequest]) -> AsyncGenerator[pb.MathResult, None]:
         return _each(requests, self.verify_math)
 
-    async def put_suite(self, request: pb.Suite, remaining: Remaining = no_deadline) -> pb.SuiteRef:
+    async def put_suite(self, request: pb.Suite) -> pb.SuiteRef:
         """Raises RefusedError for what is no suite, DataError for one that is unfit to judge."""
         return pb.SuiteRef(digest=self._dispatcher.put_suite(await _suite(request)))
 
-    async def capabilities(
-        self, request: pb.CapabilitiesRequest, remaining: Remaining = no_deadline
-    ) -> pb.SandboxCapabilities:
+    async def capabilities(self, request: pb.CapabilitiesRequest) -> pb.SandboxCapabilities:
         dispatcher, state = self._dispatcher, self._readiness
         return wire.offer_to_wire(
             dispatcher.offer, dispatcher.slots, dispatcher.scheduler.memory, __version__, state.ready, state.words
         )
 
-    async def cancel(self, request: pb.CancelRequest, remaining: Remaining = no_deadline) -> pb.CancelResult:
+    async def cancel(self, request: pb.CancelRequest) -> pb.CancelResult:
         return pb.CancelResult(found=self._dispatcher.cancel(request.tenant, request.request_id))
 
 

@@ -20,8 +20,7 @@ from areal_operator.runtime.api import MANAGER, Api
 
 log = logging.getLogger(__name__)
 
-RELEASE = "areal.dev/release"
-"""Annotation: namespace/name of the release that a runtime belongs to."""
+RELEASE = "areal.dev/release"  # Annotation: namespace/name of the release that a runtime belongs to
 _INSTANCE = "app.kubernetes.io/instance"  # alone on those that the chart's hooks made before there was the annotation
 _RETRY_S = (1.0, 60.0)  # the kind itself may be a moment younger than the operator
 

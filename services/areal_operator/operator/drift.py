@@ -16,8 +16,7 @@ from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION
 from areal_operator.kube.resources import Json
 from areal_operator.operator.admission import RunnableJob
 
-ANNOTATION_INPUTS = "areal.dev/inputs-hash"
-"""Of all in a job and its runtime that pod templates are made from."""
+ANNOTATION_INPUTS = "areal.dev/inputs-hash"  # Of all in a job and its runtime that pod templates are made from
 
 _TEMPLATED = ("StatefulSet", "Deployment")
 _NO_INPUT = {

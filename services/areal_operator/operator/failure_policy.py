@@ -22,8 +22,7 @@ from areal.spec.status import FAILURES_KEPT
 from areal_operator.operator.fault_owner import FaultOwner, owner_of
 from areal_operator.operator.job_state import JobFailure, JobState
 
-HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
-"""A start with the same job file would end the same way."""
+HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)  # A start with the same job file would end the same way
 
 
 def hopeless(code: int | None, *, worked: bool) -> bool:
@@ -31,8 +30,7 @@ def hopeless(code: int | None, *, worked: bool) -> bool:
     return code in HOPELESS and not (worked and code == ExitCode.CONFIG)
 
 
-STALLED = "Stalled"
-"""The reason of the failure that is no process's end: nothing happened for too long."""
+STALLED = "Stalled"  # The reason of the failure that is no process's end: nothing happened for too long
 
 _CAUSES = {"OOMKilled": Cause.NO_MEMORY, STALLED: Cause.STALLED}
 
@@ -180,11 +178,9 @@ def shell_code(code: int) -> int:
     return SIGNALLED - code if code < 0 else code
 
 
-FIRST_PAUSE_S = 10.0
-"""After the first epoch without a step: long enough for a peer or a mount to come back."""
+FIRST_PAUSE_S = 10.0  # After the first epoch without a step: long enough for a peer or a mount to come back
 
-LONGEST_PAUSE_S = 300.0
-"""A repaired cluster is noticed within five minutes."""
+LONGEST_PAUSE_S = 300.0  # A repaired cluster is noticed within five minutes
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from areal_operator.operator.job_state import JobCondition
 from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
-_PASSING = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Kubernetes' words for what every pod goes through."""
+_PASSING = frozenset({"", "ContainerCreating", "PodInitializing"})  # Kubernetes' words for what every pod goes through
 _HELD_UP = frozenset({ProgressingReason.STALLED, ProgressingReason.WAITING, ProgressingReason.BACKING_OFF})
 
 

@@ -29,8 +29,7 @@ from areal_operator.operator.together import together
 from areal_operator.operator.world import Notes, OperatorWorld
 from areal_operator.runtime.api import MANAGER
 
-_SECRET_AGE_S = 600.0
-"""A Secret that somebody deleted is missed within this time; pods that run have read it already."""
+_SECRET_AGE_S = 600.0  # A Secret that somebody deleted is missed within this time; pods that run have read it already
 
 
 async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observation:

@@ -19,7 +19,7 @@ from areal.errors import ArealError, ConfigError, InfraError
 from areal_operator.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
 from areal_operator.kube.errors import ApiError, error_of
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, EVENTS, NODES, PODS, PVCS, RLJOBS, RUNTIMES
-from areal_operator.submit.manifests import MANAGER, RECEIVE, Json
+from areal_operator.submit.manifests import MANAGER, Json
 
 _MERGE = "application/merge-patch+json"
 _CONNECT_S, _READ_S = 5.0, 60.0
@@ -115,10 +115,6 @@ class Cluster:
                 seen = None if event["type"] == "DELETED" else event["object"]
                 if (found := probe(seen)) is not None:
                     return found
-
-    def receiver(self, namespace: str, pod: str, container: str) -> "PodChannel":
-        """Start `receive` in a pod."""
-        return self.program(namespace, pod, container, RECEIVE)
 
     def program(self, namespace: str, pod: str, container: str, command: list[str]) -> "PodChannel":
         """Start a program in a pod."""

@@ -18,9 +18,9 @@ from areal.spec import job_from_object
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json, page_dir
-from areal_operator.submit.page import Programs, pod_of
+from areal_operator.submit.page import pod_of
 from areal_operator.submit.receive import PART
-from areal_operator.submit.send import Channel, answer_of
+from areal_operator.submit.send import Channel, Programs, answer_of
 from areal_operator.submit.temporary_pod import running
 
 LEFT_OUT = "token redis"  # secrets of the job

@@ -56,8 +56,7 @@ class Tree:
         return sum(file.size for file in self.files)
 
 
-Read = Callable[[int], None]
-"""Told how many bytes more were digested."""
+Read = Callable[[int], None]  # Told how many bytes more were digested
 
 
 def local_sources(job: RLJob, base_dir: Path) -> dict[str, Path]:

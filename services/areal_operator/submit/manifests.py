@@ -29,8 +29,7 @@ Json = dict[str, Any]
 MANAGER = "areal-submit"
 UPLOAD_DIR = "/areal/upload"
 RECEIVER_ENV = "UPLOAD_RECEIVER"
-RECEIVE = ["python3", "-c", f"import os; exec(os.environ['{RECEIVER_ENV}'])", UPLOAD_DIR]
-"""What is executed in the pod."""
+RECEIVE = ["python3", "-c", f"import os; exec(os.environ['{RECEIVER_ENV}'])", UPLOAD_DIR]  # What is executed in the pod
 LARGEST_RECIPE = 900 << 10  # a ConfigMap holds 1 MiB with everything around it
 
 _NOBODY = 65532

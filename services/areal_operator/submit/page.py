@@ -9,8 +9,8 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from areal.errors import ArealError, InfraError
 from areal.plan.cluster_names import HTTP_PORT, MAIN_CONTAINER, Role, run_claim, selector
@@ -18,18 +18,10 @@ from areal.spec import RLJob, job_from_object
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json, page_dir, page_pod
-from areal_operator.submit.send import Channel
+from areal_operator.submit.send import Programs
 from areal_operator.submit.temporary_pod import running, runtime_of
 
 _START_S = 120.0  # a loaded node starts an interpreter slowly
-
-
-class Programs(Protocol):
-    """Starts a program in a pod; the cluster does."""
-
-    def __call__(
-        self, namespace: str, pod: str, container: str, command: list[str]
-    ) -> AbstractContextManager[Channel]: ...
 
 
 @contextmanager

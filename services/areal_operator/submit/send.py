@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from areal.errors import DataError, InfraError
@@ -28,8 +29,15 @@ class Channel(Protocol):
         """The next line of its output without the newline; raises InfraError after the time or when it is gone."""
 
 
-Sent = Callable[[int], None]
-"""Told how many bytes of content were sent."""
+class Programs(Protocol):
+    """Starts a program in a pod; the cluster does."""
+
+    def __call__(
+        self, namespace: str, pod: str, container: str, command: list[str]
+    ) -> AbstractContextManager[Channel]: ...
+
+
+Sent = Callable[[int], None]  # Told how many bytes of content were sent
 
 
 def plan(trees: Iterable[Tree], channel: Channel) -> dict[str, File]:

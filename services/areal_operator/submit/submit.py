@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 from areal.errors import ConfigError, DataError
@@ -23,6 +22,7 @@ from areal_operator.submit import inputs, manifests, send
 from areal_operator.submit.cluster import Cluster, TakenError
 from areal_operator.submit.inputs import INPUTS, Tree
 from areal_operator.submit.manifests import Json
+from areal_operator.submit.send import Programs
 from areal_operator.submit.temporary_pod import running, runtime_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -78,12 +78,6 @@ def _yaml(obj: Json) -> str:
     return yaml.dump(obj, Dumper=_Blocks, sort_keys=False, width=1 << 16, allow_unicode=True)
 
 
-class Receivers(Protocol):
-    """Starts `receive` in a pod; the cluster does."""
-
-    def __call__(self, namespace: str, pod: str, container: str) -> AbstractContextManager[send.Channel]: ...
-
-
 def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) -> Objects:
     """Objects to apply; reads and digests the files, changes nothing."""
     job, namespace = request.job, request.namespace
@@ -108,7 +102,7 @@ def submit(
     cluster: Cluster,
     progress: Progress,
     say: Callable[[str], None],
-    receivers: Receivers | None = None,
+    programs: Programs | None = None,
 ) -> Json:
     """Put the job on the cluster; returns it as the API server has it."""
     runtime = runtime_of(request.job, request.namespace, cluster)
@@ -122,7 +116,7 @@ def submit(
         cluster.apply(made.claim)
     if made.trees:
         pod = manifests.upload_pod(request.job, request.namespace, _claim_name(request.job), runtime)
-        _upload(made.trees, pod, cluster, progress, say, receivers or cluster.receiver)
+        _upload(made.trees, pod, cluster, progress, say, programs or cluster.program)
     job = cluster.apply(wanted, force=request.take_over)
     for child in (made.recipe, made.claim):
         if child is not None:
@@ -188,11 +182,11 @@ def _refuse_another_recipe(made: Objects, cluster: Cluster) -> None:
 
 
 def _upload(
-    trees: list[Tree], pod: Json, cluster: Cluster, progress: Progress, say: Callable[[str], None], receivers: Receivers
+    trees: list[Tree], pod: Json, cluster: Cluster, progress: Progress, say: Callable[[str], None], programs: Programs
 ) -> None:
     with (
         running(pod, cluster, say, "to send files through"),
-        receivers(pod["metadata"]["namespace"], pod["metadata"]["name"], MAIN_CONTAINER) as channel,
+        programs(pod["metadata"]["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, manifests.RECEIVE) as channel,
     ):
         missing = send.plan(trees, channel)
         files = {f"{tree.directory}/{file.path}" for tree in trees for file in tree.files}

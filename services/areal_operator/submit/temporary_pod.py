@@ -87,8 +87,7 @@ def _why(seen: Json | None) -> str:
     return str(status.get("message") or status.get("phase") or "nothing is said")
 
 
-DEFAULT = "areal.dev/default-runtime"
-"""Annotation `"true"` of the ClusterRLRuntime that jobs get which name none."""
+DEFAULT = "areal.dev/default-runtime"  # Annotation `"true"` of the ClusterRLRuntime that jobs get which name none
 
 
 def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:

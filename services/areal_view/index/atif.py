@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 import orjson
 from areal import __version__
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 
 from areal_view.index.record_index import RecordIndex, SampleRow
+from areal_view.index.sample_text import array_of, pieces_of
 
 VERSION = "ATIF-v1.8"
 
@@ -60,9 +60,9 @@ def trajectory(made: record.SampleRecord, number: int, run: str) -> dict[str, An
 
 def _steps(made: record.SampleRecord, number: int) -> Iterator[dict[str, Any]]:
     sequence = made.sample.sequences[number]
-    ids = _column(sequence.token_ids, "<i4")
-    logprobs = _column(sequence.logprobs, "<f4")
-    pieces = _pieces(made, number)
+    ids = array_of(sequence.token_ids, "<i4").tolist()
+    logprobs = array_of(sequence.logprobs, "<f4").tolist()
+    pieces = pieces_of(made, number)
     at, count = 0, 0
     for start, end, policy in _turns(sequence, len(ids)):
         for source, low, high in (("user", at, start), ("agent", start, end)):
@@ -102,19 +102,5 @@ def _turns(sequence: common.TokenSequence, length: int) -> Iterator[tuple[int, i
         yield begun
 
 
-def _pieces(made: record.SampleRecord, number: int) -> list[bytes]:
-    """The bytes of each token."""
-    if number >= len(made.texts):
-        return []
-    ends = _column(made.texts[number].token_ends, "<u4")
-    return [made.texts[number].text[low:high] for low, high in zip([0, *ends], ends, strict=False)]
-
-
 def _text(pieces: Sequence[bytes]) -> str:
     return b"".join(pieces).decode("utf-8", "replace")
-
-
-def _column(raw: bytes, dtype: str) -> list[Any]:
-    size = np.dtype(dtype).itemsize
-    found: list[Any] = np.frombuffer(raw[: len(raw) // size * size], dtype).tolist()
-    return found

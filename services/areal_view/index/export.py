@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import orjson
 from areal.v1 import record_pb2 as record
 
 from areal_view.index.record_index import RecordIndex, SampleRow
+from areal_view.index.sample_text import array_of
 
-MOST = 100_000
-"""Samples of one export: more are better read from the segments."""
+MOST = 100_000  # Samples of one export: more are better read from the segments
 
 
 def lines(index: RecordIndex, rows: Sequence[SampleRow]) -> Iterator[bytes]:
@@ -58,9 +57,9 @@ def _sequence(made: record.SampleRecord, place: int) -> dict[str, Any]:
     text = made.texts[place].text if place < len(made.texts) else b""
     return {
         "text": text.decode("utf-8", "replace"),
-        "tokenIds": _column(sequence.token_ids, "<i4"),
-        "logprobs": _column(sequence.logprobs, "<f4"),
-        "lossMask": _column(sequence.loss_mask, "u1"),
+        "tokenIds": array_of(sequence.token_ids, "<i4").tolist(),
+        "logprobs": array_of(sequence.logprobs, "<f4").tolist(),
+        "lossMask": array_of(sequence.loss_mask, "u1").tolist(),
         "reward": sequence.reward,
         "finishReason": sequence.finish_reason,
         "spans": [
@@ -68,9 +67,3 @@ def _sequence(made: record.SampleRecord, place: int) -> dict[str, Any]:
             for span in sequence.spans
         ],
     }
-
-
-def _column(raw: bytes, dtype: str) -> list[Any]:
-    size = np.dtype(dtype).itemsize
-    found: list[Any] = np.frombuffer(raw[: len(raw) // size * size], dtype).tolist()
-    return found

@@ -112,17 +112,7 @@ class TokenReport:
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
-        return {
-            "ok": self.ok,
-            "trained": self.trained,
-            "equal": self.equal,
-            "sampled": self.sampled,
-            "unwitnessed": self.unwitnessed,
-            "faults": {str(what): count for what, count in self.faults.items()},
-            "untrained": dict(self.untrained),
-            "gaps": self.gaps,
-            "examples": self.examples,
-        }
+        return {"ok": self.ok, **vars(self)}
 
 
 def compare(

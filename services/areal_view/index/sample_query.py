@@ -15,14 +15,12 @@ from areal_view.index.sample_text import match_of
 CHUNK = 500  # rows of one statement
 WINDOW = 200_000  # ids in which a statement looks for a text
 
-Range = tuple[float | None, float | None]
-"""From and to, both included; None: open."""
+Range = tuple[float | None, float | None]  # From and to, both included; None: open
 
 OPEN: Range = (None, None)
 NEWEST = "newest"
 REWARD = "reward"
-FIGURE = "figures."
-"""Begins the order by a figure of the reward or workflow."""
+FIGURE = "figures."  # Begins the order by a figure of the reward or workflow
 
 COLUMNS = "s.id, s.g, s.i, s.reward, s.tokens, s.version, s.outcome, s.evaluation, s.file, s.offset, c.figures"
 

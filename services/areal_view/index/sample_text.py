@@ -7,15 +7,16 @@ count without case and diacritics. In scripts without spaces between words each 
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from areal.v1 import record_pb2 as record
+from numpy.typing import NDArray
 
 from areal_view.index.shown import visible
 
 TOKENIZER = "unicode61 remove_diacritics 2"
-LONGEST = 1 << 20
-"""Letters of a question or an answer that can be searched."""
+LONGEST = 1 << 20  # Letters of a question or an answer that can be searched
 
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _LETTER = re.compile(f"([{_SPACELESS}])")
@@ -23,8 +24,7 @@ _TOKEN = re.compile(r"[^\W_]+")
 _TERM = re.compile(r'"([^"]*)"|(\S+)')
 _AROUND = 160  # letters before and after a fragment's first mark
 
-Marked = Sequence[tuple[str, bool]]
-"""A text in parts, and whether each is marked."""
+Marked = Sequence[tuple[str, bool]]  # A text in parts, and whether each is marked
 
 
 def texts_of(made: record.SampleRecord) -> tuple[bytes, bytes]:
@@ -40,6 +40,21 @@ def _cut(made: record.SampleRecord, place: int) -> tuple[bytes, bytes]:
         return told.text, b""
     cut = int(np.frombuffer(told.token_ends, "<u4", 1, 4 * (start - 1))[0]) if start else 0
     return told.text[:cut], told.text[cut:]
+
+
+def array_of(raw: bytes, dtype: str) -> NDArray[Any]:
+    """A column of a record; what is left over of a damaged one is left out."""
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(raw[: len(raw) // size * size], dtype)
+
+
+def pieces_of(made: record.SampleRecord, place: int) -> list[bytes]:
+    """The bytes of each token of a sequence; none when the recording doesn't fit together."""
+    if place >= len(made.texts):
+        return []
+    text = made.texts[place]
+    ends = array_of(text.token_ends, "<u4").tolist()
+    return [text.text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def shortened(text: bytes | str, most: int = 400) -> str:

@@ -67,8 +67,7 @@ PRESETS: tuple[tuple[str, str, tuple[FigureLine, ...]], ...] = (
 )
 """Name, title with unit, and lines of the charts that a run shows first."""
 
-OWN = "figures/"
-"""Begins the names of figures that the job's own code names."""
+OWN = "figures/"  # Begins the names of figures that the job's own code names
 
 _OF_PAIRS = ("pairs", "margin")
 MOST_CHARTS = 48

@@ -14,10 +14,9 @@ import numpy as np
 from areal.errors import ArealError
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
-from numpy.typing import NDArray
 
 from areal_view.index.record_index import RecordedGroup, RecordIndex, RecordPlace, SampleRow
-from areal_view.index.sample_text import shortened, texts_of
+from areal_view.index.sample_text import array_of, pieces_of, shortened, texts_of
 from areal_view.index.shown import visible
 from areal_view.pages.reading import PAGE, SampleLine, line_of
 
@@ -138,10 +137,10 @@ class SamplePage:
 def trained_samples(told: record.StepRecord) -> list[TrainedSample]:
     """The rows of a StepRecord."""
     columns = [
-        _array(told.groups, "<u8"), _array(told.indices, "<u4"), _array(told.rewards, "<f8"),
-        _array(told.advantages, "<f8"), _array(told.tokens, "<u4"), _array(told.trained, "<u4"),
-        _array(told.ages, "<i4"), _array(told.mismatch, "<f4"), _array(told.worst, "<f4"),
-        _array(told.beyond, "<f4"), _array(told.xxh3, "<u8"),
+        array_of(told.groups, "<u8"), array_of(told.indices, "<u4"), array_of(told.rewards, "<f8"),
+        array_of(told.advantages, "<f8"), array_of(told.tokens, "<u4"), array_of(told.trained, "<u4"),
+        array_of(told.ages, "<i4"), array_of(told.mismatch, "<f4"), array_of(told.worst, "<f4"),
+        array_of(told.beyond, "<f4"), array_of(told.xxh3, "<u8"),
     ]  # fmt: skip
     return [TrainedSample(*row) for row in zip(*(column.tolist() for column in columns), strict=False)]
 
@@ -224,13 +223,10 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
 
 def sample_page(index: RecordIndex, group: int, number: int) -> SamplePage | None:
     """One sample: of several records the one that was trained, else the newest."""
-    trained = index.group(group)
-    facts = _trained_of(index, trained)
-    found = _newest(index, [row for row in index.samples(group) if row.index == number], facts).get((group, number))
+    trained, (found, fact) = index.group(group), _recorded(index, group, number)
     if found is None:
         return None
     row, made = found
-    fact = facts.get((group, number))
     is_trained = fact is not None and fact.xxh3 == made.xxh3
     return _page(row, made, trained if is_trained else None, fact, is_trained)
 
@@ -279,7 +275,7 @@ def _page(
 def _sequence(made: record.SampleRecord, place: int) -> SequencePage:
     sequence = made.sample.sequences[place]
     pieces = pieces_of(made, place)
-    mask = _array(sequence.loss_mask, "u1")
+    mask = array_of(sequence.loss_mask, "u1")
     parts, at = [], 0
     for span in sorted(sequence.spans, key=lambda span: span.start):
         if span.start > at:
@@ -292,15 +288,6 @@ def _sequence(made: record.SampleRecord, place: int) -> SequencePage:
     return SequencePage(parts, sequence.reward, sequence.finish_reason, len(pieces), int(mask.sum()))
 
 
-def pieces_of(made: record.SampleRecord, place: int) -> list[bytes]:
-    """The bytes of each token of a sequence; none when the recording doesn't fit together."""
-    if place >= len(made.texts):
-        return []
-    text = made.texts[place]
-    ends = _array(text.token_ends, "<u4").tolist()
-    return [text.text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-
-
 def tokens_of(index: RecordIndex, group: int, number: int) -> dict[int, dict[str, Any]]:
     """The trainer's columns of a sample's tokens: sequence → columns."""
     trained = index.group(group)
@@ -309,33 +296,31 @@ def tokens_of(index: RecordIndex, group: int, number: int) -> dict[int, dict[str
         return {}
     found: dict[int, dict[str, Any]] = {}
     for chunk in index.tokens(told.step, told.fence, group):
-        lengths = _array(chunk.lengths, "<u4").astype(np.int64)
+        lengths = array_of(chunk.lengths, "<u4").astype(np.int64)
         ends = np.cumsum(lengths)
-        groups, indices = _array(chunk.groups, "<u8"), _array(chunk.indices, "<u4")
-        ordinals = _array(chunk.ordinals, "<u4")
+        groups, indices = array_of(chunk.groups, "<u8"), array_of(chunk.indices, "<u4")
+        ordinals = array_of(chunk.ordinals, "<u4")
         for place in np.flatnonzero((groups == group) & (indices == number)):
             part = slice(int(ends[place] - lengths[place]), int(ends[place]))
             found[int(ordinals[place])] = {
-                "trained": _array(chunk.logprobs, "<f4")[part],
-                "entropy": _array(chunk.entropy, "<f2")[part],
-                "advantage": _array(chunk.advantages, "<f4")[part],
-                "flags": _array(chunk.flags, "u1")[part],
+                "trained": array_of(chunk.logprobs, "<f4")[part],
+                "entropy": array_of(chunk.entropy, "<f2")[part],
+                "advantage": array_of(chunk.advantages, "<f4")[part],
+                "flags": array_of(chunk.flags, "u1")[part],
             }
     return found
 
 
 def token_columns(index: RecordIndex, group: int, number: int, place: int) -> dict[str, Any] | None:
     """Everything known of each token of a sequence, as lists; None when there is no such sequence."""
-    trained = index.group(group)
-    facts = _trained_of(index, trained)
-    found = _newest(index, [row for row in index.samples(group) if row.index == number], facts).get((group, number))
+    found, fact = _recorded(index, group, number)
     if found is None or place >= len(found[1].sample.sequences):
         return None
     made = found[1]
     sequence = made.sample.sequences[place]
     pieces = pieces_of(made, place)
     sampled = np.zeros(len(pieces), "<f4")
-    told = _array(sequence.logprobs, "<f4")[: len(pieces)]
+    told = array_of(sequence.logprobs, "<f4")[: len(pieces)]
     sampled[: len(told)] = told
     versions = np.full(len(pieces), -1)
     for span in sequence.spans:
@@ -343,12 +328,11 @@ def token_columns(index: RecordIndex, group: int, number: int, place: int) -> di
     shown = {piece: visible(piece) for piece in set(pieces)}
     columns: dict[str, Any] = {
         "pieces": [shown[piece] for piece in pieces],
-        "ids": _array(sequence.token_ids, "<i4").tolist(),
-        "mask": _array(sequence.loss_mask, "u1").tolist(),
+        "ids": array_of(sequence.token_ids, "<i4").tolist(),
+        "mask": array_of(sequence.loss_mask, "u1").tolist(),
         "sampled": sampled.tolist(),
         "versions": versions.tolist(),
     }
-    fact = facts.get((group, number))
     computed = tokens_of(index, group, number).get(place)
     if computed is not None and fact is not None and fact.xxh3 == made.xxh3 and len(computed["flags"]) == len(pieces):
         seen = computed["flags"] > 0
@@ -359,12 +343,6 @@ def token_columns(index: RecordIndex, group: int, number: int, place: int) -> di
         columns["ratio"] = _where(seen, ratio)
         columns["flags"] = computed["flags"].tolist()
     return columns
-
-
-def _array(raw: bytes, dtype: str) -> NDArray[Any]:
-    """A column; what is left over of a damaged one is left out."""
-    size = np.dtype(dtype).itemsize
-    return np.frombuffer(raw[: len(raw) // size * size], dtype)
 
 
 def _version(policy: str) -> int:
@@ -386,6 +364,15 @@ def _trained_of(index: RecordIndex, group: RecordedGroup | None) -> dict[tuple[i
     if told is None or group is None:
         return {}
     return {(one.group, one.index): one for one in trained_samples(told) if one.group == group.group}
+
+
+def _recorded(
+    index: RecordIndex, group: int, number: int
+) -> tuple[tuple[SampleRow, record.SampleRecord] | None, TrainedSample | None]:
+    """A sample of a group, and what the trainer saw of it."""
+    facts = _trained_of(index, index.group(group))
+    rows = [row for row in index.samples(group) if row.index == number]
+    return _newest(index, rows, facts).get((group, number)), facts.get((group, number))
 
 
 def _newest(

@@ -177,8 +177,7 @@ class RunSpeeds:
         return replace(self.measured, servers=servers, work_s=work_s)
 
 
-Speeds = AnswerLaw | RunSpeeds
-"""Measured constants from which those of another number of GPUs follow."""
+Speeds = AnswerLaw | RunSpeeds  # Measured constants from which those of another number of GPUs follow
 
 
 def fixed_and_error(tokens: Sequence[float], work_s: Sequence[float]) -> tuple[float, float]:

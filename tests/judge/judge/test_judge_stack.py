@@ -11,8 +11,8 @@ import psutil
 import pytest
 from areal.errors import ConfigError
 from areal.observe.metrics import RoleMetrics
-from areal_judge.judge.dispatch.dispatcher import Judging
 from areal_judge.judge.dispatch.values import Execution, Ticket
+from areal_judge.judge.judge import Judge
 from areal_judge.judge.stack import CodeStack, SelfTest, StackSettings, code_stack
 from areal_judge.judge.values import CallCase, CallSuite, Options, Status, StdioSuite, Submission
 from areal_judge.sandbox.values import Limits, ProgramRun, PythonScript, Tier
@@ -40,7 +40,7 @@ def zygotes(before: set[int]) -> list[psutil.Process]:
 
 
 async def test_the_scripted_judge_stands_for_the_real_one(stack: CodeStack) -> None:
-    real: Judging = stack.dispatcher._judge
+    real: Judge = stack.dispatcher._judge
     for name, program in PROGRAMS.items():
         ours = await ScriptedJudge().judge(Submission(name), IMPATIENT, Options())
         theirs = await real.judge(Submission(program), IMPATIENT, Options())

@@ -18,7 +18,7 @@ from areal.spec.crd import definitions
 from areal.spec.runtime import RuntimeSpec
 from areal_operator.submit.cluster import Cluster, TakenError, connect
 from areal_operator.submit.follow import follow
-from areal_operator.submit.manifests import page_pod
+from areal_operator.submit.manifests import RECEIVE, page_pod
 from areal_operator.submit.page import page_of
 from areal_operator.submit.submit import SubmitRequest, submit
 from kube.harness.client import Client
@@ -81,8 +81,8 @@ def send(target: Cluster, namespace: str, runtime: str, tmp_path: Path) -> Calla
         request = SubmitRequest(job, tmp_path, namespace, "custom", take_over)
         said = [] if says is None else says
 
-        def local(namespace: str, pod: str, container: str) -> Any:
-            assert (pod, container) == ("digits-upload", "main")
+        def local(namespace: str, pod: str, container: str, command: list[str]) -> Any:
+            assert (pod, container, command) == ("digits-upload", "main", RECEIVE)
             return receiving(tmp_path / "volume")
 
         return submit(request, to or target, quietly, said.append, local)

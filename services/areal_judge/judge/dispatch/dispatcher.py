@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from areal.errors import DataError
 
 from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
 from areal_judge.judge.dispatch.attempts import attempted
 from areal_judge.judge.dispatch.calls import PendingCalls
+from areal_judge.judge.dispatch.executor import Executor
 from areal_judge.judge.dispatch.meters import Meters
 from areal_judge.judge.dispatch.offer import Offer
 from areal_judge.judge.dispatch.scheduler import QueuePlace, SlotScheduler
 from areal_judge.judge.dispatch.suite_store import StoredSuite, SuiteStore
 from areal_judge.judge.dispatch.values import Execution, ExecutionResult, RefusedError, RequestOverrides, Ticket
+from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal_judge.judge.languages.toolchains import run_limits
 from areal_judge.judge.validation import validate, validate_limits
@@ -31,29 +33,17 @@ GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is b
 COMPILE_S = 20.0
 
 
-class Judging(Protocol):
-    """What judges: `judge.judge.Judge`, or a stand-in."""
-
-    async def judge(self, submission: Submission, suite: Suite, options: Options = ...) -> Judgement: ...
-
-
-class Executing(Protocol):
-    """What runs programs: `dispatch.executor.Executor`, or a stand-in."""
-
-    async def execute(self, execution: Execution) -> ExecutionResult: ...
-
-
 class JudgeDispatcher:
     """Judges and executes for many callers. Lives on one event loop."""
 
     def __init__(
         self,
-        judge: Judging,
+        judge: Judge,
         *,
         offer: Offer,
         slots: int,
         memory: MemoryBudget,
-        executor: Executing | None = None,
+        executor: Executor | None = None,
         bounds: Bounds = Bounds(),  # noqa: B008 - frozen
         meters: Meters | None = None,
         suites: SuiteStore | None = None,

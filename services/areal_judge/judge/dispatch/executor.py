@@ -1,14 +1,14 @@
 """Runs a program once, in whatever language: compiled if need be, then one run in a cell."""
 
 from dataclasses import replace
-from typing import Protocol
 
 from areal.errors import InfraError
 
 from areal_judge.judge.dispatch.values import Execution, ExecutionResult
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.values import CaseResult, Status, Submission
-from areal_judge.sandbox.values import Ending, ProgramRun, RunEnding
+from areal_judge.sandbox.host.runner import Sandbox
+from areal_judge.sandbox.values import Ending, RunEnding
 
 _STATUS = {
     Ending.WALL_LIMIT: Status.TIME_LIMIT,
@@ -24,16 +24,10 @@ _STATUS = {
 ANSWER_BYTES = 15 << 20  # of output and kept files: a message has 16 MiB
 
 
-class SandboxRunner(Protocol):
-    """What runs: `sandbox.runner.Sandbox`."""
-
-    async def run(self, run: ProgramRun) -> RunEnding: ...
-
-
 class Executor:
     """Executes by a sandbox and its toolchains."""
 
-    def __init__(self, cells: SandboxRunner, toolchains: Toolchains) -> None:
+    def __init__(self, cells: Sandbox, toolchains: Toolchains) -> None:
         self._cells = cells
         self._toolchains = toolchains
 

@@ -91,16 +91,11 @@ class Toolchains:
         self._limits = compile_limits
         self._unbounded_memory = unbounded_memory
         self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find_toolchains())}
-        self._cache: ArtefactCache[Compilation] = ArtefactCache(cache_bytes)
+        self.cache: ArtefactCache[Compilation] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
         self._soon: dict[str, asyncio.Task[None]] = {}  # language → its preparation, which nobody waits for
         self._prepared: dict[str, Mapping[str, bytes]] = {}  # language → prepared files that go into each compilation
         self._unprepared: dict[str, str] = {}  # language → why preparing it failed
-
-    @staticmethod
-    def found() -> tuple[Toolchain, ...]:
-        """Every language of the table, and whether this machine has it. Needs no sandbox."""
-        return discovery.find_toolchains()
 
     @staticmethod
     def readable(found: Sequence[Toolchain], store: PreparedFiles | None = None) -> tuple[str, ...]:
@@ -113,16 +108,6 @@ class Toolchains:
         """What the sandbox reaches."""
         return self._cells.powers.tier
 
-    @property
-    def hits(self) -> int:
-        """Submissions whose compilation was remembered or under way."""
-        return self._cache.hits
-
-    @property
-    def misses(self) -> int:
-        """Submissions that were compiled."""
-        return self._cache.misses
-
     async def prepare(self, languages: Sequence[str] | None = None) -> None:
         """Makes what compilations share, of the languages that run here, ahead of the first that needs it.
 
@@ -133,13 +118,10 @@ class Toolchains:
             if toolchain.runnable and (languages is None or language.name in languages):
                 await self._prepare(language, toolchain)
 
-    def capabilities(self, powers: values.Powers | None = None) -> tuple[Toolchain, ...]:
+    def capabilities(self) -> tuple[Toolchain, ...]:
         """Every language: whether it runs here, and if not, why."""
-        powers = powers or self._cells.powers
-        return tuple(
-            replace(toolchain, refused=self._refusal(LANGUAGES[toolchain.language], powers))
-            for toolchain in self._toolchains.values()
-        )
+        known = self._toolchains.values()
+        return tuple(replace(toolchain, refused=self._refusal(LANGUAGES[toolchain.language])) for toolchain in known)
 
     async def compiled(self, submission: Submission) -> Compilation:
         """A submission ready to run, or refused by its compiler (`ok` is False, `result` says how).
@@ -160,7 +142,7 @@ class Toolchains:
         elif language.prepare:
             self._prepare_soon(language, toolchain)
         key = _digest(toolchain, language, source)
-        made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source))
+        made, cached = await self.cache.get(key, lambda: self._compile(language, toolchain, source))
         return replace(made, cached=cached)
 
     def run_of(self, compiled: Compilation, stdin: bytes, limits: values.Limits) -> values.ProgramRun:
@@ -186,7 +168,7 @@ class Toolchains:
 
     async def close(self) -> None:
         """Ends what is under way and forgets all."""
-        await self._cache.close()
+        await self.cache.close()
         tasks = list(self._soon.values())
         for task in tasks:
             task.cancel()
@@ -198,12 +180,13 @@ class Toolchains:
             raise LanguageRefusedError(f"no language {name!r}", fix=f"use one of {', '.join(LANGUAGES)}")
         toolchain = self._toolchains.get(language.name)
         missing = toolchain.missing if toolchain else "its toolchain wasn't looked for"
-        if reason := missing or self._refusal(language, self._cells.powers):
+        if reason := missing or self._refusal(language):
             fix = _FIX_MISSING if missing else _FIX_TIER
             raise LanguageRefusedError(f"{language.name} can't run here: {reason}", fix=fix)
         return language
 
-    def _refusal(self, language: Language, powers: values.Powers) -> str:
+    def _refusal(self, language: Language) -> str:
+        powers = self._cells.powers
         if not language.run:
             return "" if powers.tier >= language.tier or powers.execute else "no tier is reached, and T0 isn't allowed"
         if not (powers.execute and powers.scratch):

@@ -14,8 +14,7 @@ from areal.plan.role_specs import redis_logins
 
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
-VOLUME = "job"
-"""The volume by which pods mount it."""
+VOLUME = "job"  # The volume by which pods mount it
 
 _DIGITS = 12
 

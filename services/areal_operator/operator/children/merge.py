@@ -190,8 +190,7 @@ def _distinct(items: list[Json]) -> list[Json]:
     return found
 
 
-OPEN_ENV = frozenset({"AREAL_LOG_FORMAT"})
-"""Variables of our own that anybody may set."""
+OPEN_ENV = frozenset({"AREAL_LOG_FORMAT"})  # Variables of our own that anybody may set
 
 _ENV_PREFIXES = ("AREAL_", "PET_", "TORCHELASTIC_")
 _ENV_NAMES = frozenset({

@@ -17,10 +17,8 @@ from areal.plan.role_specs import SourceKind, spec_of
 from areal_operator.operator.children.files import VOLUME, files_name
 from areal_operator.operator.children.wanted import JobBlueprint, Json
 
-OWNED_ROOT = PurePosixPath("/areal")
-"""Nobody else mounts anything at or below this."""
-ROOT_MOUNT = OWNED_ROOT / "volume"
-"""The root of the run's claim, for the container that makes the run directory in it."""
+OWNED_ROOT = PurePosixPath("/areal")  # Nobody else mounts anything at or below this
+ROOT_MOUNT = OWNED_ROOT / "volume"  # The root of the run's claim, for the container that makes the run directory in it
 
 _SECRET_MODE = 0o440  # root's, readable by the pod's group
 _LAYOUT = RunLayout(Path(names.RUN_DIR))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from areal_judge.judge.drivers import DRIVERS
-from areal_judge.judge.languages.discovery import Toolchain
+from areal_judge.judge.languages.discovery import Toolchain, find_toolchains
 from areal_judge.judge.languages.preparation import PreparedFiles
 from areal_judge.judge.languages.table import LANGUAGES
 from areal_judge.judge.languages.toolchains import Toolchains
@@ -23,7 +23,7 @@ Start = Callable[..., Awaitable[RunEnding]]
 
 @pytest.fixture(scope="session")
 def found() -> tuple[Toolchain, ...]:
-    return Toolchains.found()
+    return find_toolchains()
 
 
 @pytest.fixture(scope="session")

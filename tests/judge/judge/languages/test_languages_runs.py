@@ -90,7 +90,7 @@ async def test_what_a_compiler_refuses_is_a_compile_error_with_its_words(
 
 async def test_ten_cases_compile_once(cells: Sandbox, toolchains: Toolchains, store: PreparedFiles) -> None:
     need("c", toolchains, store)
-    before = toolchains.misses
+    before = toolchains.cache.misses
     source = PROGRAMS["c"] + "// ten cases\n"
     seen = []
     for number in range(10):
@@ -99,7 +99,7 @@ async def test_ten_cases_compile_once(cells: Sandbox, toolchains: Toolchains, st
         ended = await cells.run(toolchains.run_of(compiled, b"sum 1 %d" % number, PATIENT))
         assert ended.stdout == b"%d\n" % (1 + number)
     assert seen == [False] + [True] * 9
-    assert toolchains.misses == before + 1
+    assert toolchains.cache.misses == before + 1
 
 
 async def test_a_java_class_may_have_any_name_and_package(start: Start) -> None:
