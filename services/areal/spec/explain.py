@@ -15,50 +15,33 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
     if spec.supervised is not None:
         return _supervised(job, spec.supervised)
     algorithm, rollout, trainer = spec.algorithm, spec.rollout, spec.trainer
-    return [
-        (
-            "a step",
-            f"{algorithm.batch_size} groups × {algorithm.group_size} samples = {numbers.samples_a_step(job)} samples, "
-            f"at most {numbers.tokens_a_step(job):,} tokens ({rollout.max_sample_tokens} a sample)",
-        ),
-        (
-            "the run",
-            f"{algorithm.max_steps} steps, {algorithm.max_steps * algorithm.batch_size:,} groups, "
-            f"{algorithm.max_steps * numbers.samples_a_step(job):,} samples",
-        ),
-        ("staleness", _staleness(job)),
-        (
-            "in flight",
-            f"the lead admits {numbers.groups_in_flight(job)} groups beyond the newest version, "
-            f"maxConcurrentRollouts lets {rollout.max_concurrent_rollouts} be generated at once",
-        ),
-        (
-            "samples kept",
-            f"at most {show_bytes(numbers.bytes_a_step(job))} a step; {numbers.ahead(job) + 2} steps = "
-            f"{show_bytes(numbers.bytes_in_flight(job))} of {show_bytes(spec.replay.budget_bytes)} "
-            f"({numbers.bytes_in_flight(job) / spec.replay.budget_bytes:.2%})",
-        ),
-        ("checkpoints", _checkpoints(job)),
-        (
-            "updates",
-            f"{algorithm.mini_batches} a step"
-            + (", so u = π_θ/π_prox = 1 and the clip is idle" if _on_policy(job) else "")
-            + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.world_size} process"
-            + ("es" if trainer.world_size > 1 else ""),
-        ),
-        ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
-        *_teacher(job),
-        ("learning rate", _learning_rate(job)),
-        (
-            "weights",
-            f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last; "
-            + ("sent to servers by a process group" if spec.weights_by_group else "read from the run's directory"),
-        ),
-        *_exports(job),
-        ("evaluation", _evaluation(job)),
-        *_programs(job),
-        ("processes", _processes(job, scores_itself)),
-    ]
+    made = f"{algorithm.batch_size} groups × {algorithm.group_size} samples = {numbers.samples_a_step(job)} samples"
+    told = {
+        "a step": f"{made}, at most {numbers.tokens_a_step(job):,} tokens ({rollout.max_sample_tokens} a sample)",
+        "the run": f"{algorithm.max_steps} steps, {algorithm.max_steps * algorithm.batch_size:,} groups, "
+        f"{algorithm.max_steps * numbers.samples_a_step(job):,} samples",
+        "staleness": _staleness(job),
+        "in flight": f"the lead admits {numbers.groups_in_flight(job)} groups beyond the newest version, "
+        f"maxConcurrentRollouts lets {rollout.max_concurrent_rollouts} be generated at once",
+        "samples kept": f"at most {show_bytes(numbers.bytes_a_step(job))} a step; {numbers.ahead(job) + 2} steps = "
+        f"{show_bytes(numbers.bytes_in_flight(job))} of {show_bytes(spec.replay.budget_bytes)} "
+        f"({numbers.bytes_in_flight(job) / spec.replay.budget_bytes:.2%})",
+        "checkpoints": _checkpoints(job),
+        "updates": f"{algorithm.mini_batches} a step"
+        + (", so u = π_θ/π_prox = 1 and the clip is idle" if _on_policy(job) else "")
+        + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.world_size} process"
+        + ("es" if trainer.world_size > 1 else ""),
+        "algorithm": f"{algorithm.name}: {resolve(spec).shown}",
+        **_teacher(job),
+        "learning rate": _learning_rate(job),
+        "weights": f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last; "
+        + ("sent to servers by a process group" if spec.weights_by_group else "read from the run's directory"),
+        **_exports(job),
+        "evaluation": _evaluation(job),
+        **_programs(job),
+        "processes": _processes(job, scores_itself),
+    }
+    return list(told.items())
 
 
 def _supervised(job: RLJob, block: FixedRowsBlock) -> list[tuple[str, str]]:
@@ -69,37 +52,32 @@ def _supervised(job: RLJob, block: FixedRowsBlock) -> list[tuple[str, str]]:
     figure = "the pair accuracy" if spec.reward_model is not None else "the loss"
     rows = spec.evaluation.rows
     student = spec.distillation
-    return [
-        ("training", f"{spec.training}: on fixed {unit}; nothing is generated or scored"),
-        *([("teacher", f"{student.teacher.path}, divergence {student.divergence}")] if student is not None else []),
-        ("a step", f"{block.batch_size} {unit} of at most {block.max_tokens} tokens, in an order drawn from the seed"),
-        ("the run", length),
-        ("learning rate", _learning_rate(job)),
-        (
-            "checkpoints",
-            f"every {_every(spec.checkpoint.interval_steps, 'step')}, the last {spec.checkpoint.keep} kept",
-        ),
-        *_exports(job),
-        (
-            "evaluation",
-            f"{figure} on {rows if rows is not None else 'all'} held-out {unit} every "
-            f"{_every(spec.evaluation.interval_steps, 'step')}, and of the last version"
-            if held_out
-            else "none: the job has no held-out rows",
-        ),
-        ("processes", f"{spec.trainer.world_size} trainer"),
-    ]
+    told = {
+        "training": f"{spec.training}: on fixed {unit}; nothing is generated or scored",
+        **({"teacher": f"{student.teacher.path}, divergence {student.divergence}"} if student is not None else {}),
+        "a step": f"{block.batch_size} {unit} of at most {block.max_tokens} tokens, in an order drawn from the seed",
+        "the run": length,
+        "learning rate": _learning_rate(job),
+        "checkpoints": f"every {_every(spec.checkpoint.interval_steps, 'step')}, the last {spec.checkpoint.keep} kept",
+        **_exports(job),
+        "evaluation": f"{figure} on {rows if rows is not None else 'all'} held-out {unit} every "
+        f"{_every(spec.evaluation.interval_steps, 'step')}, and of the last version"
+        if held_out
+        else "none: the job has no held-out rows",
+        "processes": f"{spec.trainer.world_size} trainer",
+    }
+    return list(told.items())
 
 
-def _teacher(job: RLJob) -> list[tuple[str, str]]:
+def _teacher(job: RLJob) -> dict[str, str]:
     """Of a policy that is taught on its own samples."""
     teacher = job.spec.algorithm.teacher
     if teacher is None:
-        return []
+        return {}
     rewards = "beside the rewards' advantages" if needs_scores(job.spec) else "and nothing of rewards"
     said = f"each token's advantage has −{teacher.coefficient:g}·(log π_prox − log teacher), {rewards}"
     place = "frozen beside the policy" if teacher.endpoint is None else f"served at {teacher.endpoint}"
-    return [("teacher", f"{teacher.path}, {place}; {said}")]
+    return {"teacher": f"{teacher.path}, {place}; {said}"}
 
 
 def _staleness(job: RLJob) -> str:
@@ -158,24 +136,24 @@ def _evaluation(job: RLJob) -> str:
     return f"greedy on {rows if rows is not None else 'all'} rows{sampled} at versions {', '.join(shown)}{kept}"
 
 
-def _exports(job: RLJob) -> list[tuple[str, str]]:
+def _exports(job: RLJob) -> dict[str, str]:
     export = job.spec.export
     if export is None:
-        return []
+        return {}
     best = ", and the best on held-out rows" if job.spec.dataset.evaluation is not None else ""
-    return [("exports", f"a model every {_every(export.interval_steps, 'step')}, the last {export.keep} kept{best}")]
+    return {"exports": f"a model every {_every(export.interval_steps, 'step')}, the last {export.keep} kept{best}"}
 
 
-def _programs(job: RLJob) -> list[tuple[str, str]]:
+def _programs(job: RLJob) -> dict[str, str]:
     if job.spec.reward.verifier != "code":
-        return []
+        return {}
     code = job.spec.reward.programs
     where = (
         "WITHOUT a sandbox where there is none (T0)" if code.min_tier == "T0" else f"in tier {code.min_tier} or above"
     )
     worth = "1 when every test passes, else 0" if code.scoring == "all_pass" else "the share of tests that pass"
     needs = f", may use {', '.join(code.needs)}" if code.needs else ""
-    return [("programs", f"{code.language}, run {where}{needs}; {worth}; at most {code.total_seconds:g} s an answer")]
+    return {"programs": f"{code.language}, run {where}{needs}; {worth}; at most {code.total_seconds:g} s an answer"}
 
 
 def _processes(job: RLJob, scores_itself: bool) -> str:

@@ -40,6 +40,12 @@ def amount(text: str | int | float) -> Decimal | None:
     return Decimal(match[1]) * _SCALES[match[2]] * Decimal(10) ** int(match[3] or 0)
 
 
+def kubernetes_bytes(count: int) -> str:
+    """So many bytes as Kubernetes writes them: 20Gi."""
+    unit = next((unit for unit in ("Ti", "Gi", "Mi", "Ki") if count and count % _UNITS[unit] == 0), "")
+    return f"{count // _UNITS[unit]}{unit}"
+
+
 def show_bytes(size: int) -> str:
     """A size for people: 1536 → `1.5 KiB`."""
     amount = float(size)

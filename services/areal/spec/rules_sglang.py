@@ -43,90 +43,56 @@ def _kind(effect: Effect, patterns: str, reason: str = "") -> FlagKind:
     return FlagKind(effect, tuple(patterns.split()), reason)
 
 
-_KINDS = (
-    _kind(
-        Effect.REFUSED,
-        """--speculative-* --*-spec-* --spec-* --enable-multi-layer-eagle --uno-* --decoupled-spec-* --dllm-*
+_REFUSED = {  # why → flags
+    "speculation is unproved with a version for each token and with weights that change in mid-answer": """
+        --speculative-* --*-spec-* --spec-* --enable-multi-layer-eagle --uno-* --decoupled-spec-* --dllm-*
         --enable-linear-replayssm-spec""",
-        "speculation is unproved with a version for each token and with weights that change in mid-answer",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--disaggregation-* --encoder-* --language-* --optimistic-prefill-attempts --num-reserved-decode-tokens
+    "prefill, decoding and encoding apart have caches that a change of weights doesn't reach": """
+        --disaggregation-* --encoder-* --language-* --optimistic-prefill-attempts --num-reserved-decode-tokens
         --enable-pdmux --pdmux-* --sm-group-num --enable-adaptive-dispatch-to-encoder --enable-pd-role-switch""",
-        "prefill, decoding and encoding apart have caches that a change of weights doesn't reach",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--enable-hierarchical-cache --enable-hicache --hicache-* --hierarchical-* --enable-lmcache --lmcache-*
+    "a second cache keeps keys and values of older weights": """
+        --enable-hierarchical-cache --enable-hicache --hicache-* --hierarchical-* --enable-lmcache --lmcache-*
         --enable-flexkv --flexkv-* --enable-hisparse --hisparse-* --*unified-cache-* --enable-unified-memory
         --kv-events-config --weight-cache-* --radix-cache-backend --enable-session-radix-cache
         --enable-streaming-session --enable-linker-mla-dedup --enable-response-store""",
-        "a second cache keeps keys and values of older weights",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--dp-size --data-parallel-size --dp --enable-dp-attention* --attn-dp-size --moe-dp-size --dwdp-size
+    "a pause and the canary would reach one of several schedulers behind an address; raise generation.replicas": """
+        --dp-size --data-parallel-size --dp --enable-dp-attention* --attn-dp-size --moe-dp-size --dwdp-size
         --attention-*-parallel-size --moe-data-parallel-size --decode-context-parallel-size --context-bucket
         --enable-dp-lm-head --load-balance-method --dcp-* --attn-cp-size --*-cp-* --enable-prefill-cp --cp-strategy
         --enable-kv-cache-sharding""",
-        "a pause and the canary would reach one of several schedulers behind an address; raise generation.replicas",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--pp-* --pipeline-parallel-size --nnodes --node-rank --dist-init-addr --nccl-init-addr --gated-launch-port
+    "a server is one process group on one machine; use engine.tensorParallel and generation.replicas": """
+        --pp-* --pipeline-parallel-size --nnodes --node-rank --dist-init-addr --nccl-init-addr --gated-launch-port
         --use-ray --base-gpu-id --gpu-id-step --device""",
-        "a server is one process group on one machine; use engine.tensorParallel and generation.replicas",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--enable-lora --enable-lora-overlap-loading --lora-paths --lora-target-modules --lora-eviction-policy
+    "adapters are the job's: set trainer.lora": """
+        --enable-lora --enable-lora-overlap-loading --lora-paths --lora-target-modules --lora-eviction-policy
         --lora-strict-loading --lora-drain-wait-threshold --experts-shared-outer-loras --lora-use-virtual-experts
         --max-lora-chunk-size""",
-        "adapters are the job's: set trainer.lora",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--chat-template --hf-chat-template-name --completion-template --trust-request-chat-template
+    "the gateway renders, parses and samples by the job; the engine is given tokens": """
+        --chat-template --hf-chat-template-name --completion-template --trust-request-chat-template
         --default-chat-template-kwargs --tool-call-parser --reasoning-parser --tool-server --sampling-defaults
         --preferred-sampling-params --strip-thinking-cache --enable-strict-thinking --allow-auto-truncate
         --tokenizer-mode --tokenizer-backend --served-model-name""",
-        "the gateway renders, parses and samples by the job; the engine is given tokens",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--is-embedding --encoder-only --prefill-only-* --enable-mis --asr-* --return-*hidden-states*
+    "it makes something else than the tokens that the model samples": """
+        --is-embedding --encoder-only --prefill-only-* --enable-mis --asr-* --return-*hidden-states*
         --enable-return-hidden-states --enable-return-aux-hidden-states --return-aux-* --mlx-*
         --sampling-mask-max-tokens --enable-custom-logit-processor""",
-        "it makes something else than the tokens that the model samples",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--quantize-and-serve --modelopt-* --rl-quant-profile --ple-* --cpu-offload-gb --offload-* --kt-*
+    "weights are kept in another form than new versions come in": """
+        --quantize-and-serve --modelopt-* --rl-quant-profile --ple-* --cpu-offload-gb --offload-* --kt-*
         --enable-paged-experts --paged-experts-* --mamba-ssm-dtype""",
-        "weights are kept in another form than new versions come in",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--load-format --model-loader-extra-config --startup-weight-load-mode --custom-weight-loader
+    "the agent loads the model and every later version": """
+        --load-format --model-loader-extra-config --startup-weight-load-mode --custom-weight-loader
         --weight-loader-* --remote-instance-* --engine-info-bootstrap-port --modelexpress-config --download-dir
         --model-checksum --delete-ckpt-after-loading --decrypted-* --checkpoint-engine-* --revision --model-impl
         --model-config-parser --forward-hooks --enable-weights-cpu-backup --enable-draft-weights-cpu-backup
         --enable-memory-saver""",
-        "the agent loads the model and every later version",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--config --config-file --json-model-override-args --trust-remote-code --ssl-* --enable-ssl-refresh --grpc-*
+    "it changes how the agent reaches, starts or reads the server, or lets code in that the job doesn't name": """
+        --config --config-file --json-model-override-args --trust-remote-code --ssl-* --enable-ssl-refresh --grpc-*
         --smg-* --fastapi-root-path --sidecar* --enable-http2 --http2-* --enable-http-worker-reuseport
         --file-storage-path --skip-server-warmup --warmups --incremental-streaming-output --stream-*
         --batch-notify-size --return-input-ids --return-output-ids --msprobe-dump-config --debug-tensor-*
         --crash-dump-folder --enable-watermark --watermark-config --uvicorn-*""",
-        "it changes how the agent reaches, starts or reads the server, or lets code in that the job doesn't name",
-    ),
-    _kind(
-        Effect.REFUSED,
-        """--ep --ep-* --expert-* --deepep-* --fuseep-mode --moe-a2a-backend --moe-dense-tp-size --elastic-* --eplb-*
+    "it is for models or machines on which no run here was tried": """
+        --ep --ep-* --expert-* --deepep-* --fuseep-mode --moe-a2a-backend --moe-dense-tp-size --elastic-* --eplb-*
         --enable-eplb --enable-elastic-expert-backup --mooncake-* --enable-waterfill --max-ep-size
         --init-expert-location --*-shared-experts-* --shared-experts-tp-size --*-moe-* --*megamoe* --*monokernel*
         --*megakernel* --monokernel-backend --*mamba* --linear-* --enable-linear-replayssm --dsa-* --dsv4-*
@@ -138,8 +104,10 @@ _KINDS = (
         --enable-return-indexer-topk --enable-page-major-kv-layout --enable-lean-attention --boundary-reduction
         --enable-quant-communications --prefill-kv-cache-* --numa-node --enable-nccl-nvls --enable-symm-mem
         --enable-mscclpp --enable-torch-symm-mem --*-aiter-* --pre-warm-nccl --enable-p2p-check""",
-        "it is for models or machines on which no run here was tried",
-    ),
+}
+
+_KINDS = (
+    *(_kind(Effect.REFUSED, patterns, reason) for reason, patterns in _REFUSED.items()),
     _kind(Effect.COARSE, "--quantization --quantization-param-path --kv-cache-dtype --torchao-config"),
     _kind(
         Effect.NUMBERS,

@@ -52,165 +52,147 @@ class ConditionType(StrEnum):
 
 
 class ConditionReason(StrEnum):
-    """Why a condition is as it is. A member's docstring is its sentence, `when` the condition's status beside it."""
+    """Why a condition is as it is. A member's docstring is its sentence, `when` the status: False unless given."""
 
     _value_: str
     when: str
 
-    def __new__(cls, value: str, when: str, says: str) -> "ConditionReason":
+    def __new__(cls, value: str, says: str, when: str = "False") -> "ConditionReason":
         member = _said(cls, value, says)
         member.when = when
         return member
 
 
 class AcceptedReason(ConditionReason):
-    VALID = "Valid", "True", "The job passed every rule, and every object that it needs was accepted by the API server."
-    INVALID_SPEC = "InvalidSpec", "False", "A field or a rule is broken; the message names it and the fix."
-    LOCAL_PATH = (
-        "LocalPath",
-        "False",
-        "A relative path means a file on the author's machine; `areal submit` uploads it.",
-    )
-    RUNTIME_NOT_FOUND = (
-        "RuntimeNotFound",
-        "False",
-        "The runtime that the job names, or the operator's default, is absent.",
-    )
-    RECIPE_NOT_FOUND = "RecipeNotFound", "False", "The ConfigMap with the recipe, or its key, is absent."
-    NOT_AVAILABLE = "NotAvailable", "False", "The job asks for something that this version does not have on a cluster."
-    DRY_RUN_REJECTED = (
-        "DryRunRejected",
-        "False",
-        "The API server refuses an object of the job; the message is the server's.",
-    )
+    VALID = "Valid", "The job passed every rule, and every object that it needs was accepted by the API server.", "True"
+    INVALID_SPEC = "InvalidSpec", "A field or a rule is broken; the message names it and the fix."
+    LOCAL_PATH = "LocalPath", "A relative path means a file on the author's machine; `areal submit` uploads it."
+    RUNTIME_NOT_FOUND = "RuntimeNotFound", "The runtime that the job names, or the operator's default, is absent."
+    RECIPE_NOT_FOUND = "RecipeNotFound", "The ConfigMap with the recipe, or its key, is absent."
+    NOT_AVAILABLE = "NotAvailable", "The job asks for something that this version does not have on a cluster."
+    DRY_RUN_REJECTED = "DryRunRejected", "The API server refuses an object of the job; the message is the server's."
 
 
 class PreparedReason(ConditionReason):
     SNAPSHOTS_WRITTEN = (
         "SnapshotsWritten",
-        "True",
         "Sources were checked and the datasets' snapshots are on the volume.",
+        "True",
     )
-    NOT_STARTED = "NotStarted", "False", "The job isn't accepted yet, or rests."
-    PREPARING = "Preparing", "False", "The pod that checks sources and writes snapshots is at work."
-    SOURCES_REFUSED = (
-        "SourcesRefused",
-        "False",
-        "Model, recipe or dataset are at fault; the message says what and where.",
-    )
-    PREPARE_FAILED = "PrepareFailed", "False", "The preparing pod failed for another reason and is tried again."
+    NOT_STARTED = "NotStarted", "The job isn't accepted yet, or rests."
+    PREPARING = "Preparing", "The pod that checks sources and writes snapshots is at work."
+    SOURCES_REFUSED = "SourcesRefused", "Model, recipe or dataset are at fault; the message says what and where."
+    PREPARE_FAILED = "PrepareFailed", "The preparing pod failed for another reason and is tried again."
 
 
 class SuspendedReason(ConditionReason):
-    SUSPENDED = "Suspended", "True", "All pods are gone; volume, ledger and status are kept."
-    NOT_SUSPENDED = "NotSuspended", "False", "The job may run."
-    CHECKPOINT_PENDING = "CheckpointPending", "False", "The trainers save a checkpoint before their pods are stopped."
-    PODS_TERMINATING = "PodsTerminating", "False", "The checkpoint is saved, pods are ending."
+    SUSPENDED = "Suspended", "All pods are gone; volume, ledger and status are kept.", "True"
+    NOT_SUSPENDED = "NotSuspended", "The job may run."
+    CHECKPOINT_PENDING = "CheckpointPending", "The trainers save a checkpoint before their pods are stopped."
+    PODS_TERMINATING = "PodsTerminating", "The checkpoint is saved, pods are ending."
 
 
 class ScheduledReason(ConditionReason):
-    ALL_PODS_BOUND = "AllPodsBound", "True", "Every pod has a node."
-    NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
-    PODS_MISSING = "PodsMissing", "False", "Pods are being created."
+    ALL_PODS_BOUND = "AllPodsBound", "Every pod has a node.", "True"
+    NOT_STARTED = "NotStarted", "No pods are wanted yet."
+    PODS_MISSING = "PodsMissing", "Pods are being created."
     PODS_REFUSED = (
         "PodsRefused",
-        "False",
         "The API server refuses pods of a role (quota, Pod Security); the message is the server's.",
     )
-    NODE_SILENT = "NodeSilent", "False", "A machine with a pod of the job does not answer; no deadline runs meanwhile."
-    GATED = "Gated", "False", "A pod has scheduling gates that another controller must remove."
-    UNSCHEDULABLE = "Unschedulable", "False", "The scheduler finds no node for a pod; the message is the scheduler's."
-    SUSPENDED = "Suspended", "False", "The job rests and wants no pods."
-    FINISHED = "Finished", "False", "The run has ended and its pods are, or will be, cleaned up."
+    NODE_SILENT = "NodeSilent", "A machine with a pod of the job does not answer; no deadline runs meanwhile."
+    GATED = "Gated", "A pod has scheduling gates that another controller must remove."
+    UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a pod; the message is the scheduler's."
+    SUSPENDED = "Suspended", "The job rests and wants no pods."
+    FINISHED = "Finished", "The run has ended and its pods are, or will be, cleaned up."
 
 
 class TrainerReason(ConditionReason):
-    RENDEZVOUS_COMPLETE = "RendezvousComplete", "True", "All trainer processes of the epoch found each other."
-    NOT_STARTED = "NotStarted", "False", "No trainers are wanted yet."
-    PODS_NOT_READY = "PodsNotReady", "False", "Trainer pods pull their image, or start."
-    FORMING = "Forming", "False", "The pods are there, the processes of this epoch don't train yet."
-    RESTARTING = "Restarting", "False", "The trainers start again from the last checkpoint."
-    VERIFYING = "Verifying", "Unknown", "A launcher of the gang doesn't answer; what became of it isn't known yet."
-    OPERATOR_BLIND = "OperatorBlind", "Unknown", "Nobody of the job answers the operator, which may be cut off itself."
-    SUSPENDED = "Suspended", "False", "The job rests."
-    FINISHED = "Finished", "False", "The run has ended."
+    RENDEZVOUS_COMPLETE = "RendezvousComplete", "All trainer processes of the epoch found each other.", "True"
+    NOT_STARTED = "NotStarted", "No trainers are wanted yet."
+    PODS_NOT_READY = "PodsNotReady", "Trainer pods pull their image, or start."
+    FORMING = "Forming", "The pods are there, the processes of this epoch don't train yet."
+    RESTARTING = "Restarting", "The trainers start again from the last checkpoint."
+    VERIFYING = "Verifying", "A launcher of the gang doesn't answer; what became of it isn't known yet.", "Unknown"
+    OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
+    SUSPENDED = "Suspended", "The job rests."
+    FINISHED = "Finished", "The run has ended."
 
 
 class GenerationReason(ConditionReason):
-    ALL_REPLICAS_READY = "AllReplicasReady", "True", "Every server answers with weights that are young enough."
-    NOT_NEEDED = "NotNeeded", "True", "The training generates nothing."
-    SOME_REPLICAS_READY = "SomeReplicasReady", "True", "At least one server answers; others start or were lost."
-    NOT_STARTED = "NotStarted", "False", "No servers are wanted yet."
-    NO_REPLICA_READY = "NoReplicaReady", "False", "No server answers with weights that are young enough."
-    SUSPENDED = "Suspended", "False", "The job rests."
-    FINISHED = "Finished", "False", "The run has ended."
+    ALL_REPLICAS_READY = "AllReplicasReady", "Every server answers with weights that are young enough.", "True"
+    NOT_NEEDED = "NotNeeded", "The training generates nothing.", "True"
+    SOME_REPLICAS_READY = "SomeReplicasReady", "At least one server answers; others start or were lost.", "True"
+    NOT_STARTED = "NotStarted", "No servers are wanted yet."
+    NO_REPLICA_READY = "NoReplicaReady", "No server answers with weights that are young enough."
+    SUSPENDED = "Suspended", "The job rests."
+    FINISHED = "Finished", "The run has ended."
 
 
 class RewardReason(ConditionReason):
-    READY = "Ready", "True", "A reward service answers."
-    NOT_NEEDED = "NotNeeded", "True", "The recipe's workflow scores by itself, or the training scores nothing."
-    NOT_STARTED = "NotStarted", "False", "No reward services are wanted yet."
-    NO_REPLICA_READY = "NoReplicaReady", "False", "No reward service answers."
-    SUSPENDED = "Suspended", "False", "The job rests."
-    FINISHED = "Finished", "False", "The run has ended."
+    READY = "Ready", "A reward service answers.", "True"
+    NOT_NEEDED = "NotNeeded", "The recipe's workflow scores by itself, or the training scores nothing.", "True"
+    NOT_STARTED = "NotStarted", "No reward services are wanted yet."
+    NO_REPLICA_READY = "NoReplicaReady", "No reward service answers."
+    SUSPENDED = "Suspended", "The job rests."
+    FINISHED = "Finished", "The run has ended."
 
 
 class ProgressingReason(ConditionReason):
     STEP_REPORTED = (
         "StepReported",
-        "True",
         "A trainer of the present epoch made a step, within runPolicy.stallTimeoutSeconds.",
+        "True",
     )
-    VERIFYING = "Verifying", "Unknown", "A launcher of the gang doesn't answer; whether steps are made isn't known."
-    OPERATOR_BLIND = "OperatorBlind", "Unknown", "Nobody of the job answers the operator, which may be cut off itself."
-    AWAITING_FIRST_STEP = "AwaitingFirstStep", "False", "All is starting, no step was trained yet."
-    NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
-    STALLED = "Stalled", "False", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
+    VERIFYING = "Verifying", "A launcher of the gang doesn't answer; whether steps are made isn't known.", "Unknown"
+    OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
+    AWAITING_FIRST_STEP = "AwaitingFirstStep", "All is starting, no step was trained yet."
+    NOT_STARTED = "NotStarted", "No pods are wanted yet."
+    STALLED = "Stalled", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
     WAITING = (
         "Waiting",
-        "False",
         "No step for runPolicy.stallTimeoutSeconds, but for want of what the trainers can't bring about.",
     )
-    BACKING_OFF = "BackingOff", "False", "Epochs end without a step: the next one starts after a pause."
-    RECOVERING = "Recovering", "False", "The trainers start again; none made a step since."
-    SUSPENDED = "Suspended", "False", "The job rests."
-    FINISHED = "Finished", "False", "The run has ended."
+    BACKING_OFF = "BackingOff", "Epochs end without a step: the next one starts after a pause."
+    RECOVERING = "Recovering", "The trainers start again; none made a step since."
+    SUSPENDED = "Suspended", "The job rests."
+    FINISHED = "Finished", "The run has ended."
 
 
 class CompleteReason(ConditionReason):
-    MAX_STEPS_REACHED = "MaxStepsReached", "True", "Every step was trained and the audit is clean."
-    RUNNING = "Running", "False", "The run goes on."
-    AUDITING = "Auditing", "False", "The last step was trained; the audit and the report are being made."
-    FAILED = "Failed", "False", "The run ended before its last step, or its audit was not clean."
+    MAX_STEPS_REACHED = "MaxStepsReached", "Every step was trained and the audit is clean.", "True"
+    RUNNING = "Running", "The run goes on."
+    AUDITING = "Auditing", "The last step was trained; the audit and the report are being made."
+    FAILED = "Failed", "The run ended before its last step, or its audit was not clean."
 
 
 class FailedReason(ConditionReason):
-    NOT_FAILED = "NotFailed", "False", "Nothing ended the run."
+    NOT_FAILED = "NotFailed", "Nothing ended the run."
     SOURCES_REFUSED = (
         "SourcesRefused",
-        "True",
         "Model, recipe or dataset are at fault; the message says what and where.",
+        "True",
     )
-    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded", "True", "failurePolicy.maxRestarts restarts were used up."
-    RULE_MATCHED = "RuleMatched", "True", "A rule of failurePolicy with the action FailJob matched a failure."
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded", "failurePolicy.maxRestarts restarts were used up.", "True"
+    RULE_MATCHED = "RuleMatched", "A rule of failurePolicy with the action FailJob matched a failure.", "True"
     PERMANENT_ERROR = (
         "PermanentError",
-        "True",
         "A role ended with 64 (config), 65 (data) or 70 (bug): no restart helps.",
+        "True",
     )
     STARTUP_DEADLINE_EXCEEDED = (
         "StartupDeadlineExceeded",
-        "True",
         "runPolicy.startupDeadlineSeconds passed without a trained step, while every pod had a node.",
+        "True",
     )
     QUEUE_DEADLINE_EXCEEDED = (
         "QueueDeadlineExceeded",
-        "True",
         "runPolicy.queueDeadlineSeconds passed while pods waited for nodes.",
+        "True",
     )
-    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded", "True", "runPolicy.activeDeadlineSeconds passed."
-    STALLED = "Stalled", "True", "No step was trained for runPolicy.stallTimeoutSeconds, and restarts didn't help."
-    AUDIT_FAILED = "AuditFailed", "True", "The last step was trained, but the audit found groups lost or used twice."
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded", "runPolicy.activeDeadlineSeconds passed.", "True"
+    STALLED = "Stalled", "No step was trained for runPolicy.stallTimeoutSeconds, and restarts didn't help.", "True"
+    AUDIT_FAILED = "AuditFailed", "The last step was trained, but the audit found groups lost or used twice.", "True"
 
 
 REASONS: Mapping[ConditionType, type[ConditionReason]] = {

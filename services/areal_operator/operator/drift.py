@@ -7,11 +7,10 @@ made for the same job and runtime is kept while pods run from it. Pure.
 
 import hashlib
 import json
-import re
-from decimal import Decimal
 from typing import Any
 
 from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION
+from areal.spec.quantity import amount
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator.admission import RunnableJob
@@ -82,16 +81,6 @@ def differs(desired: Any, observed: Any) -> bool:
             return desired != observed and not _same_amount(desired, observed)
 
 
-_AMOUNT = re.compile(r"^(\d+(?:\.\d+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")
-_UNITS = {
-    None: Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
-    "T": Decimal(10**12), "P": Decimal(10**15), "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40), "Pi": Decimal(2**50),
-}  # fmt: skip
-
-
 def _same_amount(one: Any, other: Any) -> bool:
     """Whether two texts are the same amount: the server writes 1024Mi as 1Gi."""
-    found = [_AMOUNT.match(str(value)) for value in (one, other)]
-    first, second = (Decimal(m[1]) * _UNITS[m[2]] if m else None for m in found)
-    return first is not None and first == second
+    return amount(one) is not None and amount(one) == amount(other)

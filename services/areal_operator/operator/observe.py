@@ -12,6 +12,7 @@ from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_con
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob
+from areal.spec.quantity import amount
 from areal.spec.runtime import RuntimeSpec, runtime_from_object
 from areal.spec.status import AcceptedReason, ConditionType
 
@@ -353,13 +354,9 @@ def _nodes(pods: Iterable[observed.Pod], world: OperatorWorld) -> dict[str, obse
     return {name: observed.read_node(obj) for name, obj in found.items() if obj is not None}
 
 
-_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-
-
 def _claimed_bytes(world: OperatorWorld, key: resources.Key) -> int:
     """Size that Redis' claim asks for already, in bytes."""
     cache = world.cached(resources.PVCS)
     claim = cache.get(key[0], workload(key[1], Role.REDIS)) if cache is not None else None
     asked = (claim or {}).get("spec", {}).get("resources", {}).get("requests", {}).get("storage", "0")
-    number, unit = asked.rstrip("KMGTPi"), asked.lstrip("0123456789.")
-    return int(float(number) * _UNITS.get(unit, 1))
+    return int(amount(asked) or 0)

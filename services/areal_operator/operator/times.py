@@ -5,62 +5,37 @@ What users may choose is in the job's spec. A moment is counted in seconds since
 
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
 
-SOON_S: Final = 1.0
+SOON_S = 1.0
 """After something was begun whose end no watch reports: a launcher was told, a write was lost to a newer one."""
-
-STEADY_S: Final = 20.0
+STEADY_S = 20.0
 """A running job is looked at this often even when nothing changes: bounds the harm of a lost notification."""
-
-FLUSH_S: Final = 10.0
+FLUSH_S = 10.0
 """Figures that change all the time are written at most this often: a thousand jobs must not wear out etcd."""
-
-RETRY_MISSING_S: Final = 15.0
+RETRY_MISSING_S = 15.0
 """Until a runtime or a recipe that was not there is looked for again, should its creation go unnoticed."""
-
-RETRY_REFUSED_S: Final = 60.0
+RETRY_REFUSED_S = 60.0
 """Until children that the API server refused are tried again: quotas and admission policies change unseen."""
-
-PODS_LATE_S: Final = 10.0
-"""Controllers make pods at once: after this long something refuses them."""
-
-RETRY_PODS_S: Final = 20.0
-"""Between two questions why pods are refused."""
-
-DRAIN_S: Final = 600.0
-"""How long a suspension waits for the trainer's checkpoint before it frees the pods without one."""
-
-DRAIN_GRACE_S: Final = 540.0
+PODS_LATE_S = 10.0  # controllers make pods at once: after this long something refuses them
+RETRY_PODS_S = 20.0  # between two questions why pods are refused
+DRAIN_S = 600.0  # how long a suspension waits for the trainer's checkpoint before it frees the pods without one
+DRAIN_GRACE_S = 540.0
 """What a launcher is given to end its child. Shorter than DRAIN_S, so that the launcher's end is still seen."""
-
-STUCK_S: Final = 10.0
+STUCK_S = 10.0
 """A pod is this long past its grace period before its node is held responsible: a healthy kubelet needs a moment."""
-
-SILENT_S: Final = 15.0
+SILENT_S = 15.0
 """A machine is this long unheard of, on top of the 40 to 50 s that Kubernetes itself waits, before pods whose double
 run is fenced are replaced: a kubelet that restarts is back by then."""
-
-CREATED_S: Final = 30.0
-"""Pods that are asked for have a node within this time, where there is one."""
-
-CAUSE_S: Final = 70.0
+CREATED_S = 30.0  # pods that are asked for have a node within this time, where there is one
+CAUSE_S = 70.0
 """How long the end of a trainer waits for a cause elsewhere: the 50 s until a dead machine shows, and a margin."""
-
-FRESH_S: Final = 30.0
-"""An answer older than this says nothing about now."""
-
-POLL_S: Final = 2.0
-"""Between two rounds of questions to a job's roles: a dead trainer should be known within 3 s."""
-
-ASK_S: Final = 1.5
+FRESH_S = 30.0  # an answer older than this says nothing about now
+POLL_S = 2.0  # between two rounds of questions to a job's roles: a dead trainer should be known within 3 s
+ASK_S = 1.5
 """For one answer. Shorter than POLL_S, so that one silent role doesn't delay the news of the others."""
-
-QUIET_S: Final = 2 * (POLL_S + ASK_S)
+QUIET_S = 2 * (POLL_S + ASK_S)
 """A launcher that missed two rounds: nothing is claimed of its trainer any more, before anybody knows what happened."""
-
-TELL_S: Final = 5.0
-"""For one order (restart, drain, hot fields): launchers answer at once, they don't wait for their child."""
+TELL_S = 5.0  # for one order (restart, drain, hot fields): launchers answer at once, they don't wait for their child
 
 
 @lru_cache(maxsize=4096)  # the same few times are read at every look

@@ -168,7 +168,13 @@ class Api:
 
     async def fetch(self, request: Request, *, deadline_s: float) -> Json:
         """One request as it is, past the rate limit and never repeated. For leases and for lists of a watch."""
-        return await self._once(request, deadline_s)
+        try:
+            response = await self._transport.request(request, deadline_s=deadline_s)
+        except errors.UnreachableError:
+            self._on_answer(request.method, 0)
+            raise
+        self._on_answer(request.method, response.status)
+        return _object(request, response)
 
     async def watch(self, request: Request, *, deadline_s: float) -> AsyncGenerator[WatchEvent, None]:
         """The events of a watch until its end, all of it within the deadline. Past the rate limit."""
@@ -195,7 +201,7 @@ class Api:
         while True:
             await self._limiter.turn(priority)
             try:
-                return await self._once(request, self._times.deadline_s)
+                return await self.fetch(request, deadline_s=self._times.deadline_s)
             except errors.UnreachableError:
                 # A pooled connection that the server closed says so to the next request on it only: once is normal.
                 if broken or request.method == "POST":
@@ -206,15 +212,6 @@ class Api:
                 if not pause_s or loop.time() + pause_s > give_up:
                     raise
                 self._limiter.hold(pause_s)
-
-    async def _once(self, request: Request, deadline_s: float) -> Json:
-        try:
-            response = await self._transport.request(request, deadline_s=deadline_s)
-        except errors.UnreachableError:
-            self._on_answer(request.method, 0)
-            raise
-        self._on_answer(request.method, response.status)
-        return _object(request, response)
 
     def _written(self, resource: Resource, obj: Json) -> None:
         if self.observer is not None:

@@ -22,6 +22,7 @@ from areal.plan.cluster_names import (
     workload,
 )
 from areal.spec import RLJob
+from areal.spec.quantity import kubernetes_bytes
 from areal.spec.runtime import RuntimeSpec, Volume
 
 Json = dict[str, Any]
@@ -62,7 +63,7 @@ def claim(job: str, namespace: str, volume: Volume) -> Json | None:
         return None
     spec: Json = {
         "accessModes": [volume.access_mode],
-        "resources": {"requests": {"storage": _quantity(volume.size_bytes)}},
+        "resources": {"requests": {"storage": kubernetes_bytes(volume.size_bytes)}},
     }
     if volume.storage_class_name is not None:
         spec["storageClassName"] = volume.storage_class_name
@@ -173,13 +174,6 @@ def owned(obj: Json, job: Json) -> Json:
     metadata = job["metadata"]
     owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
-
-
-def _quantity(size: int) -> str:
-    for unit, bytes_each in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
-        if size % bytes_each == 0:
-            return f"{size // bytes_each}{unit}"
-    return str(size)
 
 
 def _job_patch(job: RLJob) -> Json:

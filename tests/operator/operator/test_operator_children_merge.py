@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError
+from areal.spec.quantity import kubernetes_bytes
 from areal_operator.operator.children.merge import merge
-from areal_operator.operator.children.needs import fitted, size
+from areal_operator.operator.children.needs import fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -238,7 +239,7 @@ def _has_null(value: Any) -> bool:
     ("count", "text"), [(20 << 30, "20Gi"), (3 << 20, "3Mi"), (1000, "1000"), (1536, "1536"), (0, "0")]
 )
 def test_a_size_is_written_as_people_do(count: int, text: str) -> None:
-    assert size(count) == text
+    assert kubernetes_bytes(count) == text
 
 
 def test_a_request_above_our_default_limit_raises_the_limit() -> None:

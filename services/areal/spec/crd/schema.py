@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from areal.spec.block import SpecBlock, blocks_in, fields_of, item_block, members_of, tags_of
-from areal.spec.quantity import show_bytes
+from areal.spec.quantity import kubernetes_bytes, show_bytes
 from areal.spec.text import MEANING, WireSchema
 
 Schema = dict[str, Any]
@@ -212,7 +212,7 @@ def _default(field: FieldInfo, schema: Schema) -> Any:
     if field.default is PydanticUndefined:
         return None
     if schema.get("x-kubernetes-int-or-string") and isinstance(field.default, int):
-        return show_bytes(field.default).replace(" ", "").removesuffix("B")
+        return kubernetes_bytes(field.default)
     return list(field.default) if isinstance(field.default, tuple) else field.default
 
 

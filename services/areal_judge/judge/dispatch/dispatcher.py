@@ -142,10 +142,6 @@ class JudgeDispatcher:
         self.meters.suites(self._suites.held_bytes)
         return stored.digest
 
-    def capabilities(self) -> Offer:
-        """What this machine can run, and behind what."""
-        return self.offer
-
     def cancel(self, tenant: str, request_id: str) -> bool:
         """Ends the calls of that name with CANCELLED; whether there were any."""
         return self._calls.cancel(tenant, request_id)

@@ -282,22 +282,11 @@ _PYTHON = Language(name="python", tier=Tier.T2, source="main.py", tools={}, inst
 LANGUAGES: Mapping[str, Language] = MappingProxyType(
     {language.name: language for language in (_PYTHON, _C, _CPP, _JAVASCRIPT, _BASH, _JAVA, _GO, _RUST)}
 )
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "python3": "python",
-        "py": "python",
-        "c++": "cpp",
-        "cc": "cpp",
-        "cxx": "cpp",
-        "js": "javascript",
-        "node": "javascript",
-        "nodejs": "javascript",
-        "sh": "bash",
-        "shell": "bash",
-        "golang": "go",
-        "rs": "rust",
-    }
-)
+_OTHER_NAMES = {
+    "python": "python3 py", "cpp": "c++ cc cxx", "javascript": "js node nodejs", "bash": "sh shell", "go": "golang",
+    "rust": "rs",
+}  # fmt: skip
+ALIASES = {alias: name for name, aliases in _OTHER_NAMES.items() for alias in aliases.split()}
 
 
 def language_of(name: str) -> Language | None:

@@ -13,15 +13,15 @@ from typing import Any
 
 from areal.admit.cluster import redis_files
 from areal.errors import ConfigError
-from areal.plan import cluster_names
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import redis_logins
+from areal.spec.quantity import kubernetes_bytes
 from areal.spec.runtime import RuntimeSpec, Volume, volume_of
 
 from areal_operator.operator.children import network
 from areal_operator.operator.children.files import job_files_map
-from areal_operator.operator.children.needs import redis_disk_bytes, size
+from areal_operator.operator.children.needs import redis_disk_bytes
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 _SECRET_BYTES = 32
@@ -52,7 +52,7 @@ def access_secret(w: JobBlueprint, make: Callable[[], str] = lambda: secrets.tok
         values |= {names.password_key(user): password for user, password in passwords.items()}
         values[names.ACL_KEY] = redis_files(w.resolved, passwords)[1]
     data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
-    return child(w, "v1", "Secret", cluster_names.access_secret(w.name), type="Opaque", data=data)
+    return child(w, "v1", "Secret", names.access_secret(w.name), type="Opaque", data=data)
 
 
 def _claims(w: JobBlueprint) -> list[Json]:
@@ -68,7 +68,7 @@ def _claims(w: JobBlueprint) -> list[Json]:
 
 
 def _claim(w: JobBlueprint, name: str, role: Role | None, volume: Volume, size_bytes: int, access_mode: str) -> Json:
-    spec: Json = {"accessModes": [access_mode], "resources": {"requests": {"storage": size(size_bytes)}}}
+    spec: Json = {"accessModes": [access_mode], "resources": {"requests": {"storage": kubernetes_bytes(size_bytes)}}}
     if volume.storage_class_name is not None:
         spec["storageClassName"] = volume.storage_class_name
     return child(w, "v1", "PersistentVolumeClaim", name, role=role, spec=spec)

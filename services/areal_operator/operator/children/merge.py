@@ -12,12 +12,13 @@ replaced: a variable that does nothing costs an afternoon.
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_NAME
+from areal.spec.rules_cluster import OPEN_ENV, RESERVED_ANNOTATIONS, RESERVED_ENV, RESERVED_LABELS
 
 Json = dict[str, Any]
 
@@ -190,35 +191,10 @@ def _distinct(items: list[Json]) -> list[Json]:
     return found
 
 
-OPEN_ENV = frozenset({"AREAL_LOG_FORMAT"})  # Variables of our own that anybody may set
-
-_ENV_PREFIXES = ("AREAL_", "PET_", "TORCHELASTIC_")
-_ENV_NAMES = frozenset({
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
-    "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-})  # fmt: skip
-
-_LABEL_NAMES = frozenset({LABEL_NAME, LABEL_MANAGED_BY, LABEL_COMPONENT, "pod-template-hash"})
-_LABEL_PREFIXES = (
-    "areal.dev/", "apps.kubernetes.io/", "statefulset.kubernetes.io/", "batch.kubernetes.io/",
-)  # fmt: skip
-_ANNOTATION_PREFIXES = (
-    "areal.dev/",
-    "container.apparmor.security.beta.kubernetes.io/",  # would loosen the pod
-    "container.seccomp.security.alpha.kubernetes.io/",
-    "seccomp.security.alpha.kubernetes.io/",
-)
-
-
-def is_reserved_env(name: str) -> bool:
-    """Whether the operator, the launcher or torchrun sets this variable."""
-    return name not in OPEN_ENV and (name in _ENV_NAMES or name.startswith(_ENV_PREFIXES))
-
-
 def refuse_env(names: Iterable[str], field: str) -> None:
     """Raise ConfigError for the first reserved variable. `field` says where: `spec.podTemplate.trainer.env`."""
     for index, name in enumerate(names):
-        if is_reserved_env(name):
+        if name != OPEN_ENV and re.match(RESERVED_ENV, name):
             raise ConfigError(
                 f"{field}[{index}].name: {name} is set by the operator", fix=f"Remove {name} from {field}."
             )
@@ -227,14 +203,14 @@ def refuse_env(names: Iterable[str], field: str) -> None:
 def refuse_labels(labels: Iterable[str], field: str) -> None:
     """Raise ConfigError for a label by which pods are found."""
     for name in labels:
-        if name in _LABEL_NAMES or name.startswith(_LABEL_PREFIXES):
+        if re.match(RESERVED_LABELS, name):
             raise ConfigError(f"{field}: the label {name} is set by the operator", fix=f"Remove {name} from {field}.")
 
 
 def refuse_annotations(annotations: Iterable[str], field: str) -> None:
     """Raise ConfigError for an annotation that is the operator's or would loosen the pod's confinement."""
     for name in annotations:
-        if name.startswith(_ANNOTATION_PREFIXES):
+        if re.match(RESERVED_ANNOTATIONS, name):
             raise ConfigError(
                 f"{field}: the annotation {name} is not for jobs",
                 fix=f"Remove {name} from {field}; the platform's runtime may set what concerns confinement.",

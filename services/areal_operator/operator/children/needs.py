@@ -13,7 +13,7 @@ from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.gpu_defaults import GPU
 from areal.spec.job import RLJob
-from areal.spec.quantity import amount
+from areal.spec.quantity import amount, kubernetes_bytes
 from areal.spec.serving import SglangEngine
 
 from areal_operator.operator.children.wanted import Json
@@ -120,10 +120,7 @@ def _every(period_s: int, silence_s: int) -> Json:
 
 
 def _mebibytes(count: int) -> str:
-    return size(-(-count // _MIB) * _MIB)
-
-
-_SIZES = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10}
+    return kubernetes_bytes(-(-count // _MIB) * _MIB)
 
 
 def fitted(resources: Json, defaults: Json) -> Json:
@@ -143,14 +140,6 @@ def fitted(resources: Json, defaults: Json) -> Json:
             requests[name] = limits[name]
     changed = {"requests": requests, "limits": limits}
     return {**resources, **{name: values for name, values in changed.items() if values}}
-
-
-def size(count: int) -> str:
-    """So many bytes as people write them: 20Gi."""
-    for unit, scale in _SIZES.items():
-        if count and count % scale == 0:
-            return f"{count // scale}{unit}"
-    return str(count)
 
 
 def _is_default(defaults: Mapping[str, Mapping[str, str]], kind: str, name: str, value: str) -> bool:
