@@ -32,18 +32,18 @@ from areal.workflow.tokenizer import Tokenizer, read_tokenizer
 _GENERATED = 32  # rows of a library that makes them
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileFacts:
     """What is known of a job's files. `faults`: dotted field and what a run would stop at; `unseen`: not looked at."""
 
-    facts: Facts
-    faults: tuple[tuple[str, ArealError], ...]
-    unseen: tuple[str, ...]
-    warnings: tuple[tuple[str, str, str], ...]  # field, message, fix
-    model: models.ModelFolder | None  # with its weights
-    teacher: models.ModelFolder | None
-    planned: Mapping[str, Any] | None  # the config.json that memory is planned by
-    read_as: tuple[tuple[str, str], ...] = ()  # of each dataset: its field, how its rows are read
+    facts: Facts = field(default_factory=Facts)
+    faults: list[tuple[str, ArealError]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str, str]] = field(default_factory=list)  # field, message, fix
+    read_as: list[tuple[str, str]] = field(default_factory=list)  # of each dataset: its field, how its rows are read
+    model: models.ModelFolder | None = None  # with its weights
+    teacher: models.ModelFolder | None = None
+    planned: Mapping[str, Any] | None = None  # the config.json that memory is planned by
 
 
 def read(job: RLJob, sources: Sources, *, here: bool = True, model_config: Path | None = None) -> FileFacts:
@@ -52,7 +52,9 @@ def read(job: RLJob, sources: Sources, *, here: bool = True, model_config: Path 
     `here` is whether its roles run on this machine, so that programs are looked for on it. `model_config` is a
     config.json to plan memory by, for a model that isn't here.
     """
-    return _FactReader(job, sources).done(here, model_config)
+    known = _FactReader(job=job, sources=sources)
+    known.look(here, model_config)
+    return known
 
 
 def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
@@ -82,19 +84,13 @@ def recipe_parts(
     return probe_recipe(recipe, spec=job.spec, items=items, episode=episode)
 
 
-@dataclass
-class _FactReader:
+@dataclass(kw_only=True)
+class _FactReader(FileFacts):
     job: RLJob
     sources: Sources
-    facts: Facts = field(default_factory=Facts)
-    faults: list[tuple[str, ArealError]] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
-    warnings: list[tuple[str, str, str]] = field(default_factory=list)
-    read_as: list[tuple[str, str]] = field(default_factory=list)
-    model: models.ModelFolder | None = None
     tokenizer: Tokenizer | None = None
 
-    def done(self, here: bool, model_config: Path | None) -> FileFacts:
+    def look(self, here: bool, model_config: Path | None) -> None:
         job = self.job
         self._model()
         parts = self._recipe(here)
@@ -107,7 +103,7 @@ class _FactReader:
         of_plan = self.model if model_config is None else models.read_model(model_config)
         if of_plan is not None and of_plan is not self.model:
             self._engine_and_trainer(of_plan)
-        teacher = self._beside()
+        self._beside()
         self._programs(here)
         with self._at("spec.trainer.hooks"):
             if (
@@ -117,19 +113,9 @@ class _FactReader:
                 and has_hooks(self.sources.hooks, self.sources.recipe)
             ):
                 self.unseen.append("hooks: compute_advantages and compute_loss are tried where the trainer runs")
-        planned = None if of_plan is None else of_plan.config
-        if planned is None and job.spec.trainer.gpus:
+        self.planned = None if of_plan is None else of_plan.config
+        if self.planned is None and job.spec.trainer.gpus:
             self.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
-        return FileFacts(
-            self.facts,
-            tuple(self.faults),
-            tuple(self.unseen),
-            tuple(self.warnings),
-            self.model,
-            teacher,
-            planned,
-            tuple(self.read_as),
-        )
 
     @contextmanager
     def _at(self, place: str) -> Iterator[None]:
@@ -373,9 +359,9 @@ class _FactReader:
         if unseen := models.refuse_weights(model):
             self.unseen.append(f"{what}: {unseen}")
 
-    def _beside(self) -> models.ModelFolder | None:
+    def _beside(self) -> None:
         """The models beside the job's own: one that scores can, and one that teaches can teach this student."""
-        job, teacher = self.job, None
+        job = self.job
         for place, uri in hub_models(job.spec).items():
             if place != "spec.model.uri" and hub.cached(uri) is None:
                 words = f"{uri} isn't on this machine; `areal run` downloads it"
@@ -392,11 +378,10 @@ class _FactReader:
                 where = job.where(job.spec.teacher_field)
                 here = not models.served_elsewhere(job)
                 models.check_tokenizer(models.check_model(found, where, weights=here), where)
-                teacher = models.read_model(found, weights=here)
-                self._weights("teacher", teacher)
+                self.teacher = models.read_model(found, weights=here)
+                self._weights("teacher", self.teacher)
                 if self.model is not None and self.tokenizer is not None and not self.faults:
-                    models.refuse_teacher(job.spec, self.tokenizer, self.model, teacher)
-        return teacher
+                    models.refuse_teacher(job.spec, self.tokenizer, self.model, self.teacher)
 
     def _programs(self, here: bool) -> None:
         """Whether programs of agents and environments can be started here, where this machine is to say it."""

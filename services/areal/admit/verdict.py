@@ -83,10 +83,10 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
     return JobVerdict(
         tuple(findings),
         tuple(faults),
-        known.unseen,
+        tuple(known.unseen),
         tuple(memory),
         pods,
-        known.read_as,
+        tuple(known.read_as),
         sources,
         unnamed and not (job.spec.recipe and known.facts.recipe_defines_reward is not False),
         unnamed and bool(known.facts.recipe_defines_reward),

@@ -91,7 +91,8 @@ def _suspend(seen: Observation, admitted: RunnableJob, now: float) -> Suspend:
 
 def _clean_up(seen: Observation, now: float) -> CleanUp:
     """Pods go after the time that the run policy gives them, the job itself after its own."""
-    state, policy = seen.state, _policy_of(seen)
+    state, admitted = seen.state, seen.admitted
+    policy = admitted.job.spec.run_policy if admitted is not None else RunPolicy()
     ended = state.ended_at if state.ended_at is not None else now
     due: list[float] = []
     cleanup = next((entry for entry in policy.cleanup if entry.when == state.outcome), None)
@@ -109,11 +110,6 @@ def _clean_up(seen: Observation, now: float) -> CleanUp:
         due.append(now + STEADY_S)
     again_s = max(SOON_S, min(due) - now) if due else None
     return CleanUp(state, kept=kept, remove=remove, evict=stuck, delete_job=expired, again_s=again_s)
-
-
-def _policy_of(seen: Observation) -> RunPolicy:
-    """The run policy of a job that has ended, whatever else its spec says by now."""
-    return seen.admitted.job.spec.run_policy if seen.admitted is not None else RunPolicy()
 
 
 @dataclass

@@ -9,7 +9,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 
 from areal_operator.operator.decision import Eviction
-from areal_operator.operator.observed import Observation, Pod
+from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import SILENT_S, STUCK_S
 
 _FENCED = (
@@ -97,11 +97,7 @@ def outdated_server(seen: Observation, replicas: int) -> tuple[Eviction, ...]:
     unready = [pod for pod in pods if not pod.ready or pod.terminating]
     chosen = next((pod for pod in old if not pod.ready), None)
     if chosen is None and old and not unready and len(pods) >= replicas:
-        chosen = max(old, key=_index)
+        chosen = max(old, key=lambda pod: pod.index or 0)
     if chosen is None or any(pod.terminating for pod in unready):
         return ()
     return (Eviction(chosen, "its template has changed"),)
-
-
-def _index(pod: Pod) -> int:
-    return pod.index or 0

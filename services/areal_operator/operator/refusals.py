@@ -25,7 +25,9 @@ async def refusal_of_pods(server: Api, workload: Json, *, own_account: bool) -> 
     except errors.AlreadyExistsError:
         return ""
     except (errors.InvalidError, errors.ForbiddenError, errors.NotFoundError, errors.ConflictError) as error:
-        return "" if any(words in error.message for words in _NO_ANSWER) else _reason(error)
+        if any(words in error.message for words in _NO_ANSWER):
+            return ""
+        return error.message.partition(": ")[2] or error.message  # without the request that the server answers
     return ""
 
 
@@ -37,8 +39,3 @@ def trial_pod(workload: Json, *, own_account: bool) -> Json:
         spec.pop("serviceAccountName", None)
     named = {"name": f"{metadata['name']}-dry", "namespace": metadata["namespace"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template.get("metadata", {}), **named}, "spec": spec}
-
-
-def _reason(error: errors.ApiError) -> str:
-    """The server's words without the request that they answer."""
-    return error.message.partition(": ")[2] or error.message

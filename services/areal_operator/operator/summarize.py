@@ -216,15 +216,12 @@ def _roles(seen: Observation, replicas: Mapping[Role, int]) -> list[Json]:
     found = []
     for role, desired in replicas.items():
         pods = [pod for pod in seen.of(role) if not pod.terminating]
-        failed = sum(not pod.ready and (pod.phase == "Failed" or _broke(pod.ending)) for pod in pods)
+        broken = [pod for pod in pods if pod.phase == "Failed" or (pod.ending is not None and pod.ending.code != 0)]
+        failed = sum(not pod.ready for pod in broken)
         found.append(
             {"name": role.value, "desired": desired, "ready": sum(pod.ready for pod in pods), "failed": failed}
         )
     return found
-
-
-def _broke(ending: object) -> bool:
-    return getattr(ending, "code", 0) != 0
 
 
 # What is flushed lazily

@@ -115,7 +115,8 @@ def submit(
     if made.claim is not None:
         cluster.apply(made.claim)
     if made.trees:
-        pod = manifests.upload_pod(request.job, request.namespace, _claim_name(request.job), runtime)
+        claim = request.job.spec.storage.claim_name or run_claim(request.job.metadata.name)
+        pod = manifests.upload_pod(request.job, request.namespace, claim, runtime)
         _upload(made.trees, pod, cluster, progress, say, programs or cluster.program)
     job = cluster.apply(wanted, force=request.take_over)
     for child in (made.recipe, made.claim):
@@ -144,10 +145,6 @@ def _apply_job(job: Json, cluster: Cluster, take_over: bool, say: Callable[[str]
         cluster.apply(job, dry_run=True, force=False)
         say(f"{_SCALED} stays as {owners[0]} set it")
     return job
-
-
-def _claim_name(job: RLJob) -> str:
-    return job.spec.storage.claim_name or run_claim(job.metadata.name)
 
 
 def _recipe(request: SubmitRequest) -> Json | None:

@@ -105,17 +105,13 @@ def _filters(query: SampleQuery) -> tuple[list[str], list[Any]]:
     conditions, values = list[str](), list[Any]()
     if query.outcome is not None:
         conditions, values = ["s.outcome = ?"], [OUTCOMES.index(query.outcome)]
-    figures = [(_figure(name), span) for name, span in query.figures.items()]
+    # Names of figures, which have no quotes, are checked where they come in.
+    figures = [(f"json_extract(c.figures, '$.\"{name}\"')", span) for name, span in query.figures.items()]
     for key, span in (("s.reward", query.reward), ("s.version", query.version), *figures):
         found, limits = _within(key, span)
         conditions += found
         values += limits
     return [f"COALESCE({condition}, 0)" for condition in conditions], values
-
-
-def _figure(name: str) -> str:
-    """A figure of a sample. Its name, which has no quotes, is checked where it comes in."""
-    return f"json_extract(c.figures, '$.\"{name}\"')"
 
 
 def _within(key: str, span: Range) -> tuple[list[str], list[float]]:

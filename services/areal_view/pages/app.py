@@ -50,15 +50,16 @@ class ViewHandlers:
         pages: list[tuple[str, str, Page]] = [
             ("", "run.html", _overview),
             ("/steps/{step:int}", "step.html", _step),
-            ("/groups/{group:int}", "group.html", _group),
-            ("/samples/{group:int}.{index:int}", "sample.html", _sample),
-            ("/search", "search.html", _search),
+            ("/groups/{group:int}", "group.html", _of_index(detail.group_page, "group")),
+            ("/samples/{group:int}.{index:int}", "sample.html", _of_index(detail.sample_page, "group", "index")),
+            ("/search", "search.html", lambda run, request: reading.sample_list(run, request.query_params)),
             ("/evals", "evals.html", lambda run, _: overview.evaluations_of(run, run.index)),
             ("/evals/{name}", "eval.html", _evaluation),
             ("/evals/{name}/{row:int}.{index:int}", "sample.html", _evaluated),
             ("/fleet", "fleet.html", lambda run, _: time_page(run)),
             ("/config", "config.html", lambda run, _: run.resolved()),
         ]
+        tokens = _of_index(detail.token_columns, "group", "index", "place")
         return [
             Route("/", self._list),
             Route("/favicon.ico", lambda _: Response(status_code=204)),
@@ -71,7 +72,7 @@ class ViewHandlers:
             ),
             Route("/r/{run}/curves", self._json(_curve)),
             Route("/r/{run}/samples.{form:str}", self._export),
-            Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
+            Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(tokens)),
             *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -204,20 +205,9 @@ def _step(run: ShownRun, request: Request) -> Any:
     return detail.step_page(run.index, _int(request, "step"), chosen, max(1, int(asked.get("page") or 1)))
 
 
-def _group(run: ShownRun, request: Request) -> Any:
-    return detail.group_page(run.index, _int(request, "group"))
-
-
-def _sample(run: ShownRun, request: Request) -> Any:
-    return detail.sample_page(run.index, _int(request, "group"), _int(request, "index"))
-
-
-def _tokens(run: ShownRun, request: Request) -> Any:
-    return detail.token_columns(run.index, _int(request, "group"), _int(request, "index"), _int(request, "place"))
-
-
-def _search(run: ShownRun, request: Request) -> Any:
-    return reading.sample_list(run, request.query_params)
+def _of_index(found: Callable[..., Any], *names: str) -> Page:
+    """A page of the recording, found by the numbers of those names in the address."""
+    return lambda run, request: found(run.index, *(_int(request, name) for name in names))
 
 
 def _found(run: ShownRun, request: Request) -> Any:

@@ -50,8 +50,10 @@ def comparison_page(
     shown = [RunGroup(label, [line_of(run) for run in members]) for label, members in groups]
     jobs = [[dict(leaves(spec_of(run))) for run in members] for _, members in groups]
     names = sorted({name for members in jobs for fields in members for name in fields})
-    cells = {name: [_values(members, name) for members in jobs] for name in names}
-    fields = [(name, found) for name, found in cells.items() if len(set(found)) > 1 or _several(jobs, name)]
+    values = {name: [dict.fromkeys(_shown(job, name) for job in members) for members in jobs] for name in names}
+    cells = {name: [", ".join(found) for found in groups] for name, groups in values.items()}
+    several = {name for name, groups in values.items() if any(len(found) > 1 for found in groups)}
+    fields = [(name, found) for name, found in cells.items() if len(set(found)) > 1 or name in several]
     first = [*_held_out_chart(runs), *((name, _title(name, title)) for name, title in curves.usual_charts(*runs))]
     choice = curves.chosen_charts(runs, first, wanted, text, options)
     return ComparisonPage(shown, _figures(shown), fields, len(names) - len(fields), choice, _picture(runs))
@@ -134,15 +136,6 @@ def _mean(values: Sequence[float | None], digits: int) -> str:
         return UNSET
     half = student_half(seen)
     return number(sum(seen) / len(seen), digits) + (f" ± {number(half, digits)}" if half else "")
-
-
-def _values(members: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Values of a field in a group, each once."""
-    return ", ".join(dict.fromkeys(_shown(fields, name) for fields in members))
-
-
-def _several(jobs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> bool:
-    return any(len({_shown(fields, name) for fields in members}) > 1 for members in jobs)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

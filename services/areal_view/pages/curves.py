@@ -139,7 +139,8 @@ def chosen_charts(
 ) -> ChartChoice:
     """Charts named in `wanted`; else those whose name or title has every word of `text`; else those in `first`."""
     presets = dict([*first, *usual_charts(*runs)])
-    known = {name for run in runs for name in (*run.figure_names, *_evaluated(run))}
+    known = {name for run in runs for name in run.figure_names}
+    known.update(name for run in runs for row in run.held_out() for name in evaluation_figures(row))
     every = {**presets, **{name: name for name in sorted(known - presets.keys())}}
     words = text.lower().split()
     fitting = [(name, title) for name, title in every.items() if all(w in f"{name} {title}".lower() for w in words)]
@@ -147,10 +148,6 @@ def chosen_charts(
     charts = [(name, every.get(name, name)) for name in dict.fromkeys(wanted)] or (fitting if words else list(first))
     listed = [(name, title, name in wanted) for name, title in [*kept, *fitting]]
     return ChartChoice(charts[:MOST_CHARTS], listed, options, text, max(0, len(charts) - MOST_CHARTS))
-
-
-def _evaluated(run: ShownRun) -> set[str]:
-    return {name for row in run.held_out() for name in evaluation_figures(row)}
 
 
 def curve(run: ShownRun, name: str, options: CurveOptions = CurveOptions()) -> dict[str, Any] | None:

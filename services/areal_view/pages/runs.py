@@ -87,10 +87,9 @@ class ShownRun:
     def held_out(self) -> list[Mapping[str, Any]]:
         """Evaluations by version."""
         with self._lock:
-            found = (
-                row for row in self._evaluations.new() if _counts(row.get("version")) and _is_number(row.get("mean"))
-            )
-            self._held_out.update((row["version"], row) for row in found)
+            for row in self._evaluations.new():
+                if _counts(row.get("version")) and isinstance(row.get("mean"), int | float):
+                    self._held_out[row["version"]] = row
             return [self._held_out[version] for version in sorted(self._held_out)]
 
     def resolved(self) -> dict[str, Any]:
@@ -205,10 +204,6 @@ def _cache() -> Path:
 def _counts(value: Any) -> bool:
     """Whether a damaged or strange file may go on with it as a step or a version."""
     return isinstance(value, int) and 0 <= value < 2**53
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -23,13 +23,13 @@ RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are repl
 
 
 async def attempted(
-    once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A], retried: Callable[[], None]
+    once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[..., A], retried: Callable[[], None]
 ) -> A:
     """The outcome of the first attempt, or of the second one when the sandbox failed on the first.
 
     Args:
         once: one attempt; it is given up after `guard_s`.
-        failed: makes the outcome of an attempt that had none.
+        failed: makes the outcome of an attempt that had none, of a status and a `message`.
         retried: hears of a second attempt.
     """
     result = await _attempt(once, guard_s, failed)
@@ -41,7 +41,7 @@ async def attempted(
     return replace(await _attempt(once, guard_s, failed), attempt=2)
 
 
-async def _attempt(once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]) -> A:
+async def _attempt(once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[..., A]) -> A:
     guard = asyncio.timeout(guard_s)
     try:
         async with guard:
@@ -50,21 +50,23 @@ async def _attempt(once: Callable[[], Awaitable[A]], guard_s: float, failed: Cal
         if not guard.expired():
             raise
         log.error("a judgement took more than %g s and was given up", guard_s)
-        return failed(Status.SANDBOX_ERROR, f"it was not over after {guard_s:g} s, which no limit allows")
+        return failed(Status.SANDBOX_ERROR, message=f"it was not over after {guard_s:g} s, which no limit allows")
     except ConfigError as error:
-        return failed(Status.REJECTED_TIER, str(error))
+        return failed(Status.REJECTED_TIER, message=str(error))
     except ArealError as error:
-        return failed(Status.SANDBOX_ERROR, str(error))
+        return failed(Status.SANDBOX_ERROR, message=str(error))
     except Exception as error:
         log.exception("judging failed")
-        return failed(Status.SANDBOX_ERROR, f"judging failed: {type(error).__name__}: {error}")
+        return failed(Status.SANDBOX_ERROR, message=f"judging failed: {type(error).__name__}: {error}")
 
 
-def _sound(result: A, failed: Callable[[Status, str], A]) -> A:
+def _sound(result: A, failed: Callable[..., A]) -> A:
     """A judgement has a score exactly when its status is the program's doing, or it is no judgement."""
     if isinstance(result, Judgement):
         scored = result.score is not None and math.isfinite(result.score)
         if scored != (result.status in OF_PROGRAM) or (not scored and result.score is not None):
             log.error("the judge answered %s with the score %r", result.status, result.score)
-            return failed(Status.SANDBOX_ERROR, f"the judge answered {result.status} with the score {result.score}")
+            return failed(
+                Status.SANDBOX_ERROR, message=f"the judge answered {result.status} with the score {result.score}"
+            )
     return result

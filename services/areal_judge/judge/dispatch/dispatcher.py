@@ -118,7 +118,7 @@ class JudgeDispatcher:
             guard_s = limits.wall_s + COMPILE_S + GUARD_S
             once, meters = partial(executor.execute, known), self.meters
             executed = await self.scheduler.run(
-                place, lambda: attempted(once, guard_s, _execution_failed, meters.retried)
+                place, lambda: attempted(once, guard_s, ExecutionResult, meters.retried)
             )
             queued_s = place.queued_s
             return executed
@@ -189,21 +189,13 @@ class JudgeDispatcher:
         place = self._place(ticket, _memory_bytes(suite, submission.language), size)
         guard_s = options.total_s + COMPILE_S + GUARD_S
         once, meters = partial(self._judge.judge, submission, suite, options), self.meters
-        judgement = await self.scheduler.run(
-            place, lambda: attempted(once, guard_s, self._judging_failed, meters.retried)
-        )
+        failed = partial(Judgement, tier=self.offer.tier)
+        judgement = await self.scheduler.run(place, lambda: attempted(once, guard_s, failed, meters.retried))
         return judgement, place.queued_s
-
-    def _judging_failed(self, status: Status, message: str) -> Judgement:
-        return Judgement(status, message=message, tier=self.offer.tier)
 
     def _place(self, ticket: Ticket, memory_bytes: int, size_bytes: int) -> QueuePlace:
         deadline = None if ticket.deadline is None else self._clock() + (ticket.deadline - self._wall())
         return QueuePlace(ticket.priority, deadline, memory_bytes, size_bytes)
-
-
-def _execution_failed(status: Status, message: str) -> ExecutionResult:
-    return ExecutionResult(status, message=message)
 
 
 def _check_limits(limits: Limits) -> None:

@@ -106,7 +106,7 @@ def suite(row: Row) -> Suite:
         refuse("base_input", "no inputs: every program would pass", "add inputs, or drop the row")
     outputs = _outputs(row, len(inputs))
     tolerance = number(row.get("atol") or 0, "atol")
-    special, other = _special(row, entry_point), _other_reading(row, entry_point)
+    special, other = _oracle(row, entry_point)
     within = _limits(row)
     prelude = helpers(text(row, "prompt", ""), entry_point)
     if outputs is not None and not special and other == "False" and (tolerance or _one_tolerance(outputs)):
@@ -156,18 +156,12 @@ def _outputs(row: Row, count: int) -> list[Any] | None:
     return found
 
 
-def _special(row: Row, entry_point: str) -> str:
-    """Tasks that EvalPlus judges by an oracle of their own."""
+def _oracle(row: Row, entry_point: str) -> tuple[str, str]:
+    """The kind of a task that EvalPlus judges by an oracle of its own, and the other reading that it accepts."""
     if not str(row.get("task_id", "")).lower().startswith("mbpp"):
-        return "root" if entry_point == "find_zero" else ""
-    if entry_point in _SAME_MEMBERS:
-        return "members"
-    return "found" if entry_point in _FOUND_OR_NOT else ""
-
-
-def _other_reading(row: Row, entry_point: str) -> str:
-    of_mbpp = str(row.get("task_id", "")).lower().startswith("mbpp")
-    return _OTHER_READINGS.get(entry_point, "False") if of_mbpp else "False"
+        return "root" if entry_point == "find_zero" else "", "False"
+    special = "members" if entry_point in _SAME_MEMBERS else "found" if entry_point in _FOUND_OR_NOT else ""
+    return special, _OTHER_READINGS.get(entry_point, "False")
 
 
 def _one_tolerance(outputs: list[Any]) -> bool:

@@ -103,18 +103,14 @@ def unpacked(value: Any, at: str) -> list[Any]:
     if reader.unconsumed_tail or not reader.eof:
         refuse(at, f"unpacks to more than {MAX_TEXT_CHARS >> 20} MiB, or is cut off", "drop the largest cases")
     text: bytes | str | None = content
-    if _is_pickle(content) and (text := pickled_text(content)) is None:
+    # Pickles of protocol 2 and above start with 0x80; all end with a full stop, which no JSON does.
+    if (content[:1] == b"\x80" or content[-1:] == b".") and (text := pickled_text(content)) is None:
         refuse(at, "holds a pickle of more than a text, which could run anything here", _CONVERT)
     try:
         found = json.loads(text or "")
         return sequence(json.loads(found) if isinstance(found, str) else found, at)
     except (ValueError, RecursionError) as error:
         refuse(at, f"unpacks to no JSON: {str(error) or 'nested too deeply'}", "write the cases as JSON")
-
-
-def _is_pickle(content: bytes) -> bool:
-    """Protocol 2 and above starts with 0x80; all end with a full stop, which no JSON does."""
-    return content[:1] == b"\x80" or content[-1:] == b"."
 
 
 def pickled_text(content: bytes) -> str | None:

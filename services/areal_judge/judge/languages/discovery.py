@@ -19,6 +19,8 @@ from areal_judge.judge.languages.table import LANGUAGES, Language
 _ELSEWHERE = ("/usr/local/go/bin", "/usr/lib/go/bin", "~/.cargo/bin", "/usr/local/cargo/bin", "/opt/java/openjdk/bin")
 """Where toolchains are put that no package manager installs."""
 
+_Answer = tuple[str, Mapping[str, str], tuple[str, ...]]  # version, programs, what cells must see
+
 _ASK_S = 20.0  # a JVM's first start on a busy machine
 
 
@@ -59,12 +61,12 @@ def _found(language: Language) -> Toolchain:
     told = _DETAILS.get(language.name, _plain)(programs)
     if isinstance(told, str):
         return _absent(language, told)
-    facts = [language.name, platform.machine(), told.version]
-    facts += [
-        f"{word}={path}:{os.stat(path).st_size}" for word, path in sorted(told.programs.items()) if os.path.isfile(path)
-    ]
+    version, found, readable = told
+    facts = [language.name, platform.machine(), version]
+    facts += [f"{word}={path}:{os.stat(path).st_size}" for word, path in sorted(found.items()) if os.path.isfile(path)]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-    return Toolchain(language.name, told.version, digest, told.programs, tuple(filter(_outside_system, told.readable)))
+    outside = tuple(path for path in readable if not f"{path}/".startswith(("/usr/", "/lib", "/bin/")))
+    return Toolchain(language.name, version, digest, found, outside)
 
 
 def _absent(language: Language, what: str) -> Toolchain:
@@ -80,17 +82,6 @@ def _program(name: str) -> str | None:
     ]
     found = shutil.which(name, path=os.pathsep.join(places))
     return found and os.path.abspath(found)
-
-
-def _outside_system(path: str) -> bool:
-    return not f"{path}/".startswith(("/usr/", "/lib", "/bin/"))
-
-
-@dataclass(frozen=True)
-class _VersionAnswer:
-    version: str
-    programs: Mapping[str, str]
-    readable: tuple[str, ...] = ()
 
 
 def _ask(*argv: str) -> str:
@@ -109,29 +100,28 @@ def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else ""
 
 
-def _plain(programs: Mapping[str, str]) -> _VersionAnswer | str:
+def _plain(programs: Mapping[str, str]) -> _Answer | str:
     """A toolchain whose first program knows `--version`."""
     resolved = {word: os.path.realpath(path) for word, path in programs.items()}
     first = next(iter(resolved.values()))
     version = _first_line(_ask(first, "--version"))
-    return _VersionAnswer(version, resolved, (first,)) if version else f"{first} doesn't run"
+    return (version, resolved, (first,)) if version else f"{first} doesn't run"
 
 
-def _python(_: Mapping[str, str]) -> _VersionAnswer:
-    return _VersionAnswer(
-        f"{platform.python_implementation()} {platform.python_version()}", {"python": os.path.realpath(sys.executable)}
-    )
+def _python(_: Mapping[str, str]) -> _Answer:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    return version, {"python": os.path.realpath(sys.executable)}, ()
 
 
-def _java(programs: Mapping[str, str]) -> _VersionAnswer | str:
+def _java(programs: Mapping[str, str]) -> _Answer | str:
     """The JVM beside the compiler: a runtime of another version may be first on the PATH."""
     home = os.path.dirname(os.path.dirname(os.path.realpath(programs["javac"])))
     java = f"{home}/bin/java"
     version = _first_line(_ask(java, "--version"))
-    return _VersionAnswer(version, {"java": java}, (home,)) if version else f"{java} doesn't run"
+    return (version, {"java": java}, (home,)) if version else f"{java} doesn't run"
 
 
-def _go(programs: Mapping[str, str]) -> _VersionAnswer | str:
+def _go(programs: Mapping[str, str]) -> _Answer | str:
     go = os.path.realpath(programs["go"])
     version = _ask(go, "version")
     told = _ask(go, "env", "GOROOT", "GOTOOLDIR").splitlines()
@@ -141,19 +131,19 @@ def _go(programs: Mapping[str, str]) -> _VersionAnswer | str:
     words = {"go": go, "go_compile": f"{tools}/compile", "go_link": f"{tools}/link", "goroot": root}
     if not all(map(os.path.exists, words.values())):
         return f"no compiler in {tools}"
-    return _VersionAnswer(version.removeprefix("go version "), words, (root, tools))
+    return version.removeprefix("go version "), words, (root, tools)
 
 
-def _rust(programs: Mapping[str, str]) -> _VersionAnswer | str:
+def _rust(programs: Mapping[str, str]) -> _Answer | str:
     """What rustup's stand-in on the PATH would start: no cell has a rustup."""
     root = _ask(programs["rustc"], "--print", "sysroot")
     rustc = os.path.realpath(f"{root}/bin/rustc")
     version = _ask(rustc, "--version") if root and os.path.exists(rustc) else ""
     words = {"rustc": rustc, "linker": os.path.realpath(programs["linker"])}
-    return _VersionAnswer(version, words, (os.path.realpath(root),)) if version else f"{programs['rustc']} doesn't run"
+    return (version, words, (os.path.realpath(root),)) if version else f"{programs['rustc']} doesn't run"
 
 
-_DETAILS: Mapping[str, Callable[[Mapping[str, str]], _VersionAnswer | str]] = {
+_DETAILS: Mapping[str, Callable[[Mapping[str, str]], _Answer | str]] = {
     "python": _python,
     "java": _java,
     "go": _go,

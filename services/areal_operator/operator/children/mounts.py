@@ -88,14 +88,10 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
         sub_path = PurePosixPath(names.run_sub_path(w.name, w.uid)) / below
         mount: Json = {"name": "run", "mountPath": str(part.path), "subPath": str(sub_path)}
         found.append(mount if part.writable else {**mount, "readOnly": True})
-    if (cache := _kernel_claim(w, role)) is not None:
+    cache = w.job.spec.storage.cache_claim_name
+    if cache is not None and spec_of(role).holds_model:  # which compiles kernels
         found.append({"name": _claims(w)[cache], "mountPath": str(names.KERNELS_DIR)})
     return found + _source_mounts(w, role)
-
-
-def _kernel_claim(w: JobBlueprint, role: Role) -> str | None:
-    """The claim that keeps compiled kernels, for roles that compile any."""
-    return w.job.spec.storage.cache_claim_name if spec_of(role).holds_model else None
 
 
 def root_mount() -> Json:
