@@ -27,7 +27,7 @@ def test_each_fact_has_one_reader(name):
         path.name
         for path in modules("services/areal/admit", "services/areal/cli", "services/areal/local", "services/areal/plan")
         for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        if isinstance(node, ast.Call) and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     ]
     assert set(calling) == {READERS[name]}
 

@@ -80,7 +80,7 @@ def test_models_that_were_compared_or_are_tried_are_taken(change):
     [
         {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]},
         {"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]},
-        {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]},
+        {"model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"]},
         {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "quantization_config": {"quant_method": "x"}},
     ],
 )

@@ -31,7 +31,6 @@ class ArtefactCache(Generic[T]):
     def __init__(self, capacity_bytes: int) -> None:
         self._kept: LRUCache[str, T] = LRUCache(capacity_bytes, getsizeof=lambda made: made.size_bytes)
         self._making: SingleFlight[T] = SingleFlight()
-        self.hits = 0
         self.misses = 0
 
     @property
@@ -42,10 +41,8 @@ class ArtefactCache(Generic[T]):
     async def get(self, key: str, make: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
         """The artefact, and whether it was made or being made already. Keeps nothing when `make` raises."""
         if (kept := self._kept.get(key)) is not None:
-            self.hits += 1
             return kept, True
         shared = key in self._making
-        self.hits += shared
         self.misses += not shared
         return await self._making.share(key, lambda: self._made(key, make)), shared
 
