@@ -26,7 +26,10 @@ T = TypeVar("T", bound=Artefact)
 
 
 class ArtefactCache(Generic[T]):
-    """Makes each artefact once while it is remembered."""
+    """Makes each artefact once while it is remembered.
+
+    Who asks while it is being made waits for that: the cases of one program come all at once.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._kept: LRUCache[str, T] = LRUCache(capacity_bytes, getsizeof=lambda made: made.size_bytes)
