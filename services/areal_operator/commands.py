@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -117,6 +117,21 @@ def pull(
         found, cluster, ["."] if everything else chosen or [*_SMALL, "journal", "logs", "model"], target, print
     )
     print(f"{came} files came; {target} is the run here")
+
+
+def fetched(
+    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, parts: Sequence[str]
+) -> Path:
+    """A directory below runs/rljob with what says how the job went, and these parts of its run. What is there already
+    isn't fetched again."""
+    from areal_operator.job_commands import find_job
+    from areal_operator.submit.fetch import pull as fetch
+
+    cluster, found = find_job(name, namespace, kubeconfig, context)
+    metadata = found["metadata"]
+    target = Path("runs") / "rljob" / f"{metadata['namespace']}.{name}.{metadata['uid'][:8]}"
+    fetch(found, cluster, [*_SMALL, *parts], target, lambda text: print(text, file=sys.stderr))
+    return target
 
 
 def checked_submission(job: RLJob, job_file: Path, base_dir: Path) -> tuple[str | None, Mapping[str, int]]:

@@ -47,8 +47,13 @@ def why_run(
     of a job on a cluster.
     """
     if (name := arguments.job_name(run)) is not None:
-        if bundle is not None or slow:
-            raise ConfigError("--bundle and --slow read a run directory", fix="copy the run's volume, and name it")
+        if bundle is not None:
+            raise ConfigError("--bundle reads a run directory", fix=f"fetch it first: areal pull {run}")
+        if slow:
+            from areal_view.pages.slow import show_slow
+
+            show_slow(arguments.run_here(run, namespace, kubeconfig, context, "journal"), as_json=as_json)
+            return
         load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
         return
     if slow:
@@ -124,12 +129,18 @@ def view(
     serve(runs or [Path("runs")], port)
 
 
-@app.command(epilog="Example:\n\n  areal report runs/digits")
-def report(run: arguments.RunDir, as_json: arguments.AsJson = False) -> None:
+@app.command(epilog="Examples:\n\n  areal report runs/digits\n\n  areal report rljob/digits -n team")
+def report(
+    run: arguments.RunOrJob,
+    as_json: arguments.AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
+) -> None:
     """Write report.html of a run again, also while it goes on."""
     from areal.local.finish import report as write_report
 
-    file = write_report(arguments.existing(run).absolute())
+    file = write_report(arguments.run_here(run, namespace, kubeconfig, context, "journal").absolute())
     print(json.dumps({"file": str(file)}) if as_json else f"wrote {file}")
 
 
@@ -139,7 +150,7 @@ def report(run: arguments.RunDir, as_json: arguments.AsJson = False) -> None:
     "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow"
 )
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")],
+    run: arguments.RunOrJob,
     form: Annotated[Form, typer.Option("--as", help="ATIF has a trajectory a line; Parquet needs pyarrow.")] = "jsonl",
     out: Annotated[Path | None, typer.Option(help="The file to write; standard output unless given.")] = None,
     outcome: Annotated[
@@ -156,6 +167,9 @@ def export(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on sending until the run ends.")] = False,
     as_json: arguments.AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Write recorded samples with their text, token ids, log-probabilities, spans and verdicts, for scripts; or, with
     --to, send every figure of a run to W&B, MLflow or Trackio.
@@ -163,6 +177,10 @@ def export(
     from areal_view.index.forms import written
     from areal_view.library import open_run
 
+    if arguments.job_name(run) is not None:
+        if follow:
+            raise ConfigError("--follow reads a run directory", fix="leave it out, and send again later")
+        run = arguments.run_here(run, namespace, kubeconfig, context, "recording", "trajectories")
     if to is not None:
         if (form, out, outcome, low, high, limit) != ("jsonl", None, None, None, None, 100_000):
             raise ConfigError("a tracker is sent figures, no samples", fix="give --to, --project and --follow only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,13 +87,18 @@ def assert_closed(job: Job) -> None:
 
 
 def test_a_short_run_with_stock_sglang_in_the_generation_pods(
-    node: Node, installed: None, room: str, digits: Path
+    node: Node, installed: None, room: str, digits: Path, tmp_path: Path
 ) -> None:
     engine = ("generation.engine.type=sglang", f"runtimeRef.name={SGLANG_RUNTIME}")
     job = Job.submit(node, room, QUICKSTART, *SHORT, *engine, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
     status = job.await_end(timeout_s=600)
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 4
+    report = json.loads(job.asked("audit", "--json", cwd=tmp_path))
+    assert (report["trained"], report["lost"], report["duplicated"]) == (4 * 16, 0, 0)
+    assert "trainer starts under fence" in job.asked("logs", "--role", "trainer", cwd=tmp_path)
+    job.asked("pull", "--model", "--out", str(tmp_path / "here"), cwd=tmp_path)
+    assert (tmp_path / "here" / "model" / "config.json").is_file()
 
 
 def token_with(node: Node, room: str, account: str, *rights: str) -> str:

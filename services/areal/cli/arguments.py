@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from areal.cli.table import load
 from areal.errors import ConfigError
 
 _JOB = "rljob/"
@@ -39,9 +40,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields to override, for example algorithm.maxSteps=20."),
 ]
-RunDir = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.", autocompletion=_runs)
-]
 RunOrJob = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="A run directory, or rljob/NAME for a job on a cluster.", autocompletion=_runs),
@@ -56,6 +54,17 @@ OneObject = Annotated[bool, typer.Option("--json", help="Print one JSON object."
 def job_name(run: Path) -> str | None:
     """The NAME of rljob/NAME; None for a run directory."""
     return str(run).removeprefix(_JOB) if str(run).startswith(_JOB) else None
+
+
+def run_here(run: Path, namespace: str | None, kubeconfig: Path | None, context: str | None, *parts: str) -> Path:
+    """The run's directory; of rljob/NAME one here, into which `parts` of the job's run come first.
+
+    Raises ConfigError, and InfraError where the cluster or its volume can't be reached.
+    """
+    if (name := job_name(run)) is None:
+        return existing(run)
+    fetched: Path = load("areal_operator.commands:fetched")(name, namespace, kubeconfig, context, parts)
+    return fetched
 
 
 def existing(run_dir: Path) -> Path:

@@ -53,20 +53,29 @@ def status(
         Console().print(inspect.table(picture))
 
 
-@app.command(epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f")
+@app.command(
+    epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f\n\n"
+    "  areal logs rljob/digits --namespace team"
+)
 def logs(
-    run: arguments.RunDir,
+    run: arguments.RunOrJob,
     role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
     since: Annotated[str | None, typer.Option(help="Only from so long ago on: 90s, 10m, 2h, 1d.")] = None,
     lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="At most so many, the newest.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged next.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts: an object a line.")] = False,
+    namespace: Annotated[str | None, typer.Option(help="The job's; the context's unless given.")] = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Print the logs of all roles as one stream in the order of time, of a run that goes on or has ended."""
     from areal.local import log_stream
     from areal.plan.layout import RunLayout
 
-    files = log_stream.log_files(RunLayout(arguments.existing(run)).logs, role or ())
+    if follow and arguments.job_name(run) is not None:
+        raise ConfigError("--follow reads a run directory", fix="use kubectl logs -f on the job's pods")
+    here = arguments.run_here(run, namespace, kubeconfig, context, "logs")
+    files = log_stream.log_files(RunLayout(here).logs, role or ())
     follower = log_stream.Follower(files)
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(name) for name in files)
@@ -151,10 +160,18 @@ def clean(
     print(f"removed {size(freed)}")
 
 
-@app.command(epilog="Example:\n\n  areal compare runs/eta2 runs/eta4")
+@app.command(
+    epilog="Examples:\n\n  areal compare runs/eta2 runs/eta4\n\n  areal compare runs/digits rljob/digits -n team"
+)
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two run directories or more.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN RUN...", help="Two or more: run directories, or rljob/NAME on a cluster."),
+    ],
     as_json: arguments.AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
     from areal.local.comparison import read_run
@@ -163,7 +180,7 @@ def compare(
 
     if len(runs) < 2:
         raise ConfigError("one run has nothing to be compared with", fix="name two run directories or more")
-    places = [arguments.existing(run) for run in runs]
+    places = [arguments.run_here(run, namespace, kubeconfig, context) for run in runs]
     differences = differing_fields([spec_fields(ResolvedJob.load(place).job) for place in places])
     compared = [read_run(place) for place in places]
     figures = {name: [run.figures[name] for run in compared] for name in compared[0].figures}
@@ -175,24 +192,28 @@ def compare(
 
 @app.command(
     "audit",
-    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json\n\n"
+    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit rljob/digits -n team --json\n\n"
     "  areal run job.yaml recording.tokenAudit=true --run-dir runs/audited && areal audit runs/audited --tokens",
 )
 def audit_run(
-    run: arguments.RunDir,
+    run: arguments.RunOrJob,
     as_json: arguments.AsJson = False,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Compare every trained token with what the servers sampled instead.")
     ] = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
     """Prove from a run's logs that every prompt group was used exactly once; with --tokens, that every trained token
     is the one that was sampled.
     """
+    here = arguments.run_here(run, namespace, kubeconfig, context, "journal", *["tokens"] * tokens)
     if tokens:
-        raise typer.Exit(load("areal_view.commands:audit_tokens")(arguments.existing(run), as_json=as_json))
+        raise typer.Exit(load("areal_view.commands:audit_tokens")(here, as_json=as_json))
     from areal.ledger.audit import audit
 
-    report = audit(arguments.existing(run))
+    report = audit(here)
     told = report.to_json()
     if as_json:
         print(json.dumps(flat(told), indent=2))

@@ -34,6 +34,11 @@ class Job:
         run([*command, *overrides], timeout_s=180, cwd=ROOT)
         return cls(node, namespace, yaml.safe_load(file.read_text())["metadata"]["name"])
 
+    def asked(self, *command: str, cwd: Path) -> str:
+        """What `areal COMMAND rljob/NAME …` prints."""
+        where = ["--namespace", self.namespace, "--kubeconfig", str(self.node.kubeconfig)]
+        return run([*AREAL, command[0], f"rljob/{self.name}", *command[1:], *where], timeout_s=180, cwd=cwd).stdout
+
     @property
     def status(self) -> Object:
         """What the operator says."""
