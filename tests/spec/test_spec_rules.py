@@ -105,6 +105,14 @@ def test_the_budget_counts_the_routes_of_a_mixture():
     assert "3·64·8·8192·392 = 4.6 GiB" in str(found["bytes-over-budget"])
 
 
+def test_the_budget_counts_the_images_that_each_sample_brings():
+    given = ("rollout.maxSampleTokens=8192", "replay.budgetBytes=200Mi")
+    found = broken(*given, facts=Facts(image_bytes=1_000_000))
+    assert "(maxSampleTokens·8 + 1000000 of images) B = 3·64·8·(8192·8 + 1000000) = 1.5 GiB" in str(
+        found["bytes-over-budget"]
+    )
+
+
 def test_rules_that_need_facts_say_nothing_without_them():
     assert broken("reward.verifier=math") == {}
     assert "two-rewards" in broken("reward.verifier=math", facts=Facts(recipe_defines_reward=True))

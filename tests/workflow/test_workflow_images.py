@@ -11,12 +11,14 @@ import numpy as np
 import orjson
 import PIL.Image
 import pytest
+from areal.admit.rows import RowMeasure
 from areal.data.adapters import read_rows
 from areal.data.prepare import prepare
 from areal.data.source import HuggingFaceSource, JsonlSource
 from areal.errors import DataError
 from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
+from areal.spec.load import load_job
 from areal.values.images import MARK, Image, image_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.rows.forms import prompt_row
@@ -229,3 +231,11 @@ def test_a_photo_that_lies_on_its_side_is_read_upright():
     PIL.Image.new("RGB", (40, 20)).save(told, "JPEG", exif=turned)
     assert Image(told.getvalue()).size == (20, 40)
     assert image_of(PIL.Image.new("RGB", (8, 4))).size == (8, 4)
+
+
+def test_the_bytes_of_a_row_s_images_are_measured(folder):
+    job = load_job(Path(__file__).parents[2] / "examples/squares.yaml", ["rollout.maxSampleTokens=400"])
+    measure = RowMeasure(job, Tokenizer.from_dir(folder))
+    measure.measure("row 1", {"prompt": "<image>q", "images": [ONE.uri]})
+    measure.measure("row 2", {"prompt": "q"})
+    assert measure.image_bytes == len(ONE.data)

@@ -279,6 +279,7 @@ class _FactReader(FileFacts):
             longest_prompt_tokens=longest,
             longest_prompt_place=place,
             prompts_too_long=known.prompts_too_long + measure.too_long,
+            image_bytes=max(known.image_bytes, measure.image_bytes),
         )
 
     def _unread(self, field: str, why: str) -> None:

@@ -180,13 +180,16 @@ class PromptLength:
         self.room = rollout.max_sample_tokens - rollout.sampling.max_new_tokens
         self._template = rollout.chat_template
         self._tokenizer = tokenizer
+        self.image_bytes = 0  # of a row's images, the most so far
         self._around: int | None = None  # what a chat template puts around a prompt; None where it takes no empty one
         with suppress(ArealError):
             self._around = _bytes_around(tokenizer, self._template)
 
     def tokens(self, row: Mapping[str, Any]) -> int:
         """Of a row's prompt. Raises DataError for a row without one."""
-        return len(prompt_of(row, self._tokenizer, chat_template=self._template).ids)
+        prompt = prompt_of(row, self._tokenizer, chat_template=self._template)
+        self.image_bytes = max(self.image_bytes, sum(len(image.data) for image in prompt.images))
+        return len(prompt.ids)
 
     def surely_fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a prompt leaves room for an answer, as far as its bytes tell without a tokenizer."""
@@ -242,6 +245,11 @@ class RowMeasure:
         self.longest: int | None = None  # tokens of a prompt
         self.place = ""
         self.too_long = 0
+
+    @property
+    def image_bytes(self) -> int:
+        """Of a row's images, the most that was seen."""
+        return 0 if self._length is None else self._length.image_bytes
 
     @property
     def looks(self) -> bool:

@@ -113,6 +113,11 @@ class Snapshot:
         """The sources of the rows, in their order."""
         return self.meta.parts or [SnapshotPart(self.meta.source, self.meta.count)]
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest row, as JSON."""
+        return int(np.diff(self._offsets).max(initial=0))
+
     def row_json(self, index: int) -> bytes:
         """The row as JSON text, without a line end."""
         if not 0 <= index < self.meta.count:

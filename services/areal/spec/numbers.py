@@ -15,9 +15,11 @@ def tokens_a_step(job: RLJob) -> int:
     return samples_a_step(job) * job.spec.rollout.max_sample_tokens
 
 
-def bytes_a_step(job: RLJob, routes: int = 0) -> int:
-    """The most bytes that the samples of one step take in the ledger, with so many a token of the model's routes."""
-    return tokens_a_step(job) * (BYTES_A_TOKEN + routes)
+def bytes_a_step(job: RLJob, routes: int = 0, images: int = 0) -> int:
+    """The most bytes that the samples of one step take in the ledger, with so many a token of the model's routes, and
+    so many a sample of images."""
+    algorithm = job.spec.algorithm
+    return tokens_a_step(job) * (BYTES_A_TOKEN + routes) + algorithm.batch_size * algorithm.group_size * images
 
 
 def ahead(job: RLJob) -> int:
@@ -33,9 +35,9 @@ def lead(order: str, asked: int | None, bound: int, interval: int) -> int:
     return min(bound, max(-(-bound // 2), interval - 1)) if asked is None else asked
 
 
-def bytes_in_flight(job: RLJob, routes: int = 0) -> int:
+def bytes_in_flight(job: RLJob, routes: int = 0, images: int = 0) -> int:
     """The most bytes that must fit at once: `ahead` + 1 steps admitted, and one being trained."""
-    return (ahead(job) + 2) * bytes_a_step(job, routes)
+    return (ahead(job) + 2) * bytes_a_step(job, routes, images)
 
 
 def groups_in_flight(job: RLJob) -> int:
@@ -43,9 +45,9 @@ def groups_in_flight(job: RLJob) -> int:
     return job.spec.algorithm.batch_size * (ahead(job) + 1)
 
 
-def forced_checkpoint_every(job: RLJob, routes: int = 0) -> int:
+def forced_checkpoint_every(job: RLJob, routes: int = 0, images: int = 0) -> int:
     """After how many steps 80 % of the budget are full if every sample has the greatest length."""
-    steps_that_fit = int(job.spec.replay.budget_bytes * BUDGET_SHARE) // bytes_a_step(job, routes)
+    steps_that_fit = int(job.spec.replay.budget_bytes * BUDGET_SHARE) // bytes_a_step(job, routes, images)
     return max(1, steps_that_fit - (ahead(job) + 1))
 
 

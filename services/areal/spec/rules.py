@@ -37,6 +37,7 @@ class Facts:
     model_vocabulary: int | None = None
     model_context_tokens: int | None = None
     model_route_bytes: int = 0  # a token, that samples bring for routing replay
+    image_bytes: int = 0  # of a row's images, the most that was seen: each sample brings them
     model_attention_heads: int | None = None
     model_key_value_heads: int | None = None
     model_parameters: int | None = None

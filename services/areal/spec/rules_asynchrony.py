@@ -146,13 +146,18 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
 )
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
-    needed, allowed = numbers.bytes_in_flight(job, facts.model_route_bytes), int(budget * numbers.BUDGET_SHARE)
-    each = numbers.BYTES_A_TOKEN + facts.model_route_bytes
+    each, images = numbers.BYTES_A_TOKEN + facts.model_route_bytes, facts.image_bytes
+    needed = numbers.bytes_in_flight(job, facts.model_route_bytes, images)
+    allowed = int(budget * numbers.BUDGET_SHARE)
     if needed <= allowed:
         return None
+    named, counted = (
+        ("(maxSampleTokens·{} + {} of images)", "({}·{} + {})") if images else ("maxSampleTokens·{}", "{}·{}")
+    )
+    groups = f"{numbers.ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}"
     return (
-        f"samples in flight can take (ahead+2)·batchSize·groupSize·maxSampleTokens·{each} B = "
-        f"{numbers.ahead(job) + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·{each} = "
+        f"samples in flight can take (ahead+2)·batchSize·groupSize·{named.format(each, images)} B = "
+        f"{groups}·{counted.format(tokens, each, images)} = "
         f"{show_bytes(needed)}, more than 80 % of {show_bytes(budget)} = {show_bytes(allowed)}"
     )
 
@@ -167,13 +172,13 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     ),
 )
 def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
-    routes, wanted = facts.model_route_bytes, job.spec.checkpoint.interval_steps
-    every = numbers.forced_checkpoint_every(job, routes)
+    each, wanted = (facts.model_route_bytes, facts.image_bytes), job.spec.checkpoint.interval_steps
+    every = numbers.forced_checkpoint_every(job, *each)
     if every >= wanted or bytes_over_budget.broken(job, facts):
         return None
     return (
         f"a checkpoint every {wanted} steps was asked, but samples of the longest kind take "
-        f"{show_bytes(numbers.bytes_a_step(job, routes))} a step and fill "
+        f"{show_bytes(numbers.bytes_a_step(job, *each))} a step and fill "
         f"80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
     )
 

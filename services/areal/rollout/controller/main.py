@@ -11,7 +11,7 @@ from areal.plan.redis_conf import login_of
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
-from areal.spec.model_families import route_bytes
+from areal.spec.model_families import VISION, route_bytes
 from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
 
@@ -19,14 +19,20 @@ FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any 
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
-def _route_bytes(job: ResolvedJob) -> int:
-    """Of a token; 0 where the model's configuration isn't here to say it."""
-    file = job.model_path / "config.json"
-    return route_bytes(orjson.loads(file.read_bytes())) if job.spec.replays_routes and file.is_file() else 0
+def _bytes_per_group(job: ResolvedJob, longest_row: int) -> int:
+    """The most that a group's samples take, with routes of their tokens and images of its row, where the model's
+    configuration is here to say so."""
+    file, algorithm = job.model_path / "config.json", job.spec.algorithm
+    config = orjson.loads(file.read_bytes()) if file.is_file() else {}
+    routes = route_bytes(config) if job.spec.replays_routes else 0
+    images = longest_row if config.get("model_type") in VISION else 0  # its data URIs are longer than the files
+    return algorithm.group_size * (job.spec.rollout.max_sample_tokens * (BYTES_A_TOKEN + routes) + images)
 
 
-def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[str, ...] = ()) -> ControllerSettings:
-    """The controller's settings from the job's fields."""
+def settings_of(
+    job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[str, ...] = (), longest_row: int = 0
+) -> ControllerSettings:
+    """The controller's settings from the job's fields; `longest_row` is the bytes of a training row."""
     spec = job.spec
     algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
     return ControllerSettings(
@@ -41,7 +47,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[s
         filter_zero_variance=resolve(spec).zero_variance == "filter",
         max_filtered_per_step=rollout.max_filtered_per_step or FILTERED_BATCHES * algorithm.batch_size,
         max_bad_row_share=rollout.max_bad_row_share,
-        bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * (BYTES_A_TOKEN + _route_bytes(job)),
+        bytes_per_group=_bytes_per_group(job, longest_row),
         budget_bytes=int(spec.replay.budget_bytes),
         publish_interval=spec.weight_sync.interval_steps,
         evaluation_interval=evaluation.interval_steps if evaluation_rows else 0,
@@ -66,7 +72,8 @@ async def run(ctx: RoleContext) -> int:
     rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed, spec.dataset.pools)
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
-    settings = settings_of(job, count, rows.evaluation_sets(column, count) if column else ())
+    sets = rows.evaluation_sets(column, count) if column else ()
+    settings = settings_of(job, count, sets, rows.longest)
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     login = login_of(job, "controller")

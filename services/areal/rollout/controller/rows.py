@@ -29,6 +29,11 @@ class PreparedRows:
         self._pooled = PooledOrder(order, pools) if pools is not None else None
         self._order = self._pooled or order
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest training row, as JSON."""
+        return self._train.longest
+
     def row(self, group: int) -> bytes:
         """The row of prompt group `group`, as JSON."""
         return self._train.row_json(self._order.row(group))
