@@ -111,4 +111,4 @@ def test_ranks_that_share_a_sequence_are_refused(start, ranks, monkeypatch):
     engine = PolicyEngine(start, ModelOptions(), ranks)
     monkeypatch.setattr(ranks, "tensor_mesh", object())
     with pytest.raises(DataError, match=r"trainer.mesh.tensor isn't possible for .*, which has recurrent layers"):
-        engine._refuse_with_states()
+        engine._refuse_cuts("has recurrent layers")
