@@ -4,7 +4,6 @@ Everything that decides is in `reconcile`; everything that keeps it running is i
 """
 
 import asyncio
-import functools
 import logging
 import os
 import signal
@@ -18,18 +17,20 @@ from areal import __version__
 from areal.errors import ConfigError, ExitCode
 from areal.observe import logs
 
-from areal_operator.kube.resources import RLJOBS
+from areal_operator.kube.resources import RLJOBS, Key
 from areal_operator.operator import default_runtimes
 from areal_operator.operator.job_metrics import JobCollector
 from areal_operator.operator.reconcile import reconcile
 from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal_operator.operator.watched import watched
 from areal_operator.operator.world import DeletedPods, OperatorSettings, OperatorWorld
+from areal_operator.runtime.lease import NamespaceClaims
 from areal_operator.runtime.manager import Manager, ManagerSettings, Times
 from areal_operator.runtime.transport import connect
 
 log = logging.getLogger(__name__)
 
+OTHER_OPERATOR_S = 15.0  # until a namespace that another operator holds is looked at again
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -84,10 +85,25 @@ async def run(
             manager.api, manager.caches, manager.recorder, poller, time.time, told, deleted_pods=deleted_pods
         )
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
+        claims = NamespaceClaims(manager.api, f"{settings.lease_namespace}/{settings.lease_name}")
+
+        async def alone(key: Key) -> float | None:
+            """Reconcile where no other release does."""
+            if other := await claims.other(key[0]):
+                if (job := jobs.get(*key)) is not None:
+                    told = f"{other} acts in this namespace: let one operator watch it (operator.watchNamespaces)"
+                    await manager.recorder.event(job, type="Warning", reason="OtherOperator", message=told)
+                world.forget(key)
+                return OTHER_OPERATOR_S
+            return await reconcile(key, world)
+
+        async def beside() -> None:
+            await asyncio.gather(claims.keep(), *([default_runtimes.keep(manager.api, runtimes)] if runtimes else ()))
+
         try:
-            keep = functools.partial(default_runtimes.keep, manager.api, runtimes) if runtimes else None
-            await manager.run(functools.partial(reconcile, world=world), stop, while_leading=keep)
+            await manager.run(alone, stop, while_leading=beside)
         finally:
+            await claims.release()
             await poller.close()
     finally:
         await transport.close()

@@ -7,6 +7,7 @@ process has watched it unchanged for its whole duration by its own monotonic clo
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 from areal.errors import InfraError
 
-from areal_operator.kube.errors import ApiError, NotFoundError
+from areal_operator.kube.errors import AlreadyExistsError, ApiError, ConflictError, ForbiddenError, NotFoundError
 from areal_operator.kube.resources import LEASES, Json
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.events import microtime
@@ -113,6 +114,88 @@ class LeaseStore:
         exists = "resourceVersion" in lease["metadata"]
         path = self._path if exists else LEASES.path(self._namespace)
         return await self._api.fetch(Request("PUT" if exists else "POST", path, {}, lease), deadline_s=deadline_s)
+
+
+CLAIM = "areal-jobs"  # the lease of a namespace in which an operator acts
+_CLAIM_TIMES = LeaseTimes(duration_s=60.0, renew_s=10.0, retry_s=20.0)
+
+
+class NamespaceClaims:
+    """Which of a cluster's operators acts in a namespace: the release that holds the lease there.
+
+    Two releases that watch one namespace would undo each other's work. The lease is the release's, not a process', so
+    a new leader goes on at once; it is left behind when its release hasn't renewed it for a minute.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        release: str,
+        *,
+        times: LeaseTimes = _CLAIM_TIMES,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api, self._release, self._times, self._clock, self._wall = api, release, times, clock, wall
+        self._seen: dict[str, LeaseView] = {}
+        self._held_until: dict[str, float] = {}  # no look is needed before
+        self._one = asyncio.Lock()  # workers of one process don't race for a lease
+
+    async def other(self, namespace: str) -> str:
+        """Who else acts in a namespace; "" when this release does, which claims it. Raises ApiError.
+
+        Without the right to leases there, which an older release's roles lack, it acts, and the log says so.
+        """
+        if self._clock() < self._held_until.get(namespace, 0.0):
+            return ""
+        async with self._one:
+            return await self._claim(namespace)
+
+    async def _claim(self, namespace: str) -> str:
+        began = self._clock()
+        if began < self._held_until.get(namespace, 0.0):
+            return ""
+        store = LeaseStore(self._api, namespace, CLAIM)
+        metadata = {"namespace": namespace, "name": CLAIM}
+        lease: Json = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
+        try:
+            seen = self._seen.get(namespace, LeaseView(None, began))
+            seen = self._seen[namespace] = seen.follow(await store.read(self._times.renew_s), self._clock())
+            if not may_write(seen, self._release, self._clock()):
+                return seen.holder
+            written = renewed(seen, lease, self._release, self._times, self._wall())
+            self._seen[namespace] = seen.follow(await store.write(written, self._times.renew_s), self._clock())
+        except (AlreadyExistsError, ConflictError):
+            return "another operator"
+        except ForbiddenError as error:
+            log.warning("namespace %s isn't claimed, another operator may act there: %s", namespace, error.message)
+            self._held_until[namespace] = math.inf  # rights that come later count from the next start on
+            return ""
+        self._held_until[namespace] = began + self._times.retry_s
+        return ""
+
+    async def keep(self) -> None:
+        """Renew what is held, until cancelled."""
+        while True:
+            await asyncio.sleep(self._times.retry_s)
+            for namespace in list(self._held_until):
+                try:
+                    await self.other(namespace)
+                except ApiError as error:  # the namespace may be gone; a job in it claims it again
+                    log.warning("lease of namespace %s: %s", namespace, error.message)
+                    self._held_until.pop(namespace, None)
+
+    async def release(self) -> None:
+        """Let another release begin at once."""
+        for namespace in self._held_until:
+            seen = self._seen.get(namespace, LeaseView(None, 0.0))
+            if seen.holder != self._release:
+                continue
+            try:
+                store = LeaseStore(self._api, namespace, CLAIM)
+                await store.write(released(seen, seen.record or {}, self._wall()), self._times.renew_s)
+            except ApiError as error:
+                log.warning("the lease of %s could not be released, and runs out: %s", namespace, error.message)
 
 
 class Election:

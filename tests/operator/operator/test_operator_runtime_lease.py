@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from areal_operator.kube.errors import AlreadyExistsError, ConflictError, UnreachableError
-from areal_operator.runtime.lease import Election, LeaseLostError
+from areal_operator.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnreachableError,
+)
+from areal_operator.runtime.lease import Election, LeaseLostError, NamespaceClaims
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import virtual_time
@@ -329,3 +335,79 @@ def test_there_are_never_two_leaders(script, rate_a, rate_b):
         await settle(judging, *tasks)
 
     virtual_time.run(body())
+
+
+class ClaimedApi:
+    """The leases of namespaces, as the client's `fetch` gives them."""
+
+    def __init__(self):
+        self.spaces = {}
+        self.asked = 0
+        self.refusal = None
+
+    async def fetch(self, request, *, deadline_s):
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
+        space = self.spaces.setdefault(request.path.split("/namespaces/")[1].split("/")[0], Leases())
+        await asyncio.sleep(0.01)
+        if request.method != "GET":
+            return space.write(request.body)
+        if space.lease is None:
+            raise NotFoundError(404, "NotFound", "there is none")
+        return space.lease
+
+
+def claims(api, release):
+    return NamespaceClaims(api, release, clock=virtual_time.now, wall=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_namespace_is_one_release_s_until_it_is_left_behind_for_a_minute():
+    async def body():
+        api = ClaimedApi()
+        ours, again, theirs = claims(api, "a/op"), claims(api, "a/op"), claims(api, "b/op")
+        assert [await ours.other("team"), await theirs.other("team"), await theirs.other("own")] == ["", "a/op", ""]
+        asked = api.asked
+        assert await ours.other("team") == ""
+        assert api.asked == asked, "what is held is not asked for each time"
+        keeping = asyncio.create_task(ours.keep())
+        for _ in range(20):
+            await asyncio.sleep(15)
+            assert await theirs.other("team") == "a/op"
+        await settle(keeping)
+        assert await again.other("team") == "", "a new process of the release goes on at once"
+        waited = 0.0
+        while await theirs.other("team"):
+            await asyncio.sleep(1)
+            waited += 1
+        assert 55 <= waited <= 65
+        assert await ours.other("team") == "b/op"
+        await theirs.release()
+        assert await ours.other("team") == ""
+
+    virtual_time.run(body())
+
+
+def test_workers_of_one_process_don_t_race_for_a_lease():
+    async def body():
+        api = ClaimedApi()
+        ours = claims(api, "a/op")
+        assert await asyncio.gather(*(ours.other("team") for _ in range(8))) == [""] * 8
+        assert api.asked == 2, "read and written once"
+
+    virtual_time.run(body())
+
+
+def test_without_the_right_to_leases_an_operator_acts_and_a_server_that_is_away_is_no_answer(caplog):
+    async def body():
+        api = ClaimedApi()
+        ours = claims(api, "a/op")
+        api.refusal = UnreachableError("no answer")
+        with pytest.raises(UnreachableError):
+            await ours.other("team")
+        api.refusal = ForbiddenError(403, "Forbidden", "leases is forbidden")
+        assert [await ours.other("team"), await ours.other("team")] == ["", ""]
+
+    with caplog.at_level("WARNING"):
+        virtual_time.run(body())
+    assert caplog.text.count("another operator may act there") == 1
