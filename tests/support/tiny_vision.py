@@ -12,7 +12,8 @@ import PIL.Image
 import torch
 from areal.image_shape import ImageShape
 from areal.spec.model_families import VISION
-from areal.values.images import Image
+from areal.v1 import common_pb2 as common
+from areal.values.images import IMAGE, Image
 from numpy.typing import NDArray
 
 WORDS = 24  # ids that texts have; the placeholder is not one of them
@@ -92,6 +93,37 @@ def scored_alone(model: Any, ids: NDArray[Any], reader: Any, images: tuple[Image
     with torch.no_grad():
         logits = model(input_ids=given, use_cache=False, **more).logits[0]
     return torch.log_softmax(logits.float(), -1).gather(1, targets[0])[:, 0]
+
+
+def shape_of(path: Path) -> ImageShape:
+    shape = ImageShape.from_dir(path, json.loads((path / "config.json").read_text()))
+    assert shape is not None
+    return shape
+
+
+def sample(group: int, index: int, prompt: np.ndarray, images: tuple[Image, ...]) -> common.Sample:
+    """A prompt and a random answer."""
+    answer = np.random.default_rng((group, index)).integers(1, WORDS, 3 + index)
+    ids = np.concatenate([prompt, answer]).astype("<i4")
+    mask = (np.arange(len(ids)) >= len(prompt)).astype("u1")
+    sequence = common.TokenSequence(
+        token_ids=ids.tobytes(),
+        logprobs=np.where(mask, -3.0, 0.0).astype("<f4").tobytes(),
+        loss_mask=mask.tobytes(),
+        spans=[common.Span(start=len(prompt), end=len(ids), policy_id="0.f1", server_id="s")],
+        attachments=[common.Attachment(kind=IMAGE, data=image.data) for image in images],
+    )
+    return common.Sample(key=common.SampleKey(group=group, index=index, attempt=1), sequences=[sequence])
+
+
+def samples_of(shape: ImageShape) -> list[common.Sample]:
+    """Groups that share a prompt with one image, with two of other sizes, with none; and one whose images differ."""
+    random, made = np.random.default_rng(1), []
+    for group, images in enumerate([(drawing(1),), (drawing(2, 56, 14), drawing(1)), ()]):
+        prompt = asked(shape, random, *images)
+        made += [sample(group, index, prompt, images) for index in range(3)]
+    prompt = asked(shape, random, drawing(3))
+    return [*made, *(sample(3, index, prompt, (drawing(3 + index % 2),)) for index in range(4))]
 
 
 FAMILIES = sorted(VISION)

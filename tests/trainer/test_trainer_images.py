@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
-from areal.v1 import common_pb2 as common
-from areal.values.images import IMAGE, Image
 from areal_trainer.data.batch import columns
 from areal_trainer.data.micro_batches import bundles, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.self_check import check_packing
-from support.tiny_vision import FAMILIES, PLACEHOLDER, WORDS, asked, drawing, scored_alone, vision_model
+from support.forked_ranks import program
+from support.tiny_vision import (
+    FAMILIES,
+    PLACEHOLDER,
+    asked,
+    drawing,
+    sample,
+    samples_of,
+    scored_alone,
+    shape_of,
+    vision_model,
+)
 
 pytestmark = pytest.mark.component
-
-
-def sample(group: int, index: int, prompt: np.ndarray, images: tuple[Image, ...]) -> common.Sample:
-    """A prompt and a random answer."""
-    answer = np.random.default_rng((group, index)).integers(1, WORDS, 3 + index)
-    ids = np.concatenate([prompt, answer]).astype("<i4")
-    mask = (np.arange(len(ids)) >= len(prompt)).astype("u1")
-    sequence = common.TokenSequence(
-        token_ids=ids.tobytes(),
-        logprobs=np.where(mask, -3.0, 0.0).astype("<f4").tobytes(),
-        loss_mask=mask.tobytes(),
-        spans=[common.Span(start=len(prompt), end=len(ids), policy_id="0.f1", server_id="s")],
-        attachments=[common.Attachment(kind=IMAGE, data=image.data) for image in images],
-    )
-    return common.Sample(key=common.SampleKey(group=group, index=index, attempt=1), sequences=[sequence])
-
-
-def samples_of(shape: ImageShape) -> list[common.Sample]:
-    """Groups that share a prompt with one image, with two of other sizes, with none; and one whose images differ."""
-    random, made = np.random.default_rng(1), []
-    for group, images in enumerate([(drawing(1),), (drawing(2, 56, 14), drawing(1)), ()]):
-        prompt = asked(shape, random, *images)
-        made += [sample(group, index, prompt, images) for index in range(3)]
-    prompt = asked(shape, random, drawing(3))
-    return [*made, *(sample(3, index, prompt, (drawing(3 + index % 2),)) for index in range(4))]
-
-
-def shape_of(path: Path) -> ImageShape:
-    shape = ImageShape.from_dir(path, json.loads((path / "config.json").read_text()))
-    assert shape is not None
-    return shape
 
 
 @pytest.mark.parametrize("attention", ["dense", "varlen"])
@@ -122,3 +98,10 @@ def test_samples_whose_tokens_are_not_those_of_their_images_are_refused(tmp_path
         columns([one], 32, shape)
     with pytest.raises(DataError, match="the model reads none"):
         columns([one], 32)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_ranks_of_which_only_one_has_images_learn_as_one_rank_does(tmp_path, family):
+    alone, together = (json.loads(line) for line in program("image_ranks", tmp_path, family))
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    assert max(abs(number) for number in alone) > 0
