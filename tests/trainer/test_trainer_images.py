@@ -105,3 +105,15 @@ def test_ranks_of_which_only_one_has_images_learn_as_one_rank_does(tmp_path, fam
     alone, together = (json.loads(line) for line in program("image_ranks", tmp_path, family))
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
     assert max(abs(number) for number in alone) > 0
+
+
+def test_a_model_of_text_alone_does_not_score_images(tmp_path, model_path, ranks):
+    vision_model(tmp_path)
+    shape = shape_of(tmp_path)
+    tokens = columns(samples_of(shape), 32, shape)
+    micros = rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=256,
+        pack_length=96,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="reads no images, and samples have some"):
+        PolicyEngine(model_path, ModelOptions(), ranks).logprobs(micros, tokens.tokens)

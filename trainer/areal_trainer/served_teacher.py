@@ -93,6 +93,8 @@ class ServedTeacher:
 
     def _of(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Of the trainable tokens of the `chosen` sequences, [tokens]; 0 elsewhere."""
+        if len(tokens.image_places):
+            raise DataError("samples have images, and a served teacher is given none", fix="name a teacher by its path")
         out = np.zeros(tokens.tokens, np.float32)
         places = [
             (int(tokens.offsets[at]), int(tokens.offsets[at + 1]))

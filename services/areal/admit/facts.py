@@ -336,6 +336,11 @@ class _FactReader(FileFacts):
                         f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
                         fix="save the model again",
                     ) from None
+            if model.config.get("model_type") in model_families.VISION:
+                words = "it reads images; its tower stays as it is"
+                if job.spec.generation.engine.type == "sglang":
+                    words += ". SGLang is sent images in its own form, which nobody tried: watch logprob_mismatch"
+                self.read_as.append(("model", words))
             if model_families.is_mixture(model.config):
                 words = "the trainer chooses experts anew, which rounding can change: watch the mismatch"
                 if job.spec.replays_routes and (each := model_families.route_bytes(model.config)):

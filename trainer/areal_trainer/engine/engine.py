@@ -231,6 +231,8 @@ class ShardedModel(Generic[Model]):
         if context is None:
             states = segments_of(micro) if self._model.recurrent else None
             pixels = None
+            if micro.images and self._pixels is None:
+                raise DataError(f"{self.model_path} reads no images, and samples have some", fix="use one that does")
             if micro.images and micro.image_positions is not None and self._pixels is not None:
                 patches, grids = self._pixels.read(micro.images)
                 pixels = sent(patches, ids.device), sent(grids, ids.device)
