@@ -84,9 +84,6 @@ def submit(
     raise typer.Exit(int(code))
 
 
-_SMALL = ["resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence"]
-
-
 @app.command(
     epilog="Examples:\n\n  areal pull rljob/digits\n\n  areal pull rljob/digits -n team --all --out runs/digits-of-team"
 )
@@ -105,7 +102,7 @@ def pull(
     result is a run directory like those of `areal run`. What is here is not fetched again.
     """
     from areal_operator.job_commands import find_job
-    from areal_operator.submit.fetch import pull as fetch
+    from areal_operator.submit import fetch
 
     name = job_name(job)
     if name is None:
@@ -113,9 +110,8 @@ def pull(
     cluster, found = find_job(name, namespace, kubeconfig, context)
     chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
     target = out or Path("runs") / name
-    came = fetch(
-        found, cluster, ["."] if everything else chosen or [*_SMALL, "journal", "logs", "model"], target, print
-    )
+    parts = ["."] if everything else chosen or [*fetch.SMALL, "journal", "logs", "model"]
+    came = fetch.pull(found, cluster, parts, target, print)
     print(f"{came} files came; {target} is the run here")
 
 
@@ -125,13 +121,10 @@ def fetched(
     """A directory below runs/rljob with what says how the job went, and these parts of its run. What is there already
     isn't fetched again."""
     from areal_operator.job_commands import find_job
-    from areal_operator.submit.fetch import pull as fetch
+    from areal_operator.submit import fetch
 
     cluster, found = find_job(name, namespace, kubeconfig, context)
-    metadata = found["metadata"]
-    target = Path("runs") / "rljob" / f"{metadata['namespace']}.{name}.{metadata['uid'][:8]}"
-    fetch(found, cluster, [*_SMALL, *parts], target, lambda text: print(text, file=sys.stderr))
-    return target
+    return fetch.pull_beside(found, cluster, parts, lambda text: print(text, file=sys.stderr))
 
 
 def checked_submission(job: RLJob, job_file: Path, base_dir: Path) -> tuple[str | None, Mapping[str, int]]:

@@ -1,7 +1,7 @@
 """Jobs on a cluster from Python: `areal.submit` puts one there as the command does, and answers a handle.
 
 The handle has the names of `areal.Run` as far as a cluster has what they tell: steps, samples and logs are on the job's
-volume, which its page shows.
+volume, from which `pull` makes a run on this machine.
 """
 
 import os
@@ -17,12 +17,13 @@ from areal.observe.live import Diagnosis
 from areal.spec.load import job_from
 from areal.spec.status import JobStatus
 from areal_view.job_files import Job, JobFiles, JobParts, Overrides
-from areal_view.library import Watch
+from areal_view.library import OPENED, Run, Watch, open_run
 from areal_view.why.job_causes import why_job
 
 from areal_operator.commands import checked_submission, no_progress
-from areal_operator.job_commands import facts_of
+from areal_operator.job_commands import facts_of, find_job
 from areal_operator.submit.cluster import Cluster, connect
+from areal_operator.submit.fetch import pull_beside
 from areal_operator.submit.follow import ended, line
 from areal_operator.submit.manifests import MANAGER, Json
 from areal_operator.submit.page import page_of
@@ -41,6 +42,18 @@ class ClusterRun:
         self._uid = job["metadata"]["uid"]
         self.name: str = job["metadata"]["name"]
         self.namespace: str = job["metadata"]["namespace"]
+
+    @classmethod
+    def named(
+        cls,
+        name: str,
+        *,
+        namespace: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+    ) -> "ClusterRun":
+        """A job that is on a cluster already; where, as of `areal.submit`. Raises ConfigError, InfraError."""
+        return cls(*find_job(name, namespace, None if kubeconfig is None else Path(kubeconfig), context))
 
     def __repr__(self) -> str:
         return (
@@ -78,6 +91,14 @@ class ClusterRun:
     def why(self) -> Diagnosis:
         """Cause for which nothing is trained now, as `areal why rljob/NAME` says it."""
         return why_job(facts_of(self._cluster, self._found(), time.time()))
+
+    def pull(self, *parts: str) -> Run:
+        """Its run on this machine, as `areal.open("rljob/NAME")` has it: figures, journal, logs and samples come, or
+        these parts instead, such as "model". What is here is not fetched again.
+
+        >>> job.pull().summary()
+        """
+        return open_run(pull_beside(self._found(), self._cluster, parts or OPENED, lambda text: None))
 
     def page(self) -> AbstractContextManager[str]:
         """Address of the job's page on this machine, while entered.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from areal_view.index.record_index import RecordIndex
     from areal_view.job_files import Job, Overrides, Rows
 
+OPENED = ("journal", "logs", "recording", "trajectories")  # parts of a job's run that come from a cluster
 _LAST_WORDS = 4000  # characters of what a run that failed has said
 _LOOK_S = 0.3  # between two looks at a run
 
@@ -442,15 +443,25 @@ def run(
     return started
 
 
-def open_run(directory: str | os.PathLike[str]) -> Run:
-    """A run that goes on or has ended, by its directory, whoever started it.
+def open_run(directory: str | os.PathLike[str], *, namespace: str | None = None) -> Run:
+    """A run that goes on or has ended, by its directory, whoever started it; or a job's on a cluster, which comes here
+    first: figures, journal, logs and samples.
 
     >>> areal.open("runs/digits").metrics().frame()
+    >>> areal.open("rljob/digits", namespace="team").metrics().frame()
 
-    Raises ConfigError when it is no run's directory.
+    Args:
+        directory: of a run, or rljob/NAME.
+        namespace: of the job; the kubeconfig's context has it unless given.
+
+    Raises ConfigError when it is no run's directory, InfraError when the cluster can't be reached.
     """
     from areal.errors import ConfigError
 
+    if str(directory).startswith("rljob/"):
+        from areal import ClusterRun  # what clusters need is loaded for them alone
+
+        return ClusterRun.named(str(directory).removeprefix("rljob/"), namespace=namespace).pull()
     root = Path(directory).absolute()
     if not (root / "resolved.json").is_file():
         raise ConfigError(f"{directory} is no run directory", fix="name one that `areal run` made, like runs/digits")

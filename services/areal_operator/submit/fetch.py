@@ -24,6 +24,7 @@ from areal_operator.submit.send import Channel, Programs, answer_of
 from areal_operator.submit.temporary_pod import running
 
 LEFT_OUT = "token redis"  # secrets of the job
+SMALL = ("resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence")
 _LINE_S = 300.0
 _MARK = ".rljob-uid"  # in a directory that was made from a job: whose it is
 _AGAIN = "Pull again: what arrived is kept, only the rest is fetched."
@@ -49,6 +50,14 @@ def pull(
         target.mkdir(parents=True, exist_ok=True)
         mark.write_text(metadata["uid"])
         return receive(channel, target, say)
+
+
+def pull_beside(found: Json, cluster: Cluster, parts: Sequence[str], say: Callable[[str], None]) -> Path:
+    """A directory below runs/rljob with what says how the job went, and these parts of its run."""
+    metadata = found["metadata"]
+    target = Path("runs") / "rljob" / f"{metadata['namespace']}.{metadata['name']}.{metadata['uid'][:8]}"
+    pull(found, cluster, [*SMALL, *parts], target, say)
+    return target
 
 
 def receive(channel: Channel, target: Path, say: Callable[[str], None]) -> int:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import areal
 import pytest
 from areal.cli.main import app, guarded
-from areal.errors import ExitCode
+from areal.errors import ConfigError, ExitCode
+from areal_operator.job_handle import ClusterRun
 from areal_operator.submit import fetch
 from areal_operator.submit.fetch import LEFT_OUT, receive
 from submit_parts import GIVER, running
 
 FOUND = {"metadata": {"name": "digits", "namespace": "team", "uid": "0123456789"}}
 ALWAYS = {"resolved.json", "summary.json", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence", "report.html"}
+
+
+class OneJob:
+    """A cluster with the job."""
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        return FOUND
 
 
 @pytest.fixture
@@ -35,7 +44,8 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return receive(channel, target, say)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("areal_operator.job_commands.find_job", lambda name, *where: (where, FOUND))
+    monkeypatch.setattr("areal_operator.job_commands.find_job", lambda name, *where: (OneJob(), FOUND))
+    monkeypatch.setattr("areal_operator.job_handle.find_job", lambda name, *where: (OneJob(), FOUND))
     monkeypatch.setattr(fetch, "pull", pull)
     return root
 
@@ -86,3 +96,22 @@ def test_what_needs_the_run_itself_says_so(volume, capsys):
     assert "--follow reads a run directory" in capsys.readouterr().err
     assert guarded(lambda: app(["why", "rljob/digits", "--bundle", "out.zip"])) == ExitCode.CONFIG
     assert "areal pull rljob/digits" in capsys.readouterr().err
+
+
+def test_python_opens_a_job_on_a_cluster_as_a_run(volume, monkeypatch):
+    asked: list[set[str]] = []
+    whole = fetch.pull
+
+    def pull(found: Any, cluster: Any, parts: Any, target: Path, say: Any) -> int:
+        asked.append(set(parts))
+        return whole(found, cluster, parts, target, say)
+
+    monkeypatch.setattr(fetch, "pull", pull)
+    run = areal.open("rljob/digits", namespace="team")
+    assert run.directory.name == "team.digits.01234567"
+    assert asked == [ALWAYS | {"journal", "logs", "recording", "trajectories"}]
+    job = ClusterRun(OneJob(), FOUND)
+    assert job.pull("model").directory == run.directory
+    assert asked[1] == ALWAYS | {"model"}
+    with pytest.raises(ConfigError, match="no run directory"):
+        areal.open("runs/other")
