@@ -39,7 +39,7 @@ def test_arguments_errors_and_fields_are_told():
 
 def test_a_new_name_comes_by_itself(monkeypatch):
     monkeypatch.setitem(areal._LAZY, "again", ("areal_view.library", "open_run"))
-    assert "areal.again(directory: str | os.PathLike[str], *, namespace: str | None = None) -> Run" in render()
+    assert "areal.again(directory: str | os.PathLike[str], *, namespace: str | None=None) -> Run" in render()
 
 
 @pytest.mark.parametrize("words", ["a<b", "`<c>` and <d>"])
