@@ -69,6 +69,18 @@ def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
             "architectures": ["Qwen3_5ForConditionalGeneration"],
             "text_config": {"model_type": "qwen3_5_text", "layer_types": ["linear_attention"]},
         },
+        {  # as released: the text's sizes beside the tower's
+            "model_type": "qwen2_5_vl",
+            "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+            "vision_config": {"depth": 32},
+            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        },
+        {
+            "model_type": "qwen3_vl_moe",
+            "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+            "vision_config": {"depth": 27},
+            "text_config": {"model_type": "qwen3_vl_moe_text", "num_experts": 128},
+        },
     ],
 )
 def test_models_that_were_compared_or_are_tried_are_taken(change):

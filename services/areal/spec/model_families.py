@@ -67,10 +67,17 @@ OTHER_HEADS = (
 """Families whose output layer is more than a matrix."""
 
 OTHER_ATTENTION = (
-    "big_bird", "bigbird_pegasus", "bloom", "codegen", "cpmant", "git", "gpt_neox_japanese", "gptj", "granite_swa",
+    "big_bird", "bigbird_pegasus", "bloom", "codegen", "cpmant", "git", "gpt_neo", "gpt_neox_japanese", "gptj",
+    "granite_swa",
     "megatron-bert", "mpt", "mvp", "rembert", "roformer", "trocr", "xglm", "xlstm",
 )  # fmt: skip
 """Families whose attention Hugging Face's library computes in one way only, which the trainer doesn't use."""
+
+DRAFTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Families that only draft tokens for another model."""
+
+UNMADE = ("cohere_compass_text", "dbrx")
+"""Families that this version of Hugging Face's library can't make of their own configurations."""
 
 LIBRARY = frozenset((
     "afmoe", "apertus", "arcee", "aria_text", "axk1", "axk2", "bamba", "bart", "bert", "bert-generation", "big_bird",
@@ -115,6 +122,8 @@ _UNTRAINED = {
     "names its transformer blocks otherwise than this trainer expects": OTHER_BLOCKS,
     "has an output layer that is more than a matrix": OTHER_HEADS,
     "has an attention that this trainer doesn't compute": OTHER_ATTENTION,
+    "only drafts tokens for another model": DRAFTS,
+    "can't be made by the version of transformers that is installed": UNMADE,
 }
 _LOGIT_SCALES = ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale", "dim_model_base")
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
