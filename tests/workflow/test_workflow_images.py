@@ -14,7 +14,7 @@ import pytest
 from areal.admit.rows import RowMeasure
 from areal.data.adapters import read_rows
 from areal.data.prepare import prepare
-from areal.data.source import HuggingFaceSource, JsonlSource
+from areal.data.source import HuggingFaceSource, JsonlSource, RecipeSource
 from areal.errors import DataError
 from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
@@ -187,6 +187,19 @@ def test_files_and_bytes_of_a_dataset_become_data_uris(tmp_path, tokenizer, form
     for row in prepared:
         assert prompt_of(row, tokenizer).images == (ONE,)
     assert [prompt_of(row, tokenizer).images for _, row, _ in read_rows(source)] == [(ONE,)] * len(prepared)
+
+
+def test_pillow_s_objects_of_a_recipe_become_data_uris_and_other_columns_stay(tmp_path, tokenizer):
+    (tmp_path / "recipe.py").write_text(
+        "import numpy\nimport PIL.Image\n\n\ndef dataset(split):\n"
+        "    yield {'prompt': '<image>q', 'images': [PIL.Image.new('RGB', (28, 28))], 'path': 'a.png'}\n"
+        "    yield {'prompt': 'q', 'image': numpy.zeros((2, 2)), 'images': None}\n"
+    )
+    rows = [row for _, row, _ in read_rows(RecipeSource(tmp_path / "recipe.py", "train"))]
+    assert rows[0]["images"][0].startswith("data:image/png;base64,")
+    assert rows[0]["path"] == "a.png"
+    assert rows[1]["image"].shape == (2, 2)
+    assert [size for image in prompt_of(rows[0], tokenizer).images for size in image.size] == [28, 28]
 
 
 def test_sizes_grids_and_positions_are_the_processor_s_own(tmp_path):

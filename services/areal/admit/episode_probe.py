@@ -27,6 +27,7 @@ from areal.gateway.templates.template import Template
 from areal.spec.job import JobSpec
 from areal.spec.rollout import AGENT, AgentBlock
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
+from areal.values.images import Image
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import Prompt, RolloutWorkflow, sampling_of
 from areal.workflow.branches import SessionEnding
@@ -82,7 +83,7 @@ class TrialEngine:
         return await self._answer(ids, sampling, max(0, room))
 
     async def generate(
-        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens, images: tuple[Image, ...] = ()
     ) -> GenerationResult:
         """See `areal.gateway.http.Owner.generate`."""
         return await self._answer(ids, sampling, sampling.max_new_tokens)

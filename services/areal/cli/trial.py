@@ -79,7 +79,7 @@ def try_command(
         )
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):  # what the user's code prints
         tokenizer = Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model, job=job.spec.model)
-        reply = _model(job, sources, stack) if answer is None else scripted(tokenizer, answer)
+        reply = _model(tokenizer, sources, stack) if answer is None else scripted(tokenizer, answer)
         trial = asyncio.run(_play(job, sources, tokenizer, reply, row))
     if as_json:
         print(json.dumps(asdict(trial), indent=2))
@@ -88,13 +88,15 @@ def try_command(
     return int(ExitCode.DATA if trial.error else ExitCode.DONE)
 
 
-def _model(job: RLJob, sources: Sources, stack: contextlib.ExitStack) -> AnswerSource:
+def _model(tokenizer: Tokenizer, sources: Sources, stack: contextlib.ExitStack) -> AnswerSource:
     """Answers of the job's model, by the embedded engine in a process of its own."""
     if sources.model is None:
         raise ConfigError("the job's model is not on this machine", fix="give an answer: --answer TEXT")
     address = stack.enter_context(served(str(sources.model)))
 
     async def reply(ids: Ids, sampling: Sampling) -> list[int]:
+        if tokenizer.image_shape is not None and (ids == tokenizer.image_shape.token).any():
+            raise ConfigError("the prompt has images, which the model isn't shown here", fix="give --answer TEXT")
         body = {"model": "any", "prompt": ids.tolist(), "max_tokens": sampling.max_new_tokens, "return_token_ids": True}
         drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         try:

@@ -41,23 +41,26 @@ def read_rows(source: Source) -> Iterator[Read]:
         case RecipeSource():
             from areal.data.adapters.recipe import read as read_recipe
 
-            return read_recipe(source)
+            return _with_files(read_recipe(source), source.path.parent)
 
 
 def _with_files(rows: Iterator[Read], folder: Path) -> Iterator[Read]:
     for place, row, text in rows:
-        found = {name: _with_uris(row[name], folder) for name in _IMAGES if row.get(name)}
-        changed = any(found[name] != row[name] for name in found)
+        found = {name: _with_uris(row[name], folder) for name in _IMAGES if row.get(name) is not None}
+        changed = any(found[name] is not row[name] for name in found)
         yield (place, {**row, **found}, None) if changed else (place, row, text)
 
 
 def _with_uris(given: Any, folder: Path) -> Any:
-    """A column's images, or the parts of its messages that are some, as data URIs where they are files; all else as it
-    is."""
-    if isinstance(given, list):
-        return [_with_uris(each, folder) for each in given]
+    """A column's images, or the parts of its messages that are some, as data URIs where they are files or Pillow's
+    objects; what has none as it is."""
+    if isinstance(given, list | tuple):
+        made = [_with_uris(each, folder) for each in given]
+        return made if any(new is not old for new, old in zip(made, given, strict=True)) else given
     if isinstance(given, dict):
-        inner = {name: _with_uris(given[name], folder) for name in ("content", "image", "path") if given.get(name)}
-        return {**given, **inner} if "role" in given or given.get("type") == "image" or "path" in given else given
+        inner = {name: _with_uris(given[name], folder) for name in ("content", "image", "path") if name in given}
+        return {**given, **inner} if any(new is not given[name] for name, new in inner.items()) else given
+    if hasattr(given, "getexif"):
+        return image_of(given).uri
     named = isinstance(given, str) and len(given) < _LONGEST and Path(given).suffix.lower() in _SUFFIXES
     return image_of(given, folder).uri if named and (folder / given).is_file() else given
