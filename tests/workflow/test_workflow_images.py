@@ -252,3 +252,19 @@ def test_the_bytes_of_a_row_s_images_are_measured(folder):
     measure.measure("row 1", {"prompt": "<image>q", "images": [ONE.uri]})
     measure.measure("row 2", {"prompt": "q"})
     assert measure.image_bytes == len(ONE.data)
+
+
+def test_a_file_that_broke_off_is_refused_before_anybody_computes_with_it(tokenizer):
+    whole = drawing(5, 56, 56)
+    broken = f"data:image/png;base64,{base64.b64encode(whole.data[: len(whole.data) // 2]).decode()}"
+    with pytest.raises(DataError, match="is broken"):
+        prompt_of({"prompt": "q", "images": [broken]}, tokenizer)
+
+
+def test_a_text_that_is_called_like_a_file_stays_a_text(tmp_path):
+    (tmp_path / "one.png").write_bytes(ONE.data)
+    rows = [{"prompt": "one.png", "messages": [{"role": "user", "content": "one.png"}], "image": "one.png"}]
+    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    (read,) = [row for _, row, _ in read_rows(JsonlSource(tmp_path / "rows.jsonl"))]
+    assert (read["prompt"], read["messages"]) == (rows[0]["prompt"], rows[0]["messages"])
+    assert read["image"] == ONE.uri

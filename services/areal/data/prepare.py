@@ -24,6 +24,7 @@ from areal.files import install_directory, sync_directory, sync_file
 LeftOut = Callable[[str, Mapping[str, Any]], str | None]
 """Why a row is left out of a snapshot, in words that many rows share; None where it is kept. Told its place."""
 
+MOST_ROW_BYTES = 12 << 20  # a row goes to its worker in one message
 _PROGRESS_EVERY = 1000  # rows between two calls of `progress`
 _JSON_TYPES: dict[type, str] = {
     str: "string", bool: "boolean", int: "integer", float: "number", list: "array", tuple: "array", dict: "object",
@@ -105,6 +106,9 @@ def _write(
                     continue
                 _note_columns(row, columns, present)
                 line = (text if text is not None else encode(row, place)) + b"\n"
+                if len(line) > MOST_ROW_BYTES:
+                    words = f"{place}: the row has {len(line):,} bytes as JSON, {MOST_ROW_BYTES:,} at most"
+                    raise DataError(words, fix="make its images smaller, or drop columns that nothing reads")
                 file.write(line)
                 digest.update(line)
                 offsets.append(offsets[-1] + len(line))

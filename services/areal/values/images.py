@@ -13,13 +13,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from cachetools import LRUCache
+
 from areal.errors import DataError
 
 IMAGE = "image"
 """Kind of an attachment: an image of its sequence, in the order in which they stand there."""
 MARK = "\ufffc"
 """Stands for an image in a message's text."""
-MOST_BYTES = 8 << 20  # of an image's file
+MOST_BYTES = 4 << 20  # of an image's file
+_WHOLE: LRUCache[str, bool] = LRUCache(4096)  # keys of images that were decoded once
 
 
 @dataclass(frozen=True)
@@ -87,4 +90,13 @@ def image_of(given: object, folder: Path | None = None) -> Image:
         raise DataError(f"an image is a {type(given).__name__}", fix="give its file's bytes, a data URI or a path")
     if len(given) > MOST_BYTES:
         raise DataError(f"an image has {len(given):,} bytes, {MOST_BYTES:,} at most", fix="make it smaller")
-    return Image(given)
+    made = Image(given)
+    if (
+        made.key not in _WHOLE
+    ):  # a header alone says a size; who computes with the pixels must not find the rest missing
+        try:
+            opened(given).load()
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"an image of {len(given)} bytes is broken: {error}", fix="replace the file") from None
+        _WHOLE[made.key] = True
+    return made

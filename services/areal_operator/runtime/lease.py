@@ -7,7 +7,6 @@ process has watched it unchanged for its whole duration by its own monotonic clo
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +116,7 @@ class LeaseStore:
 
 
 CLAIM = "areal-jobs"  # the lease of a namespace in which an operator acts
+_FORBIDDEN_S = 600.0  # until rights to a namespace's lease are tried again
 _CLAIM_TIMES = LeaseTimes(duration_s=60.0, renew_s=10.0, retry_s=20.0)
 
 
@@ -169,7 +169,7 @@ class NamespaceClaims:
             return "another operator"
         except ForbiddenError as error:
             log.warning("namespace %s isn't claimed, another operator may act there: %s", namespace, error.message)
-            self._held_until[namespace] = math.inf  # rights that come later count from the next start on
+            self._held_until[namespace] = began + _FORBIDDEN_S  # or the namespace is being deleted, and may come again
             return ""
         self._held_until[namespace] = began + self._times.retry_s
         return ""

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_BACKOFF_S = 2.0
 MAX_STARTS = 256  # of one message: keeps the longest prompts under the message limit
+MAX_BYTES = 8 << 20  # of several starts in a message, half of its limit: images make them large
 
 
 class Sink(Protocol):
@@ -97,11 +98,15 @@ class AgentLink:
         box, self._outbox = self._outbox, _StreamOutbox()
         if not (box.starts or box.cancels):
             return None
-        starts = list(box.starts.values())
-        for later in starts[MAX_STARTS:]:
+        starts, size = list(box.starts.values()), 0
+        count = 0
+        while count < min(len(starts), MAX_STARTS) and (size := size + starts[count].ByteSize()) <= MAX_BYTES:
+            count += 1
+        count = max(1, count)  # images make one alone larger
+        for later in starts[count:]:
             self._outbox.starts[later.request_id] = later
             self._stream.wake()
-        return wire.GenerateCall(starts=starts[:MAX_STARTS], cancels=box.cancels)
+        return wire.GenerateCall(starts=starts[:count], cancels=box.cancels)
 
     def _opened(self) -> None:
         self.connected = True

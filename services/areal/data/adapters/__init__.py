@@ -14,7 +14,8 @@ from areal.values.images import image_of
 
 Read = tuple[str, dict[str, Any], bytes | None]
 
-_IMAGES = ("image", "images", "messages", "prompt")  # columns that may name files of images
+_COLUMNS = ("image", "images")
+_IMAGES = (*_COLUMNS, "messages", "prompt")  # columns that may name files of images; a prompt's text is what it says
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 _LONGEST = 4096  # characters of a path
 
@@ -46,7 +47,11 @@ def read_rows(source: Source) -> Iterator[Read]:
 
 def _with_files(rows: Iterator[Read], folder: Path) -> Iterator[Read]:
     for place, row, text in rows:
-        found = {name: _with_uris(row[name], folder) for name in _IMAGES if row.get(name) is not None}
+        found = {
+            name: _with_uris(row[name], folder)
+            for name in _IMAGES
+            if row.get(name) is not None and (name in _COLUMNS or not isinstance(row[name], str))
+        }
         changed = any(found[name] is not row[name] for name in found)
         yield (place, {**row, **found}, None) if changed else (place, row, text)
 
@@ -58,7 +63,8 @@ def _with_uris(given: Any, folder: Path) -> Any:
         made = [_with_uris(each, folder) for each in given]
         return made if any(new is not old for new, old in zip(made, given, strict=True)) else given
     if isinstance(given, dict):
-        inner = {name: _with_uris(given[name], folder) for name in ("content", "image", "path") if name in given}
+        names = ("image", "path", *(["content"] if isinstance(given.get("content"), list | tuple) else ()))
+        inner = {name: _with_uris(given[name], folder) for name in names if name in given}
         return {**given, **inner} if any(new is not given[name] for name, new in inner.items()) else given
     if hasattr(given, "getexif"):
         return image_of(given).uri

@@ -15,6 +15,7 @@ from areal.v1 import rollout_pb2 as rollout
 
 COALESCE_S = 0.004
 BEAT_S = 0.5
+MAX_BYTES = 8 << 20  # of several rows in a message, half of its limit: images make them large
 
 Orders = TypeVar("Orders", bound=Message)
 
@@ -22,9 +23,16 @@ Orders = TypeVar("Orders", bound=Message)
 class Outbox(Generic[Orders]):
     """Orders for one peer. `complete` fills in what every message carries."""
 
-    def __init__(self, empty: Callable[[], Orders], complete: Callable[[Orders], None]) -> None:
+    def __init__(
+        self,
+        empty: Callable[[], Orders],
+        complete: Callable[[Orders], None],
+        later: Callable[[Orders, Orders], bool] = lambda orders, rest: False,
+    ) -> None:
+        """`later` moves what would make a message too large to the next one, and says whether there is some."""
         self._empty = empty
         self._complete = complete
+        self._later = later
         self._orders: Orders = empty()
         self._wake = asyncio.Event()
         self.ended = False
@@ -57,8 +65,24 @@ class Outbox(Generic[Orders]):
             return None
         self._wake.clear()
         orders, self._orders = self._orders, self._empty()
+        if self._later(orders, self._orders):
+            self._wake.set()
         self._complete(orders)
         return orders
+
+
+def later_rows(orders: rollout.WorkOrders, rest: rollout.WorkOrders) -> bool:
+    """Leave rows beyond MAX_BYTES to `rest`; one goes whatever its size. A group that is revoked meanwhile is taken out
+    there."""
+    size = 0
+    for name in ("leases", "evaluations"):
+        listed, kept = getattr(orders, name), 0
+        while kept < len(listed) and (not size or size + listed[kept].ByteSize() <= MAX_BYTES):
+            size += listed[kept].ByteSize()
+            kept += 1
+        getattr(rest, name).extend(listed[kept:])
+        del listed[kept:]
+    return bool(rest.leases or rest.evaluations)
 
 
 class WorkerStream:
@@ -72,7 +96,9 @@ class WorkerStream:
         self.fleet_due = True
         self.fleet_told = b""  # what was sent last
         self.fleet_told_at = 0.0
-        self.outbox: Outbox[rollout.WorkOrders] = Outbox(rollout.WorkOrders, lambda orders: complete(self, orders))
+        self.outbox: Outbox[rollout.WorkOrders] = Outbox(
+            rollout.WorkOrders, lambda orders: complete(self, orders), later_rows
+        )
 
 
 class Streams:
