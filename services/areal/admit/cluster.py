@@ -88,6 +88,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
             reward=address(_REWARD_ROLES.get(verifier, Role.REWARD)) if verifier not in (None, "custom") else None,
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
             boxes=address(Role.BOXES) if job.spec.is_rl and job.spec.rollout.boxes.max_concurrent else None,
+            weights=address(Role.WEIGHTS) if job.spec.servers_fetch else None,
             trainer=f"{trainer}:{spec_of(Role.TRAINER).pod_ports['grpc']}" if job.spec.weights_by_group else None,
             gateways=[
                 f"{names.pod_host(name, namespace, Role.GATEWAY, at)}:{names.GRPC_PORT}" for at in range(gateways)

@@ -78,6 +78,7 @@ def resolve(
             reward=address("reward") or address("reward-model"),
             reward_custom=address("reward-custom"),
             boxes=address("boxes"),
+            weights=address("weights"),
             trainer=address("trainer") if job.spec.weights_by_group else None,
             gateways=[f"{_HOST}:{table[row]['grpc']}" for row in gateways],
             gateway_urls=[f"http://{_HOST}:{table[row]['http']}" for row in gateways],

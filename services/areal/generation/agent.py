@@ -46,6 +46,7 @@ from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc
 from areal.values.policy import PolicyId
+from areal.weights.mirror import VolumeMirror
 from areal.weights.stage import StagingArea, own_directory
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class AgentSettings:
     weight_group: str | None = None  # the trainer's address, which may send versions by a process group
     journal: Path | None = None  # where to journal what is sampled; None: nowhere
     journal_bytes: int = 1 << 30  # at most, of all its processes together
+    mirror: VolumeMirror | None = None  # copies of versions, where the run's volume isn't mounted
     traces: Traces = NO_TRACES
 
 
@@ -121,7 +123,7 @@ class GenerationAgent:
             max_running=settings.engine.max_running_requests,
             adapters=beside,
         )
-        self._stage = StagingArea(own_directory(settings.run, settings.server_id))
+        self._stage = StagingArea(own_directory(settings.run, settings.server_id), settings.mirror)
         self._memory = EngineMemory(self.engine, [KV_CACHE] if beside else [KV_CACHE, WEIGHTS])
         self._group = None if settings.weight_group is None else self._member(settings.weight_group)
         self._swapper = Swapper(
@@ -250,9 +252,10 @@ class GenerationAgent:
             except DataError as error:
                 log.error("the controller wants what is no policy: %s", error.message)
                 return
-            wanted = WantedVersion(
-                policy, Path(orders.wanted.path), orders.wanted.manifest_digest, orders.wanted.rollback
-            )
+            path = Path(orders.wanted.path)
+            if self.settings.mirror is not None:
+                path = self.settings.mirror.place(path)
+            wanted = WantedVersion(policy, path, orders.wanted.manifest_digest, orders.wanted.rollback)
             if wanted != self.core.wanted:
                 self.core.want(wanted)
                 self._look.set()

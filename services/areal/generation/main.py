@@ -1,5 +1,6 @@
 """The role `generation`: an agent and the engine that it launches."""
 
+import asyncio
 import logging
 import os
 import shutil
@@ -14,12 +15,25 @@ from areal.plan.context import RoleContext
 from areal.spec.job import JobSpec
 from areal.spec.rules_lora import lora_slots
 from areal.spec.serving import SglangEngine
+from areal.weights.mirror import MODEL, TOKENIZER, VolumeMirror
+from areal.weights.stage import own_directory
 
 log = logging.getLogger(__name__)
 
+_MODEL_S = 120.0  # until the role that has the volume answers
 
-def settings_of(ctx: RoleContext) -> AgentSettings:
-    """An agent's settings from what the role was told."""
+
+async def settings_of(ctx: RoleContext) -> AgentSettings:
+    """An agent's settings from what the role was told; where no volume is mounted, the start model is read first."""
+    resolved, mirror = ctx.resolved, None
+    model, tokenizer = resolved.model_path, resolved.tokenizer_path
+    if (address := resolved.endpoints.weights) is not None:
+        own = own_directory(str(resolved.run_dir), f"{ctx.name}-volume")
+        mirror = VolumeMirror(own, address, ctx.token)
+        same, patience_s = tokenizer == model, max(resolved.patience_s, _MODEL_S)
+        ctx.progress.doing = "reading the start model"
+        model = await asyncio.to_thread(mirror.directory, MODEL, patience_s=patience_s)
+        tokenizer = model if same else await asyncio.to_thread(mirror.directory, TOKENIZER, patience_s=patience_s)
     generation, recording = ctx.resolved.spec.generation, ctx.resolved.spec.recording
     return AgentSettings(
         server_id=ctx.name,
@@ -28,8 +42,8 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         token=ctx.token,
         incarnation=ctx.incarnation,
         controller=ctx.resolved.endpoints.controller,
-        model_path=ctx.resolved.model_path,
-        tokenizer_path=ctx.resolved.tokenizer_path,
+        model_path=model,
+        tokenizer_path=tokenizer,
         engine=generation.engine,
         engine_port=ctx.resolved.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
@@ -42,6 +56,7 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         weight_group=ctx.resolved.endpoints.trainer if ctx.resolved.spec.weights_by_group else None,
         journal=ctx.resolved.layout.tokens if recording.token_audit else None,
         traces=ctx.traces,
+        mirror=mirror,
         journal_bytes=recording.keep // (2 * generation.replicas),  # the trainer has the other half
     )
 
@@ -83,7 +98,7 @@ async def run(ctx: RoleContext) -> int:
     """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive,
     and ConfigError when GPUs were promised and aren't there.
     """
-    settings = settings_of(ctx)
+    settings = await settings_of(ctx)
     if isinstance(settings.engine, SglangEngine):
         nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
         seed_kernels()

@@ -28,7 +28,6 @@ from areal.observe.waits import WaitRegistry
 from areal.values.policy import NOTHING
 from areal.weights.manifest import Manifest, difference, problem
 from areal.weights.stage import StagedVersion, StagingArea
-from areal.weights.verify import open_version
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class Swapper:
     async def _from_group(self, group: GroupMember, wanted: WantedVersion) -> Manifest | None:
         """Take what the trainer sends; None when that failed and left the engine as it was."""
         try:
-            manifest = await asyncio.to_thread(open_version, wanted.path, wanted.digest)
+            manifest = await asyncio.to_thread(self._stage_room.manifest, wanted.path, wanted.digest)
         except (DataError, InfraError) as error:
             await group.decline(error.message)
             return None  # the volume's way says the same

@@ -85,6 +85,7 @@ _ALL = [
     Metric("areal_weight_sync_duration_seconds", Type.HISTOGRAM, "Time of a weight sync", ("mode", "stage"), _SECONDS),
     Metric("areal_weight_sync_failures_total", Type.COUNTER, "Refused weight versions", ("reason",)),
     Metric("areal_weight_bytes", Type.GAUGE, "Bytes of the newest version"),
+    Metric("areal_volume_read_bytes_total", Type.COUNTER, "Bytes of files that servers without a mount read"),
     # replay
     Metric("areal_replay_ready_groups", Type.GAUGE, "Closed groups that no trainer took yet"),
     Metric("areal_replay_partial_groups", Type.GAUGE, "Groups with some samples"),

@@ -44,6 +44,7 @@ class Role(StrEnum):
     BOXES = "boxes"
     REDIS = "redis"
     GATEWAY = "gateway"
+    WEIGHTS = "weights"
     VIEW = "view"
     PREPARE = "prepare"
     FINISH = "finish"

@@ -43,6 +43,7 @@ class Endpoints(_ResolvedValue):
     reward: str | None = None
     reward_custom: str | None = None
     boxes: str | None = None
+    weights: str | None = None  # where servers read versions, when they don't mount the run's volume
     trainer: str | None = None  # its first rank's gRPC; servers dial it where weights come by a process group
     gateways: list[str] = []  # that workers dial, one by one
     gateway_urls: list[str] = []  # where agents call them, `http://host:port`

@@ -317,6 +317,25 @@ _ROWS = (  # in the order in which a job's roles are needed
         evict_unready=True,  # a server that isn't ready serves nobody: it may go whatever the others do
     ),
     RoleSpec(
+        role=Role.WEIGHTS,
+        what="hands the start model and versions to servers that don't mount the volume",
+        entry="areal.generation.volume:run",
+        workload="Deployment",
+        template_key="tools",
+        rl_only=True,
+        count=lambda spec, verifier: int(spec.servers_fetch),
+        called_by=(Caller(Role.GENERATION, "grpc", "reads the start model and versions"),),
+        sealed=True,
+        run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights)),
+        reads=(SourceKind.MODEL,),
+        needs=PodNeeds(
+            requests={"cpu": "100m", "memory": "128Mi"},
+            limits={"memory": "512Mi"},  # files that it reads are in the page cache, which is given back
+            scratch={"sizeLimit": "64Mi"},
+            grace_s=30,
+        ),
+    ),
+    RoleSpec(
         role=Role.GATEWAY,
         what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
         entry="areal.rollout.gateway:run",

@@ -178,6 +178,11 @@ class JobSpec(SpecBlock):
         return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
 
     @property
+    def servers_fetch(self) -> bool:
+        """Whether servers read the start model and versions over the network, not from the run's volume."""
+        return self.is_rl and self.weight_sync.servers == "Fetch"
+
+    @property
     def groups_patience_s(self) -> float:
         """Seconds that a trainer waits for the next groups, at most: no group takes twice its deadline."""
         return 2 * self.rollout.group_deadline_seconds + 600.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
-from areal.spec.rules import Facts, Rule, rule, rule_of_every_training
+from areal.spec.rules import Facts, Rule, rule, rule_of_every_training, warning
 from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
@@ -167,6 +167,37 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
     if storage.claim_name is None or not given:
         return None
     return f"claimName {storage.claim_name!r} is there already, so {', '.join(sorted(given))} can't be chosen"
+
+
+@warning(
+    "spec.storage.accessMode",
+    "A volume that one node mounts holds the pods that mount it to that node.",
+    fix="Set weightSync.servers: Fetch, so that servers may be on other nodes; or take a class that can ReadWriteMany.",
+)
+def one_node(job: RLJob, facts: Facts) -> str | None:
+    mode, fetch = job.spec.storage.access_mode, job.spec.servers_fetch
+    trainers = job.spec.trainer.replicas
+    if mode in (None, "ReadWriteMany") or (fetch and trainers == 1):
+        return None
+    if trainers > 1:
+        return f"{mode}: the {trainers} trainer pods need room on one node, beside the controller and the workers"
+    return f"{mode}: servers, trainer, controller and workers need room on one node"
+
+
+@rule(
+    "spec.weightSync.servers",
+    "Servers that fetch mount no volume: they keep no journal of tokens there, and share no devices with the trainer.",
+    fix="Set weightSync.servers: Mount; or leave recording.tokenAudit out, and placement: separate.",
+    cel=(
+        "self.spec.weightSync.servers != 'Fetch' || "
+        "(!self.spec.recording.tokenAudit && self.spec.placement != 'shared')"
+    ),
+)
+def fetching_servers(job: RLJob, facts: Facts) -> str | None:
+    audit, shared = job.spec.recording.token_audit, job.spec.shared_cards
+    if not job.spec.servers_fetch or not (audit or shared):
+        return None
+    return f"weightSync.servers Fetch with {'recording.tokenAudit' if audit else 'placement: shared'}"
 
 
 @rule_of_every_training(

@@ -222,6 +222,11 @@ class WeightSync(SpecBlock):
         "there; Group sends them from the trainer to the servers by a process group, and any fault falls back to the "
         "volume; Auto is Group with one trainer process and no adapters.",
     )
+    servers: Literal["Mount", "Fetch"] = knob(
+        "Mount",
+        what="How servers read the start model and versions: Mount from the run's volume; Fetch over the network from "
+        "a pod beside it, into a directory of their own, so that servers may be on nodes that can't mount the volume.",
+    )
     interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
     full_every: int = knob(
         10,

@@ -96,3 +96,121 @@ class WeightGroup:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class VolumeFilesStub:
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListFiles = channel.unary_unary(
+                '/areal.v1.VolumeFiles/ListFiles',
+                request_serializer=areal_dot_v1_dot_weights__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=areal_dot_v1_dot_weights__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
+        self.ReadFile = channel.unary_stream(
+                '/areal.v1.VolumeFiles/ReadFile',
+                request_serializer=areal_dot_v1_dot_weights__pb2.ReadFileRequest.SerializeToString,
+                response_deserializer=areal_dot_v1_dot_weights__pb2.FileChunk.FromString,
+                _registered_method=True)
+
+
+class VolumeFilesServicer:
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's.
+    """
+
+    def ListFiles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadFile(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_VolumeFilesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=areal_dot_v1_dot_weights__pb2.ListFilesRequest.FromString,
+                    response_serializer=areal_dot_v1_dot_weights__pb2.ListFilesResponse.SerializeToString,
+            ),
+            'ReadFile': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadFile,
+                    request_deserializer=areal_dot_v1_dot_weights__pb2.ReadFileRequest.FromString,
+                    response_serializer=areal_dot_v1_dot_weights__pb2.FileChunk.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'areal.v1.VolumeFiles', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('areal.v1.VolumeFiles', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class VolumeFiles:
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's.
+    """
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/areal.v1.VolumeFiles/ListFiles',
+            areal_dot_v1_dot_weights__pb2.ListFilesRequest.SerializeToString,
+            areal_dot_v1_dot_weights__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/areal.v1.VolumeFiles/ReadFile',
+            areal_dot_v1_dot_weights__pb2.ReadFileRequest.SerializeToString,
+            areal_dot_v1_dot_weights__pb2.FileChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

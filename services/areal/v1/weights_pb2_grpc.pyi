@@ -50,3 +50,40 @@ class WeightGroupServicer(metaclass=_abc_1.ABCMeta):
         """A server stays on this stream. Both sides say all that holds, each time: who was away misses nothing."""
 
 def add_WeightGroupServicer_to_server(servicer: WeightGroupServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class VolumeFilesStub:
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> VolumeFilesAsyncStub: ...
+    ListFiles: _grpc.UnaryUnaryMultiCallable[_weights_pb2.ListFilesRequest, _weights_pb2.ListFilesResponse]
+    ReadFile: _grpc.UnaryStreamMultiCallable[_weights_pb2.ReadFileRequest, _weights_pb2.FileChunk]
+
+@_typing.type_check_only
+class VolumeFilesAsyncStub(VolumeFilesStub):
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListFiles: _aio.UnaryUnaryMultiCallable[_weights_pb2.ListFilesRequest, _weights_pb2.ListFilesResponse]  # type: ignore[assignment]
+    ReadFile: _aio.UnaryStreamMultiCallable[_weights_pb2.ReadFileRequest, _weights_pb2.FileChunk]  # type: ignore[assignment]
+
+class VolumeFilesServicer(metaclass=_abc_1.ABCMeta):
+    """Files of the run's volume for servers that don't mount it: the start model's, and each published version's."""
+
+    @_abc_1.abstractmethod
+    def ListFiles(
+        self,
+        request: _weights_pb2.ListFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_weights_pb2.ListFilesResponse, _abc.Awaitable[_weights_pb2.ListFilesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ReadFile(
+        self,
+        request: _weights_pb2.ReadFileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_weights_pb2.FileChunk], _abc.AsyncIterator[_weights_pb2.FileChunk]]: ...
+
+def add_VolumeFilesServicer_to_server(servicer: VolumeFilesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

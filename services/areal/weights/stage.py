@@ -24,6 +24,7 @@ from areal.values.policy import PolicyId
 from areal.weights import delta
 from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import DeltaEntry, Manifest, TensorEntry
+from areal.weights.mirror import VolumeMirror
 from areal.weights.publish import index_of
 from areal.weights.safetensors_format import INDEX_NAME
 from areal.weights.verify import check_files, open_version, verify_tensors
@@ -83,8 +84,10 @@ class StagedVersion:
 class StagingArea:
     """One server's staged versions, below `directory`, which is its own. Not for several threads at once."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, mirror: VolumeMirror | None = None) -> None:
+        """`mirror`: versions aren't on a volume that is mounted here, but copied from one."""
         self._directory = directory
+        self._mirror = mirror
         self._staged: dict[str, StagedVersion] = {}  # by manifest digest, oldest use first
 
     def loadable(self, path: Path, digest: str) -> Path | None:
@@ -94,9 +97,24 @@ class StagingArea:
         whole = not (path / ADAPTER_CONFIG).is_file()  # an adapter alone is nothing to start from
         return path if whole and any(path.glob("*.safetensors")) else None
 
+    def manifest(self, path: Path, digest: str) -> Manifest:
+        """The manifest of the version at `path`; raises as `open_version` does."""
+        return open_version(path, digest) if self._mirror is None else self._mirror.manifest(path, digest)
+
     def prepare(self, path: Path, digest: str) -> StagedVersion:
         """The version at `path` as a directory that an engine loads. Raises DataError, or InfraError for the volume."""
-        manifest = open_version(path, digest)
+        if self._mirror is None:
+            return self._prepare(path, digest)
+        try:
+            staged = self._prepare(path, digest)
+        except DataError:
+            self._mirror.drop(path)  # a copy that was damaged here is read again by the next try
+            raise
+        self._mirror.keep(path)
+        return staged
+
+    def _prepare(self, path: Path, digest: str) -> StagedVersion:
+        manifest = self._opened(path, digest)
         if manifest.base is None:
             verify_tensors(path, manifest)
             return StagedVersion(path, manifest)
@@ -122,6 +140,8 @@ class StagingArea:
 
     def close(self) -> None:
         """Remove everything that was staged."""
+        if self._mirror is not None:
+            self._mirror.close()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._staged.clear()
 
@@ -130,11 +150,11 @@ class StagingArea:
         target = self._directory / digest[:32]
         try:
             local = {digest: staged for digest, staged in self._staged.items() if staged.path.is_dir()}
-            self._build(target, _chain(path, manifest, local))
+            self._build(target, self._chain(path, manifest, local))
         except DataError:
             if not self._staged:
                 raise
-            self._build(target, _chain(path, manifest, {}))
+            self._build(target, self._chain(path, manifest, {}))
         return StagedVersion(target, manifest)
 
     def _build(self, target: Path, chain: list[StagedVersion]) -> None:
@@ -158,23 +178,28 @@ class StagingArea:
             shutil.rmtree(target, ignore_errors=True)
             raise
 
+    def _opened(self, path: Path, digest: str) -> Manifest:
+        if self._mirror is not None:
+            self._mirror.bring(path, digest)
+        return open_version(path, digest)
 
-def _chain(path: Path, manifest: Manifest, local: Mapping[str, StagedVersion]) -> list[StagedVersion]:
-    """From a whole version to `manifest`, in the order of application."""
-    chain = [StagedVersion(path, manifest)]
-    while (oldest := chain[0].manifest).base is not None:
-        if oldest.base in local:
-            return [local[oldest.base], *chain]
-        if oldest.base_policy is None:
-            raise DataError(f"{oldest.policy} is a delta that does not name its base's policy", fix=_FIX)
-        where = path.parent / PolicyId.parse(oldest.base_policy).directory
-        try:
-            chain.insert(0, StagedVersion(where, open_version(where, oldest.base)))
-        except (DataError, InfraError) as error:
-            raise DataError(
-                f"{manifest.policy} is a delta, and its base {oldest.base_policy} is lost: {error.message}", fix=_FIX
-            ) from error
-    return chain
+    def _chain(self, path: Path, manifest: Manifest, local: Mapping[str, StagedVersion]) -> list[StagedVersion]:
+        """From a whole version to `manifest`, in the order of application."""
+        chain = [StagedVersion(path, manifest)]
+        while (oldest := chain[0].manifest).base is not None:
+            if oldest.base in local:
+                return [local[oldest.base], *chain]
+            if oldest.base_policy is None:
+                raise DataError(f"{oldest.policy} is a delta that does not name its base's policy", fix=_FIX)
+            where = path.parent / PolicyId.parse(oldest.base_policy).directory
+            try:
+                chain.insert(0, StagedVersion(where, self._opened(where, oldest.base)))
+            except (DataError, InfraError) as error:
+                raise DataError(
+                    f"{manifest.policy} is a delta, and its base {oldest.base_policy} is lost: {error.message}",
+                    fix=_FIX,
+                ) from error
+        return chain
 
 
 def _apply_tensors(step: StagedVersion, target: Path) -> None:

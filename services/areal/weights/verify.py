@@ -27,6 +27,11 @@ def open_version(path: Path, digest: str) -> Manifest:
             f"the weights at {path} can't be read: {error}",
             fix="Ask for a newer version, or check that the weights' volume is mounted.",
         ) from error
+    return manifest_of(raw, path, digest)
+
+
+def manifest_of(raw: bytes, path: Path, digest: str) -> Manifest:
+    """The manifest with these bytes, which lie at `path`, if it is the one that `digest` names."""
     if (found := digest_of(raw)) != digest:
         raise DataError(f"the manifest at {path} has digest {found[:16]}…, not {digest[:16]}… as announced", fix=_FIX)
     return Manifest.from_bytes(raw)

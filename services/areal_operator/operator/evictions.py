@@ -22,6 +22,7 @@ _FENCED = (
     Role.REWARD_MODEL,
     Role.BOXES,
     Role.GATEWAY,
+    Role.WEIGHTS,
 )
 """Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or
 controller writes, and the others own nothing."""

@@ -142,6 +142,7 @@ _ANY_OF = (
     (Role.REWARD_CUSTOM, "no verifier answers"),
     (Role.REWARD_MODEL, "no verifier answers"),
     (Role.BOXES, "no box can be had"),
+    (Role.WEIGHTS, "nobody hands versions to servers"),
 )
 
 

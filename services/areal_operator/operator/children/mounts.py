@@ -77,7 +77,7 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
         found.append({"name": "data", "mountPath": str(names.REDIS_DATA_DIR)})
     if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:
         found.append({"name": "recipe", "mountPath": str(names.RECIPE_DIR), "readOnly": True})
-    for part in spec_of(role).run_parts:
+    for part in spec_of(role).run_parts if reaches_volumes(w, role) else ():
         if part.with_recipe and w.resolved.recipe_path is None:
             continue
         if part.with_hub_model and part.path not in (w.resolved.model_path, w.resolved.reward_model_path):
@@ -92,6 +92,11 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     if cache is not None and spec_of(role).holds_model:  # which compiles kernels
         found.append({"name": _claims(w)[cache], "mountPath": str(names.KERNELS_DIR)})
     return found + _source_mounts(w, role)
+
+
+def reaches_volumes(w: JobBlueprint, role: Role) -> bool:
+    """Whether a role's pods have the volumes that its row names: servers may read over the network instead."""
+    return role is not Role.GENERATION or not w.resolved.spec.servers_fetch
 
 
 def root_mount() -> Json:
@@ -143,7 +148,7 @@ def _source_mounts(w: JobBlueprint, role: Role) -> list[Json]:
     A path that a pod mounts must exist, or the kubelet makes an empty directory of that name; prepare has looked.
     """
     volume_of = _claims(w)
-    wanted = sorted(set(_on_claims(_read_in_place(w.resolved, role))))
+    wanted = sorted(set(_on_claims(_read_in_place(w.resolved, role)))) if reaches_volumes(w, role) else []
     if role is Role.PREPARE:
         wanted = sorted({(claim, PurePosixPath()) for claim, _ in wanted})
     found: list[Json] = []

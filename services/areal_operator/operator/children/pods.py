@@ -14,7 +14,8 @@ from areal.errors import ConfigError
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, spec_of
-from areal.spec.cluster import PodPatch
+from areal.spec.cluster import DEFAULT_ACCESS_MODE, PodPatch
+from areal.spec.runtime import volume_of
 
 from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.merge import merge, refuse_annotations, refuse_env, refuse_labels, refuse_template
@@ -281,11 +282,23 @@ def tolerations() -> list[Json]:
 
 
 def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
-    """The pod's spec with the job's `scheduling` added to whatever affinity it has already. Gangs only."""
+    """The pod's spec with what the job's volume and, for gangs, its `scheduling` add to the affinity it has already."""
     scheduling = w.job.spec.scheduling
-    if not spec_of(role).gang:
-        return spec
     affinity = dict(spec.get("affinity") or {})
+    if _on_one_node(w) and role in _with_volume(w):
+        mates = {
+            "matchLabels": {names.LABEL_JOB: w.name},
+            "matchExpressions": [
+                {"key": names.LABEL_ROLE, "operator": "In", "values": sorted(map(str, _with_volume(w)))}
+            ],
+        }
+        affinity["podAffinity"] = _with(
+            affinity.get("podAffinity"),
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            {"labelSelector": mates, "topologyKey": _HOST},
+        )
+    if not spec_of(role).gang:
+        return {**spec, "affinity": affinity} if affinity else spec
     if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
         heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
         heavy = {"key": names.LABEL_ROLE, "operator": "In", "values": heavy_roles}
@@ -303,6 +316,17 @@ def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
             affinity.get("podAffinity"), "preferredDuringSchedulingIgnoredDuringExecution", near
         )
     return {**spec, "affinity": affinity} if affinity else spec
+
+
+def _on_one_node(w: JobBlueprint) -> bool:
+    """Whether a single node mounts the run's volume. A claim of the user's own is of a mode unknown here."""
+    volume = volume_of(w.job.spec, w.runtime)
+    return volume.claim_name is None and volume.access_mode != DEFAULT_ACCESS_MODE
+
+
+def _with_volume(w: JobBlueprint) -> list[Role]:
+    """Roles whose pods mount the run's volume, which a scheduler would else put where it can't be attached."""
+    return [role for role, row in ROLE_SPECS.items() if row.run_parts and mounts.reaches_volumes(w, role)]
 
 
 def _with(affinity: Json | None, rule: str, term: Json) -> Json:

@@ -1,0 +1,152 @@
+"""Local copies of directories on the run's volume, for a server that doesn't mount it.
+
+Owns how they are read over the network: file by file, from where a broken stream ended, and that a directory has its
+name only when it is whole. Whether the bytes are the published ones is the reader's to check, as on the volume itself.
+Everything here blocks: call it in a thread.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from areal.errors import DataError, InfraError
+from areal.files import PART
+from areal.net import channel
+from areal.net.auth import header
+from areal.net.backoff import Backoff
+from areal.net.status import raise_as
+from areal.v1 import weights_pb2 as wire
+from areal.v1 import weights_pb2_grpc as rpc
+from areal.weights.manifest import MANIFEST_NAME, Manifest
+from areal.weights.verify import manifest_of, open_version
+
+log = logging.getLogger(__name__)
+
+MODEL, TOKENIZER = "model", "tokenizer"  # names of the start model's and the tokenizer's directory
+_KEPT = 2  # versions: what the engine holds, to go back to, and what it takes next
+_LIST_S = 30.0
+_PATIENCE_S = 30.0  # without a byte, until an error is told; who wanted the version tries again
+
+
+class VolumeMirror:
+    """Copies below `root`, which is this server's own. `address`: of the role that has the volume."""
+
+    def __init__(self, root: Path, address: str, token: str, *, patience_s: float = _PATIENCE_S) -> None:
+        self._root = root
+        self._address = address
+        self._channel = grpc.insecure_channel(address, options=channel.CLIENT)
+        self._files = rpc.VolumeFilesStub(self._channel)
+        self._metadata = (header(token),)
+        self._patience_s = patience_s
+        self._closed = threading.Event()
+        self._versions: list[str] = []  # that are wanted, oldest first
+
+    def place(self, path: Path) -> Path:
+        """Where the copy of a version's directory is, or will be."""
+        return self._root / path.name
+
+    def directory(self, name: str, *, patience_s: float | None = None) -> Path:
+        """The copy of a directory that never changes, read unless it is there. Raises InfraError."""
+        place = self._root / name
+        if not place.is_dir():
+            self._read_directory(name, place, patience_s or self._patience_s)
+        return place
+
+    def manifest(self, place: Path, digest: str) -> Manifest:
+        """The manifest of a version, without the rest of it. Raises as `open_version` does."""
+        if (here := self._here(place, digest)) is not None:
+            return here
+        raw = b"".join(self._chunks(place.name, MANIFEST_NAME, 0, self._patience_s))
+        return manifest_of(raw, place, digest)
+
+    def bring(self, place: Path, digest: str) -> None:
+        """Have a version's copy at `place`. Raises InfraError, and DataError when the volume has no such version."""
+        if self._here(place, digest) is None:
+            self.drop(place)
+            self.manifest(place, digest)  # refuses another version before its bytes are read
+            self._read_directory(place.name, place, self._patience_s)
+
+    def drop(self, place: Path) -> None:
+        """Forget a copy that isn't what it should be: the next look reads it again."""
+        shutil.rmtree(place, ignore_errors=True)
+
+    def keep(self, place: Path) -> None:
+        """Remove the copies of all versions but this one and those for which this was called last."""
+        self._versions = [*(name for name in self._versions if name != place.name), place.name][-_KEPT:]
+        for path in self._root.iterdir():
+            if path.name.removesuffix(PART) not in (MODEL, TOKENIZER, *self._versions):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """End what is being read, and remove all copies."""
+        self._closed.set()
+        self._channel.close()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @staticmethod
+    def _here(place: Path, digest: str) -> Manifest | None:
+        try:
+            return open_version(place, digest)
+        except (DataError, InfraError):
+            return None
+
+    def _read_directory(self, name: str, place: Path, patience_s: float) -> None:
+        began = time.monotonic()
+        sizes = self._list(name, patience_s)
+        staging = place.with_name(place.name + PART)
+        try:
+            staging.mkdir(parents=True, exist_ok=True)
+            for file, size in sizes.items():
+                self._read_file(name, file, size, staging / Path(file).name, patience_s)
+            staging.rename(place)
+        except OSError as error:
+            raise InfraError(
+                f"{name} can't be copied to {self._root}: {error}",
+                fix=f"a server needs room for the start model and {_KEPT + 1} copies of the weights there",
+            ) from error
+        took = time.monotonic() - began
+        log.info("read %s, %d bytes, from %s after %.3f s", name, sum(sizes.values()), self._address, took)
+
+    def _read_file(self, directory: str, name: str, size: int, path: Path, patience_s: float) -> None:
+        with path.open("ab") as file:
+            for data in self._chunks(directory, name, file.tell(), patience_s):
+                file.write(data)
+            if (found := file.tell()) != size:
+                file.truncate(0)
+                raise InfraError(f"{found} bytes of {name} of {directory} came, not {size}: it changed meanwhile")
+
+    def _list(self, directory: str, patience_s: float) -> dict[str, int]:
+        backoff, until = Backoff(0.1, 2.0), time.monotonic() + patience_s
+        while True:
+            try:
+                asked = wire.ListFilesRequest(directory=directory)
+                return dict(self._files.ListFiles(asked, timeout=_LIST_S, metadata=self._metadata).sizes)
+            except grpc.RpcError as error:
+                self._again(error, until, backoff)
+
+    def _chunks(self, directory: str, name: str, offset: int, patience_s: float) -> Iterator[bytes]:
+        """A file's bytes from `offset`; a stream that breaks is continued as long as bytes come."""
+        backoff, until = Backoff(0.1, 2.0), time.monotonic() + patience_s
+        while True:
+            try:
+                asked = wire.ReadFileRequest(directory=directory, name=name, offset=offset)
+                for chunk in self._files.ReadFile(asked, metadata=self._metadata):
+                    yield chunk.data
+                    offset += len(chunk.data)
+                    until = time.monotonic() + patience_s
+                return
+            except grpc.RpcError as error:
+                self._again(error, until, backoff)
+
+    def _again(self, error: grpc.RpcError, until: float, backoff: Backoff) -> None:
+        """Wait before the next try. Raises what went wrong when that can't be mended by waiting, or took too long."""
+        try:
+            raise_as(error)
+        except InfraError:
+            if time.monotonic() > until or self._closed.wait(backoff.failed()):
+                raise
