@@ -192,6 +192,14 @@ def generation() -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Read over the network",
+                "Bytes of models and versions that servers without a mount read, a second.",
+                "Bps",
+                (f"sum by (rljob) (rate(areal_volume_read_bytes_total{{{JOB}}}[$__rate_interval]))", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Evaluated version",
                 "Policy version of the newest finished evaluation.",
                 "short",

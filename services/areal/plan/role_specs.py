@@ -321,19 +321,14 @@ _ROWS = (  # in the order in which a job's roles are needed
         what="hands the start model and versions to servers that don't mount the volume",
         entry="areal.generation.volume:run",
         workload="Deployment",
-        template_key="tools",
+        template_key="controller",  # of the same image
         rl_only=True,
         count=lambda spec, verifier: int(spec.servers_fetch),
         called_by=(Caller(Role.GENERATION, "grpc", "reads the start model and versions"),),
         sealed=True,
         run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights)),
         reads=(SourceKind.MODEL,),
-        needs=PodNeeds(
-            requests={"cpu": "100m", "memory": "128Mi"},
-            limits={"memory": "512Mi"},  # files that it reads are in the page cache, which is given back
-            scratch={"sizeLimit": "64Mi"},
-            grace_s=30,
-        ),
+        needs=PodNeeds(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"}, grace_s=30),
     ),
     RoleSpec(
         role=Role.GATEWAY,

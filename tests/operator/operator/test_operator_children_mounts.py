@@ -51,6 +51,23 @@ def test_a_generation_pod_reads_weights_and_the_model_and_writes_nothing_that_la
     }
 
 
+def test_a_server_that_fetches_mounts_no_volume_and_who_hands_it_files_reads_them_alone() -> None:
+    values = quickstart()
+    values["spec"]["weightSync"] = {"servers": "Fetch"}
+    w = wanted(values, CPU_RUNTIME)
+    own = {"/tmp": "tmp", "/areal/job": "job ro", "/areal/access": "access ro"}
+    assert mounted(w, Role.GENERATION) == {**own, "/dev/shm": "shm"}
+    claims = [one for one in pod_template(w, Role.GENERATION)["spec"]["volumes"] if "persistentVolumeClaim" in one]
+    assert claims == []
+    assert mounted(w, Role.WEIGHTS) == {
+        **own,
+        "/areal/run/weights": "run:rljobs/digits-5f0c9a52/weights ro",
+        "/areal/claims/inputs/digits/model": "claim-0:digits/model ro",
+    }
+    assert w.resolved.endpoints.weights == f"digits-weights.{w.resolved.namespace}.svc:9000"
+    assert Role.WEIGHTS not in quickstart_wanted().roles
+
+
 def hub_wanted() -> JobBlueprint:
     """The quickstart with a private model of the hub."""
     values = quickstart()

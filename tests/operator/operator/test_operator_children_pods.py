@@ -275,3 +275,39 @@ def test_the_template_s_hash_changes_with_the_template_only() -> None:
         quickstart_wanted(replicas=dict.fromkeys(quickstart_wanted().replicas, 0))
     )
     assert marked(quickstart_wanted()) != marked(patched(env=[{"name": "X", "value": "1"}]))
+
+
+def on_one_node(role: str, **blocks: Any) -> bool:
+    """Whether a role's pods have to be where the others that mount the run's volume are."""
+    values = quickstart()
+    values["spec"] |= blocks
+    w = wanted(values, CPU_RUNTIME)
+    pod_affinity = pod_template(w, Role(role))["spec"].get("affinity", {}).get("podAffinity", {})
+    terms = pod_affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    if not terms:
+        return False
+    [term] = terms
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"] == {"areal.dev/rljob": "digits"}
+    [listed] = term["labelSelector"]["matchExpressions"]
+    assert role in listed["values"], "the first of them must be allowed anywhere"
+    assert "redis" not in listed["values"]
+    return True
+
+
+@pytest.mark.parametrize(
+    ("mode", "fetch", "together"),
+    [
+        ("ReadWriteOnce", False, {"controller", "worker", "trainer", "generation", "reward-custom"}),
+        ("ReadWriteOnce", True, {"controller", "worker", "trainer", "reward-custom", "weights"}),
+        ("ReadWriteMany", True, set()),
+    ],
+)
+def test_pods_that_mount_a_volume_of_one_node_are_put_together(mode: str, fetch: bool, together: set[str]) -> None:
+    blocks = {"storage": {"accessMode": mode}, "weightSync": {"servers": "Fetch" if fetch else "Mount"}}
+    roles = ["controller", "worker", "trainer", "generation", "reward-custom", "redis", *(["weights"] if fetch else [])]
+    assert {role for role in roles if on_one_node(role, **blocks)} == together
+
+
+def test_a_claim_of_the_user_s_own_puts_nobody_together() -> None:
+    assert not on_one_node("trainer", storage={"claimName": "shared"})

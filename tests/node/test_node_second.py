@@ -1,0 +1,75 @@
+"""Two machines, and a volume that only the first can mount: servers on the second, which loses its power."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kube.harness.processes import eventually
+from kube.harness.tools import ROOT
+from node.harness.jobs import INFRASTRUCTURE, Job
+from node.harness.node import Node
+from node.harness.second import NAME, POOL, SecondNode
+
+pytestmark = [pytest.mark.kube_node, pytest.mark.nightly, pytest.mark.timeout(1800)]
+
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+STEPS = 24
+SHORT = (
+    "algorithm.batchSize=16",
+    "rollout.maxConcurrentRollouts=48",
+    "evaluation.rows=50",
+    "checkpoint.intervalSteps=4",
+    f"algorithm.maxSteps={STEPS}",
+    f"evaluation.intervalSteps={STEPS // 2}",
+)
+
+
+@pytest.fixture
+def second(node: Node) -> Iterator[SecondNode]:
+    machine = SecondNode(node)
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+def test_servers_run_where_the_volume_is_not_and_their_machine_is_lost(
+    node: Node, installed: None, room: str, digits: Path, tmp_path: Path, second: SecondNode
+) -> None:
+    told = yaml.safe_load(QUICKSTART.read_text())
+    told["spec"]["storage"] = {"accessMode": "ReadWriteOnce"}
+    told["spec"]["weightSync"] = {"servers": "Fetch"}
+    told["spec"]["podTemplate"] = {
+        "generation": {
+            "nodeSelector": {POOL: "spot"},
+            "tolerations": [{"key": POOL, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}],
+        }
+    }
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(told))
+    job = Job.submit(node, room, file, *SHORT)
+    reached = job.await_step(4, timeout_s=600)
+
+    nodes = {role: {pod["spec"]["nodeName"] for pod in job.pods(role)} for role in ("generation", "trainer", "weights")}
+    assert nodes == {"generation": {NAME}, "trainer": {"node-0"}, "weights": {"node-0"}}
+    server = job.pods("generation")[0]
+    claims = [volume for volume in server["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+    assert [volume["name"] for volume in claims] == ["env"], "it mounts the tests' Python alone"
+
+    uid = server["metadata"]["uid"]
+    second.power_off()
+    eventually(lambda: not second.ready(), "the loss is seen", timeout_s=180, every_s=1)
+    eventually(lambda: job.condition("GenerationReady").get("status") != "True", "it is told", timeout_s=180, every_s=1)
+    second.start()
+    job.await_replaced("generation", uid)
+    assert job.await_step(reached + 4, timeout_s=600) >= reached + 4
+    status = job.await_end(timeout_s=900)
+
+    audit = status["audit"]
+    assert audit["ok"] is True, audit
+    assert (audit["lost"], audit["duplicated"]) == (0, 0)
+    assert not INFRASTRUCTURE & audit["tombstones"].keys()
+    assert status["progress"]["step"] == STEPS
+    assert status["attempts"]["epoch"] == 1, "the trainer never stopped for it"
