@@ -136,7 +136,7 @@ async def controller(given: dict[str, Any], figures: Figures, stop: asyncio.Even
     async with AsyncLedger(given["redis"], "bench", retry_for_s=1.0) as ledger:
         parts = Parts(
             job="bench",
-            token=given["token"],
+            access=given["token"],
             settings=ControllerSettings(**given["settings"]),
             paths=paths,
             rows=PreparedRows(root / "train", None, seed=1),
@@ -235,6 +235,7 @@ async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) ->
             job="bench",
             run=given["controller"],
             token=given["token"],
+            access=given["token"],
             incarnation=f"{given['name']}.{os.getpid()}",
             controller=given["controller"],
             model_path=Path(given["model"]),

@@ -22,7 +22,8 @@ from areal.net.channel import connect
 from areal.observe.causes import why
 from areal.observe.live import Live, read_live
 from areal.plan import RunLayout
-from areal.processes.role import read_token
+from areal.plan.access import token_in
+from areal.plan.callers import Outsider
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from google.protobuf.json_format import MessageToJson
@@ -81,7 +82,7 @@ def _fleet(layout: RunLayout, live: Live | None) -> str:
         return "the run doesn't go on: nobody can be asked\n"
     try:
         controller = json.loads(layout.resolved.read_bytes())["endpoints"]["controller"]
-        return asyncio.run(_controllers(controller, read_token(layout.token)))
+        return asyncio.run(_controllers(controller, token_in(layout.access, layout.token, Outsider.OPERATOR)))
     except Exception as error:  # whatever is wrong with the run must not cost the bundle
         return f"{type(error).__name__}: {error}\n"
 
@@ -139,7 +140,7 @@ def _tail(path: Path, lines: int) -> list[str]:
 def _secrets(layout: RunLayout) -> set[str]:
     """Secrets of a run: those it keeps in files for its own calls, and those of this environment."""
     found = set()
-    for path in (layout.token, *sorted(layout.redis.glob("*.password"))):
+    for path in (layout.token, *layout.access.glob("[!d]*"), *layout.redis.glob("*.password")):
         try:
             found.add(path.read_text().strip())
         except OSError:

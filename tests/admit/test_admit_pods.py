@@ -56,7 +56,8 @@ def test_pods_find_everything_by_name_and_mount():
     assert ends.redis == "math-redis.team.svc:6379"
     assert (ends.reward, ends.reward_custom) == (None, "math-reward-custom.team.svc:9000")
     assert ends.rendezvous == "math-trainer-0.math-trainer.team.svc:29500"
-    assert resolved.token_path == Path("/areal/access/token")
+    assert resolved.access == Path("/areal/access")
+    assert resolved.token_path == Path("/areal/access/token"), "where an older version's pods mounted it"
     assert resolved.redis_users["worker"] == Path("/areal/access/worker.password")
     assert (resolved.bind, resolved.namespace, resolved.patience_s) == ("0.0.0.0", "team", 3600.0)
     assert resolved.uid == "1234abcd-ffff"

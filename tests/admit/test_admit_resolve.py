@@ -122,8 +122,9 @@ def test_a_run_is_written_whole_and_read_back_the_same(workspace):
     assert ResolvedJob.load(layout.resolved) == ResolvedJob.load(workspace.run_dir) == resolved
     assert resolved.recipe_path == workspace.run_dir / "recipe" / "recipe.py"
     assert resolved.recipe_path.read_text() == RECIPE
-    secrets = [layout.token, *resolved.redis_users.values()]
-    assert len({path.read_text() for path in secrets}) == 4
+    secrets = [*layout.access.glob("token.*"), layout.access / "session.key", *resolved.redis_users.values()]
+    assert len({path.read_text() for path in secrets}) == len(secrets) == 4 + 1 + 3
+    assert stat.S_IMODE(layout.access.stat().st_mode) == 0o700
     for path in [*secrets, layout.redis_acl, layout.redis_conf]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert all(len(path.read_text()) >= 40 for path in secrets)
@@ -156,16 +157,16 @@ def test_an_occupied_directory_is_refused(workspace):
 
 def test_a_start_that_was_cut_off_can_be_repeated(workspace):
     start(workspace)
-    token = (workspace.run_dir / "token").read_text()
+    token = (workspace.run_dir / "access" / "token.worker").read_text()
     (workspace.run_dir / "resolved.json").unlink()
     again = start(workspace)
-    assert again.layout.token.read_text() == token
+    assert (again.access / "token.worker").read_text() == token
     assert again.layout.resolved.exists()
 
 
 def test_a_resumed_run_keeps_its_identity_and_its_secrets(workspace):
     first = start(workspace)
-    before = {path: path.read_text() for path in (first.layout.token, *first.redis_users.values())}
+    before = {path: path.read_text() for path in (*first.access.iterdir(), *first.redis_users.values())}
     changed = ["algorithm.maxSteps=500", "algorithm.maxStaleness=1", "rollout.workers=3", "checkpoint.intervalSteps=2"]
     again = start(workspace, *changed, resume=True)
     assert again.uid == first.uid

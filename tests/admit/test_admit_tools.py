@@ -52,7 +52,7 @@ def test_a_prepared_run_has_all_that_roles_expect_and_stays_as_it_is(tmp_path):
     assert resolved.recipe_path is not None
     for folder in (layout.fences, layout.journal.parent, layout.trajectories, layout.weights, layout.logs):
         assert folder.is_dir(), folder
-    assert not layout.token.exists(), "secrets are not a volume's business"
+    assert not layout.access.exists(), "secrets are not a volume's business"
     before = resolved.recipe_path.read_text()
     (tmp_path / "recipe.py").write_text("raise SystemExit\n")
     assert "prepared already" in prepare.run(resolved)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal.gateway.keys import secret_of
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
@@ -77,4 +78,4 @@ async def scene(
 async def gateways() -> AsyncIterator[Gateways]:
     """A gateway in front of the worker."""
     async with front() as made:
-        yield Gateways([made.address], [made.url], TOKEN, OWNER, WaitRegistry("worker-0"))
+        yield Gateways([made.address], [made.url], TOKEN, OWNER, WaitRegistry("worker-0"), secret_of(TOKEN))

@@ -18,8 +18,10 @@ from typing import Any
 import httpx
 import pytest
 from areal.admit.resolve import resolve
+from areal.gateway import keys
 from areal.observe.waits import WaitRegistry
 from areal.plan import RoleHost, role_table
+from areal.plan.access import digests_text, secret_keys
 from areal.processes.core import ChildPhase
 from areal.processes.supervise import ChildSupervisor, child_of
 from areal.rollout.worker.sessions import Gateways
@@ -29,8 +31,9 @@ from support.agent_scene import Scene
 from support.chat_tokenizer import write_chat_tokenizer
 from support.gateway_scene import OWNER
 from support.redis_server import RedisServer
-from support.scripted_agent import TOKEN
 from support.tiny_job import make_tiny_job
+
+SESSION_KEY = "of-workers-and-gateways"
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(180)]
 
@@ -45,9 +48,9 @@ class Role:
 
     def gateways(self) -> Gateways:
         """As a worker knows it."""
-        return Gateways(
-            [f"127.0.0.1:{self.grpc}"], [f"http://127.0.0.1:{self.http}"], TOKEN, OWNER, WaitRegistry("worker-0")
-        )
+        waits = WaitRegistry("worker-0")
+        dialled, called = [f"127.0.0.1:{self.grpc}"], [f"http://127.0.0.1:{self.http}"]
+        return Gateways(dialled, called, "of-the-worker", OWNER, waits, keys.secret_of(SESSION_KEY))
 
     async def ready(self, restarts: int = 0) -> None:
         """Wait until it serves, after so many restarts."""
@@ -79,7 +82,11 @@ async def role(tmp_path: Path) -> AsyncIterator[Role]:
     )
     job.layout.root.mkdir(exist_ok=True)
     job.save()
-    job.token_path.write_text(TOKEN)
+    job.access.mkdir()
+    secrets = {key: f"{key}-of-this-test" for key in secret_keys()}
+    secrets |= {"token.worker": "of-the-worker", "session.key": SESSION_KEY}
+    for name, text in {**secrets, "digests.json": digests_text(secrets)}.items():
+        (job.access / name).write_text(text)
     place = RoleHost(sys.executable, (sys.executable, "-m", "areal.processes.role"), "redis-server")
     (row,) = (row for row in role_table(job, place) if row.name == "gateway-0")
     child = ChildSupervisor(child_of(row, tmp_path / "logs", tmp_path))

@@ -206,6 +206,7 @@ async def running_agent(
             job="test",
             run=str(volume),
             token=TOKEN,
+            access=TOKEN,
             incarnation="one",
             controller=controller.address,
             model_path=models[0],

@@ -73,9 +73,10 @@ def test_each_row_is_asked_at_its_host_and_started_as_a_step(resolved, tmp_path)
     assert rows["controller"].probe_host == "10.0.0.1"
     assert rows["generation-0"].probe_host == "10.0.0.2"
     assert all(row.command[1:3] == ["-m", "areal.hosts.step"] and row.command[4] == row.name for row in rows.values())
-    token = found.layout.token.read_text()
-    assert token
-    assert not any(token in word for row in rows.values() for word in (*row.command, *row.env.values()))
+    tokens = [path.read_text() for path in found.access.glob("token.*")]
+    assert len(tokens) == 4
+    words = [word for row in rows.values() for word in (*row.command, *row.env.values())]
+    assert not any(token in word for token in tokens for word in words)
     assert ResolvedJob.load(found.run_dir).endpoints == found.endpoints
     assert "bind 0.0.0.0" in found.layout.redis_conf.read_text()
 

@@ -41,7 +41,9 @@ def test_a_run_directory_has_everything_that_roles_need(folder):
     assert layout.root == folder / "runs" / "tiny"
     assert len(Snapshot(layout.dataset / "train")) == 64
     assert ResolvedJob.load(layout.resolved) == resolved
-    assert stat.S_IMODE(layout.token.stat().st_mode) == 0o600
+    tokens = {path.name: stat.S_IMODE(path.stat().st_mode) for path in layout.access.glob("token.*")}
+    assert tokens == dict.fromkeys(("token.generation", "token.operator", "token.trainer", "token.worker"), 0o600)
+    assert not layout.token.exists()
     assert resolved.recipe_path is not None
     assert resolved.recipe_path.read_text() == (folder / "recipe.py").read_text()
 

@@ -166,7 +166,24 @@ async def test_a_request_that_is_not_its_message_is_refused_in_one_line(caplog):
 
 
 def test_the_scheme_of_a_token_has_no_case():
+    access, method = auth.one_token(TOKEN), "/areal.v1.Waits/ListWaits"
     for scheme in ("Bearer", "bearer", "BEARER"):
-        assert auth.allowed("/areal.v1.Waits/ListWaits", {"authorization": f"{scheme} {TOKEN}"}, TOKEN)
-    for wrong in ("", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer x"):
-        assert not auth.allowed("/areal.v1.Waits/ListWaits", {"authorization": wrong}, TOKEN)
+        assert access.refusal(method, {"authorization": f"{scheme} {TOKEN}"}) is None
+    digest = auth.digest(TOKEN)
+    for wrong in ("", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer x", f"Bearer {TOKEN}x", f"Bearer {digest}"):
+        assert access.refusal(method, {"authorization": wrong})[0] is grpc.StatusCode.UNAUTHENTICATED, wrong
+    with pytest.raises(ValueError, match="empty"):
+        auth.one_token("")
+
+
+def test_health_alone_is_open():
+    assert auth.NOBODY.refusal("/grpc.health.v1.Health/Check", {}) is None
+    for closed in (
+        "/grpc.health.v1.HealthOfMine/Check",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/grpc.channelz.v1.Channelz/GetServers",
+        "/areal.v1.Rollout/grpc.health.v1.Health/",
+        "/areal.v1.Progress/GetProgress",
+        "",
+    ):
+        assert auth.NOBODY.refusal(closed, {})[0] is grpc.StatusCode.UNAUTHENTICATED, closed

@@ -111,7 +111,7 @@ async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
     command = [sys.executable, "-m", "areal.processes.main", "--role", "redis", "--job", job, "--port", str(port)]
     process = subprocess.Popen(command)  # noqa: ASYNC220
     try:
-        async with connect(f"127.0.0.1:{port}", resolved.layout.token.read_text()) as channel:
+        async with connect(f"127.0.0.1:{port}", (resolved.access / "token.operator").read_text()) as channel:
             stub = operations_grpc.LauncherStub(channel)
 
             async def ready(restarts: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from areal.errors import ConfigError, DataError
+from areal.net.auth import one_token
 from areal.net.channel import connect
 from areal.plan.context import RoleContext
 from areal.plan.resolved import Endpoints, ResolvedJob
@@ -54,7 +55,9 @@ def context(tmp_path: Path, role: str, recipe: Path | None) -> RoleContext:
         redis_users={},
         ports={},
     )
-    return RoleContext(resolved, role, 0, free_port(), free_port(), TOKEN, asyncio.Event(), "i")
+    return RoleContext(
+        resolved, role, 0, free_port(), free_port(), TOKEN, asyncio.Event(), "i", access=one_token(TOKEN)
+    )
 
 
 @pytest.fixture

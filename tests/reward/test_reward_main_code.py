@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal.net.auth import one_token
 from areal.net.channel import connect
 from areal.plan.context import RoleContext
 from areal.plan.resolved import Endpoints, ResolvedJob
@@ -46,7 +47,7 @@ def context(tmp_path: Path, port: int, **code: Any) -> RoleContext:
         redis_users={},
         ports={},
     )
-    return RoleContext(resolved, "reward", 0, port, 0, "a-token", asyncio.Event(), "i")
+    return RoleContext(resolved, "reward", 0, port, 0, "a-token", asyncio.Event(), "i", access=one_token("a-token"))
 
 
 async def test_the_role_scores_programs(tmp_path: Path, unused_tcp_port: int, item: Any) -> None:

@@ -96,7 +96,8 @@ async def worker():
     from areal.observe.progress import ProgressCounter
     from areal.observe.waits import WaitRegistry
     waits, stop = WaitRegistry("worker-0"), asyncio.Event()
-    server = GrpcServer("worker-0", (root / "token").read_text(), waits=waits, progress=ProgressCounter())
+    token = (root / "access" / "token.operator").read_text()
+    server = GrpcServer("worker-0", token, waits=waits, progress=ProgressCounter())
     await server.start(port)
     await server.set_ready(True)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

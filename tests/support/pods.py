@@ -23,6 +23,7 @@ import grpc
 import psutil
 from areal.admit.cluster import redis_files, resolve_for_pods, roles_of
 from areal.plan import Endpoints, ResolvedJob
+from areal.plan.access import digests_text, secret_keys
 from areal.plan.cluster_names import Role, password_key
 from areal.plan.redis_conf import RedisPlaces, redis_text
 from areal.plan.role_specs import ROLE_SPECS, redis_logins, spec_of
@@ -35,7 +36,7 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from support.blocking_channel import connect_sync
 from support.launchers import Launcher
 
-TOKEN = "token-of-the-pods"
+TOKEN = "token-of-the-operator"
 NOBODY = 65532
 _PASSWORDS = {user: f"password-of-{user}" for user in redis_logins().values()}
 _KEEP = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # all that a container gets of our environment
@@ -85,7 +86,9 @@ class Pods:
         )
         assert "/areal/access/users.acl" in conf
         (self.mounts["job"] / "redis.conf").write_text(redis_text(self.resolved.spec.replay.budget_bytes, places))
-        secrets = {"token": TOKEN, "users.acl": acl, **{password_key(user): word for user, word in _PASSWORDS.items()}}
+        tokens = {key: f"{key}-of-the-pods" for key in secret_keys()} | {"token.operator": TOKEN}
+        passwords = {password_key(user): word for user, word in _PASSWORDS.items()}
+        secrets = {**tokens, "digests.json": digests_text(tokens), "users.acl": acl, **passwords}
         for key in {key for row in ROLE_SPECS.values() for key in row.secret_keys}:
             (self.mounts["access"] / key).write_text(secrets[key])
         if os.geteuid() == 0:

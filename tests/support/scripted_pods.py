@@ -134,7 +134,7 @@ class ScriptedPods:
     def _token(self, namespace: str, job: str) -> str:
         secret = self._client.get("v1", "Secret", namespace, names.access_secret(job))
         assert secret is not None, f"pods of {job} run before their Secret exists"
-        return b64decode(secret["data"][names.TOKEN_KEY]).decode()
+        return b64decode(secret["data"][names.token_key("operator")]).decode()
 
     def _resolved(self, namespace: str, job: str) -> ResolvedJob:
         mine = {names.LABEL_JOB: job}

@@ -166,6 +166,7 @@ class World:
             redis=self.redis.address,
             redis_password=None,
             token=TOKEN,
+            access=TOKEN,
             outage_s=20.0,
         )
 

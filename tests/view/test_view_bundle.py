@@ -58,7 +58,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from areal.plan import RunLayout
 
     layout = RunLayout(root)
-    layout.token.write_text(KNOWN + "\n")
+    layout.access.mkdir()
+    (layout.access / "token.trainer").write_text(KNOWN + "\n")
     layout.redis_password("worker").write_text("pw-9f8e7d6c5b")
     monkeypatch.setenv("MY_SECRET", "env-value-55aa66bb")
     return root

@@ -15,6 +15,7 @@ from tools.pages import (
     python_api,
     recovery,
     scale,
+    security,
 )
 
 DOCS = Path("docs")
@@ -32,6 +33,7 @@ def pages() -> dict[str, str]:
         "models.md": families.render(),  # a block of it
         "scale.md": scale.render(),  # its tables
         "recovery.md": recovery.render(),  # a block of it
+        "security.md": security.render(),  # its table of calls
         **dataflow.files(),
     }
 

@@ -49,7 +49,7 @@ class Desk:
         self.thread = LoopThread()
         self.fence = 0
         self.closing: list[Callable[[], None]] = [self.thread.stop]
-        self._token, self._bind, self._ports = settings.token, settings.bind, ports
+        self._access, self._bind, self._ports = settings.access, settings.bind, ports
 
     def history(self) -> list[Began]:
         """Starts of the trainers before, as the evidence says."""
@@ -74,7 +74,7 @@ class Desk:
         self.metrics.serve(self._ports.metrics, self._bind)
 
         async def begin() -> GrpcServer:
-            server = GrpcServer("trainer", self._token, waits=self.waits, progress=self.progress)
+            server = GrpcServer("trainer", self._access, waits=self.waits, progress=self.progress)
             control = TrainerControl(self.telling, self.progress)
             server.add(operations_grpc.add_TrainerControlServicer_to_server, control, "areal.v1.TrainerControl")
             for add, service, name in services:

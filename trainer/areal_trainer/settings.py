@@ -8,6 +8,9 @@ from typing import Any
 from areal.dataflow.builtin import needs_of
 from areal.errors import ConfigError, DataError
 from areal.ledger.consumer import ConsumerPolicy
+from areal.net.auth import NOBODY, MethodAccess
+from areal.plan.access import access_of, token_of
+from areal.plan.cluster_names import Role
 from areal.plan.redis_conf import login_of
 from areal.plan.resolved import ResolvedJob
 from areal.spec.job import JobSpec
@@ -70,6 +73,7 @@ class TrainerSettings:
     redis_password: str | None
     token: str
     redis_user: str | None = None
+    access: MethodAccess | str = NOBODY  # who may call it
     bind: str = "127.0.0.1"  # the address that this role's servers listen on
     advertise: str | None = None  # host and port under which servers reach rank 0, where it sends them weights
     outage_s: float = 120.0  # how long another role may be away
@@ -154,6 +158,7 @@ class RowsSettings:
     dataset: Path
     cache: Path
     token: str
+    access: MethodAccess | str = NOBODY
     bind: str = "127.0.0.1"
 
 
@@ -218,7 +223,8 @@ def settings_of(job: Path) -> TrainerSettings | RowsSettings:
             paths=_paths(resolved),
             dataset=resolved.layout.dataset,
             cache=resolved.layout.root / "cache",
-            token=_secret(resolved.token_path),
+            token=token_of(resolved, Role.TRAINER),
+            access=access_of(resolved, Role.TRAINER),
             bind=resolved.bind,
         )
     login = login_of(resolved, "trainer")
@@ -231,7 +237,8 @@ def settings_of(job: Path) -> TrainerSettings | RowsSettings:
         redis=login.address,
         redis_user=login.username,
         redis_password=login.password,
-        token=_secret(resolved.token_path),
+        token=token_of(resolved, Role.TRAINER),
+        access=access_of(resolved, Role.TRAINER),
         bind=resolved.bind,
         advertise=resolved.endpoints.trainer,
         patience_s=resolved.patience_s,
@@ -255,10 +262,3 @@ def _paths(resolved: ResolvedJob) -> TrainerPaths:
         teacher=resolved.teacher_path,
         **{name: getattr(layout, name) for name in _OF_LAYOUT},
     )
-
-
-def _secret(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error

@@ -155,9 +155,9 @@ def _refuse_occupied(run_dir: Path) -> None:
 def _before_the_first_start(layout: RunLayout) -> set[str]:
     """What a start that was cut off before `resolved.json` may have left behind, and `areal prepare` makes."""
     paths = (
-        layout.token, layout.redis, layout.recipe, layout.dataset, layout.logs, layout.weights, layout.checkpoints,
-        layout.fences, layout.journal.parent, layout.evidence, layout.trajectories, layout.recording,
-        layout.tokens, layout.tensorboard,
+        layout.token, layout.access, layout.redis, layout.recipe, layout.dataset, layout.logs, layout.weights,
+        layout.checkpoints, layout.fences, layout.journal.parent, layout.evidence, layout.trajectories,
+        layout.recording, layout.tokens, layout.tensorboard,
     )  # fmt: skip
     names = {path.name for path in paths}
     return names | {f"{layout.token.name}.part", f"{layout.resolved.name}.part"}

@@ -11,9 +11,9 @@ from areal.gateway.faults import CallRefusal
 _PREFIX = "sk-areal"  # clients and loggers know `sk-` as a secret
 
 
-def secret_of(token: str) -> bytes:
-    """What keys are signed with where a gateway verifies those that workers mint: both know the job's token."""
-    return hmac.new(token.encode(), b"areal: keys of sessions", hashlib.sha256).digest()
+def secret_of(session_key: str) -> bytes:
+    """What keys are signed with where a gateway verifies those that workers mint: both know the job's session key."""
+    return hmac.new(session_key.encode(), b"areal: keys of sessions", hashlib.sha256).digest()
 
 
 def mint(secret: bytes, session: str, expires: int) -> str:

@@ -29,6 +29,7 @@ from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
+from areal.net.auth import MethodAccess
 from areal.net.kept_stream import KeptStream
 from areal.net.listening import join
 from areal.net.operations import beat, wait_to_wire
@@ -66,7 +67,8 @@ class AgentSettings:
     server_id: str
     job: str
     run: str  # names the run on this machine: its directory
-    token: str
+    token: str  # with which it calls others
+    access: MethodAccess | str  # who may call it
     incarnation: str
     controller: str
     model_path: Path
@@ -152,7 +154,7 @@ class GenerationAgent:
             waits=self.waits,
             cards=self._cards,
         )
-        self._server = GrpcServer("generation", settings.token, waits=self.waits, progress=self.progress)
+        self._server = GrpcServer("generation", settings.access, waits=self.waits, progress=self.progress)
         self.address = ""
         self._link = controller_stream(
             settings.controller,

@@ -40,6 +40,7 @@ async def settings_of(ctx: RoleContext) -> AgentSettings:
         job=ctx.resolved.name,
         run=str(ctx.resolved.run_dir),
         token=ctx.token,
+        access=ctx.access,
         incarnation=ctx.incarnation,
         controller=ctx.resolved.endpoints.controller,
         model_path=model,

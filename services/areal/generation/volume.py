@@ -83,7 +83,7 @@ async def run(ctx: RoleContext) -> int:
     """Serve until asked to stop; returns the exit code."""
     resolved = ctx.resolved
     metrics = RoleMetrics(ctx.role, resolved.name)
-    server = GrpcServer(ctx.role, ctx.token, waits=WaitRegistry(ctx.role), progress=ctx.progress)
+    server = GrpcServer(ctx.role, ctx.access, waits=WaitRegistry(ctx.role), progress=ctx.progress)
     fixed = {MODEL: resolved.model_path, TOKENIZER: resolved.tokenizer_path}
     files = VolumeFilesService(fixed, resolved.layout.weights, metrics)
     server.add(rpc.add_VolumeFilesServicer_to_server, files, "areal.v1.VolumeFiles")

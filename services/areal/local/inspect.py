@@ -23,7 +23,8 @@ from areal.net.status import raise_as
 from areal.observe.causes import why
 from areal.observe.live import Live, LiveWait, read_live
 from areal.plan import ResolvedJob, RunLayout
-from areal.processes.role import read_token
+from areal.plan.access import token_of
+from areal.plan.callers import Outsider
 from areal.record.run_rows import Records
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
@@ -140,10 +141,11 @@ def set_hot(run_dir: Path, changes: Mapping[str, Any]) -> dict[str, int]:
 
 async def _tell(layout: RunLayout, values: dict[str, int]) -> dict[str, int]:
     going_on(layout)
-    controller = ResolvedJob.load(layout.root).endpoints.controller
+    job = ResolvedJob.load(layout.root)
+    controller = job.endpoints.controller
     if not controller:
         raise ConfigError(f"the run in {layout.root} has no controller", fix="live fields are those of RL jobs")
-    async with connect(controller, read_token(layout.token)) as channel:
+    async with connect(controller, token_of(job, Outsider.OPERATOR)) as channel:
         stub = rollout_grpc.RolloutStub(channel)
         try:
             answer = await stub.SetHotFields(rollout.SetHotFieldsRequest(**values), timeout=_TELL_S)

@@ -37,6 +37,8 @@ from areal.local.view import duration, rate
 from areal.observe.causes import DISK_FULL
 from areal.observe.live import Diagnosis, Live, LiveRole, LiveWait, free_bytes, read_live, write_live
 from areal.plan import ResolvedJob, RoleRow, RunLayout, role_table
+from areal.plan.access import token_of
+from areal.plan.callers import Outsider
 from areal.processes.core import ChildPhase
 from areal.processes.exits import exit_code_of
 from areal.processes.logfile import last_words
@@ -142,7 +144,7 @@ async def _supervise(
     addresses = {row.name: f"{row.probe_host}:{row.ports['grpc']}" for row in rows if "grpc" in row.ports}
     facts = RunFacts(
         name=resolved.name,
-        token=resolved.token_path.read_text().strip(),
+        token=token_of(resolved, Outsider.OPERATOR),
         addresses=addresses,
         controller=resolved.endpoints.controller,
         records=Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS),

@@ -1,4 +1,4 @@
-"""gRPC channels to other roles, each call with the job's bearer token.
+"""gRPC channels to other roles, each call with the caller's bearer token.
 
 The settings of every channel and server are here, in one place, with the reason for each value.
 """

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from areal.errors import InfraError
 from areal.net import channel
-from areal.net.auth import BearerInterceptor
+from areal.net.auth import BearerInterceptor, MethodAccess, one_token
 from areal.net.decoding import DecodeGuard
 from areal.net.listening import join
 from areal.net.operations import ProgressService, WaitsService
@@ -26,10 +26,16 @@ Register = Callable[[Any, grpc.aio.Server], None]
 
 
 class GrpcServer:
-    """Serves what was added, on loopback unless told otherwise. Not ready until `set_ready(True)`."""
+    """Serves what was added, on loopback unless told otherwise. Not ready until `set_ready(True)`.
 
-    def __init__(self, role: str, token: str, *, waits: WaitRegistry, progress: ProgressCounter) -> None:
-        self._server = grpc.aio.server(options=channel.SERVER, interceptors=[BearerInterceptor(token), DecodeGuard()])
+    `access` says who may call what; a token instead of it opens everything.
+    """
+
+    def __init__(
+        self, role: str, access: MethodAccess | str, *, waits: WaitRegistry, progress: ProgressCounter
+    ) -> None:
+        bearer = BearerInterceptor(one_token(access) if isinstance(access, str) else access)
+        self._server = grpc.aio.server(options=channel.SERVER, interceptors=[bearer, DecodeGuard()])
         self._health = health.aio.HealthServicer()
         self._names = ["areal.v1.Waits", "areal.v1.Progress"]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

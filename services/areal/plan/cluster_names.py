@@ -197,8 +197,15 @@ def claim_dir(claim: str) -> PurePosixPath:
 
 # The Secret
 
-TOKEN_KEY = "token"
+TOKEN_KEY = "token"  # the one token of a job that an older version made
+DIGESTS_KEY = "digests.json"
+SESSION_KEY = "session.key"
 ACL_KEY = "users.acl"
+
+
+def token_key(caller: str) -> str:
+    """The key, and file, of a caller's token."""
+    return f"{TOKEN_KEY}.{caller}"
 
 
 def password_key(user: str) -> str:

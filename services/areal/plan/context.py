@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from areal.net.auth import NOBODY, MethodAccess
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.plan.cluster_names import Role
@@ -19,9 +20,10 @@ class RoleContext:
     index: int  # which of several of this role
     port: int  # its gRPC port
     metrics_port: int
-    token: str  # bearer token of the job
+    token: str  # with which it calls others; empty for a role that calls nobody
     stop: asyncio.Event
     incarnation: str  # unique to this start of the process
+    access: MethodAccess = NOBODY  # who may call its servers, and what
     bind: str = "127.0.0.1"  # the address that its servers listen on
     advertise: str = "127.0.0.1"  # the address under which others reach them
     progress: ProgressCounter = field(default_factory=ProgressCounter)  # of this process: the stall watch looks at it

@@ -21,7 +21,8 @@ class RunLayout:
     root: Path
 
     resolved = _PathBelow("resolved.json")  # the resolved job, written last: a directory without it was never a run
-    token = _PathBelow("token")  # the bearer token of every gRPC and HTTP control call, mode 0600
+    access = _PathBelow("access")  # bearer tokens of gRPC calls, one a caller, mode 0600, and digests of them
+    token = _PathBelow("token")  # of a run of an older version: the one token of all calls
     redis = _PathBelow("redis")  # Redis' configuration, access rules, passwords and append-only file
     start_model = _PathBelow("start-model")  # on a cluster: the model of hf://, as it was downloaded
     teacher = _PathBelow("teacher")  # on a cluster: the teacher of hf://, as it was downloaded

@@ -72,7 +72,7 @@ class ResolvedJob(_ResolvedValue):
     redis_urls: Mapping[str, Path] = {}  # login → file with the URL of a Redis that isn't the job's own
     ports: Mapping[str, Mapping[str, int]]  # row of the role table, or role → what the port is for → port
     bind: str = "127.0.0.1"  # the address that servers listen on
-    access_dir: Path | None = None  # where the token lies; the run directory unless given
+    access_dir: Path | None = None  # where tokens lie; in the run directory unless given
     namespace: str | None = None  # of a job that runs in pods
     patience_s: float = 60.0  # how long a role that starts waits for those that start beside it
 
@@ -95,8 +95,13 @@ class ResolvedJob(_ResolvedValue):
         return self.namespace is not None
 
     @property
+    def access(self) -> Path:
+        """The directory of tokens and digests; a pod sees its role's alone."""
+        return self.access_dir or self.layout.access
+
+    @property
     def token_path(self) -> Path:
-        """The file with the bearer token of all calls."""
+        """The one token of all calls, where an older version made the job."""
         return self.layout.token if self.access_dir is None else self.access_dir / self.layout.token.name
 
     def ports_of(self, role: str, index: int) -> Mapping[str, int]:

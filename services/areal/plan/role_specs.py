@@ -12,17 +12,31 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
+from areal.plan.callers import (
+    BOXES,
+    CONTROLLER_CALLERS,
+    FILES,
+    GATEWAY_CALLERS,
+    GENERATION_CALLERS,
+    REDIS_CALLERS,
+    SCORE,
+    TRAINER_CALLERS,
+    Caller,
+    Outsider,
+)
 from areal.plan.cluster_names import (
     ACL_KEY,
+    DIGESTS_KEY,
     JOB_DIR,
     LAUNCHER_PORT,
     PORT_NUMBERS,
     REDIS_CONF_KEY,
     RESOLVED_KEY,
     RUN_DIR,
-    TOKEN_KEY,
+    SESSION_KEY,
     Role,
     password_key,
+    token_key,
 )
 from areal.plan.layout import RunLayout
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
@@ -39,25 +53,6 @@ class RoleProgram(StrEnum):
     TORCHRUN = "torchrun"  # the ranks of the trainer
     REDIS = "redis-server"
     RECEIVER = "receiver"  # `areal submit` writes its command itself
-
-
-class Outsider(StrEnum):
-    """A caller that is no pod of the job."""
-
-    OPERATOR = "operator"
-    MONITORING = "monitoring"
-    AGENTS = "agents"  # pods of the user in the job's namespace, by a label
-    VIEWERS = "viewers"  # pods of namespaces with a label, which bring browsers: an ingress controller's
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who may dial a role on a port, and what for. No port: any, in both directions."""
-
-    who: Role | Outsider
-    port: str | None  # one of the callee's ports, by name
-    why: str
-    in_group: bool = False  # only in jobs whose weights come by a process group
 
 
 class SourceKind(StrEnum):
@@ -113,7 +108,7 @@ class RoleSpec:
     depends_on: tuple[Role, ...] = ()  # on one machine, these are ready before it starts
     called_by: tuple[Caller, ...] = ()  # beside the operator and monitoring, which call every launcher and exporter
     sealed: bool = False  # opens no connection at all, not even to DNS
-    secret: tuple[str, ...] = (TOKEN_KEY,)  # keys of the job's Secret, beside its Redis password
+    secret: tuple[str, ...] = (DIGESTS_KEY,)  # keys of the job's Secret, beside its token and Redis password
     redis_login: str | None = None  # as whom it talks to Redis; also the key of an external Redis' Secret
     run_parts: tuple[RunPart, ...] = ()
     reads: tuple[SourceKind, ...] = ()
@@ -153,7 +148,15 @@ class RoleSpec:
     @property
     def secret_keys(self) -> tuple[str, ...]:
         """Keys of the job's Secret that its pods see."""
-        return self.secret + ((password_key(self.redis_login),) if self.redis_login else ())
+        own = (token_key(self.role),) if self.calls_others else ()
+        return own + self.secret + ((password_key(self.redis_login),) if self.redis_login else ())
+
+    @property
+    def calls_others(self) -> bool:
+        """Whether it calls methods of another role, and so has a token."""
+        return any(
+            caller.who == self.role and caller.methods for row in ROLE_SPECS.values() for caller in row.called_by
+        )
 
     @property
     def command(self) -> list[str]:
@@ -189,29 +192,6 @@ _SANDBOX = PodNeeds(
 _BOX_LIMITS = {**_SANDBOX.limits, "memory": POD_LIMIT}
 _TOOL = PodNeeds(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
 
-_REDIS_CALLERS = (
-    Caller(Role.CONTROLLER, "main", "the ledger"),
-    Caller(Role.TRAINER, "main", "takes batches from the ledger"),
-    Caller(Role.WORKER, "main", "adds samples to the ledger"),
-)
-_CONTROLLER_CALLERS = (
-    Caller(Role.WORKER, "grpc", "asks for work"),
-    Caller(Role.GENERATION, "grpc", "registers, learns which weights to serve"),
-    Caller(Role.TRAINER, "grpc", "publishes weights, moves the cursor"),
-    Caller(Outsider.OPERATOR, "grpc", "progress, hot fields"),
-)
-_BROADCAST = "weights by a process group, on ports that torch chooses"
-_GENERATION_CALLERS = (
-    Caller(Role.WORKER, "grpc", "makes tokens"),
-    Caller(Role.TRAINER, None, _BROADCAST, in_group=True),
-    Caller(Role.GENERATION, None, _BROADCAST, in_group=True),
-)
-_TRAINER_CALLERS = (
-    Caller(Role.TRAINER, None, "rendezvous and collectives, on ports that torch chooses"),
-    Caller(Role.GENERATION, None, _BROADCAST, in_group=True),
-    Caller(Outsider.OPERATOR, "grpc", "progress, checkpoints"),
-)
-
 _REWARD = RoleSpec(
     role=Role.REWARD,
     what="scores answers with a built-in verifier",
@@ -220,7 +200,7 @@ _REWARD = RoleSpec(
     template_key="reward",
     rl_only=True,
     count=lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
-    called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
+    called_by=(Caller(Role.WORKER, "grpc", "scores answers", methods=SCORE),),
     sealed=True,
     needs=_SANDBOX,
 )
@@ -236,7 +216,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         count=lambda spec, verifier: 0 if spec.replay.backend == "External" else 1,
         ports=("main",),
         start_s=30,
-        called_by=_REDIS_CALLERS,
+        called_by=REDIS_CALLERS,
         sealed=True,
         secret=(ACL_KEY,),
         needs=PodNeeds(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
@@ -248,7 +228,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         what="scores answers with the recipe's function",
         template_key="rewardCustom",
         count=lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
-        called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function"),),
+        called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function", methods=SCORE),),
         sealed=False,
         run_parts=(_RECIPE,),
     ),
@@ -260,7 +240,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         patch_key="reward",
         count=lambda spec, verifier: spec.reward.replicas if verifier == "model" else 0,
         start_s=600,  # a reward model is read from a slow disk
-        called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model"),),
+        called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model", methods=SCORE),),
         run_parts=(_HUB_REWARD_MODEL,),
         reads=(SourceKind.REWARD_MODEL,),
         needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
@@ -272,7 +252,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal_judge.boxes.main:run",
         template_key="reward",  # the platform lets the same sandbox work in both
         count=lambda spec, verifier: int(spec.rollout.boxes.max_concurrent > 0),
-        called_by=(Caller(Role.WORKER, "grpc", "runs commands in the boxes of its episodes"),),
+        called_by=(Caller(Role.WORKER, "grpc", "runs commands in the boxes of its episodes", methods=BOXES),),
         needs=replace(_SANDBOX, requests={"cpu": "250m", "memory": POD_REQUEST}, limits=_BOX_LIMITS),
         recreate=True,  # a box is in one pod: a second one beside it would know none of them
     ),
@@ -284,7 +264,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         template_key="controller",
         rl_only=True,
         depends_on=(Role.REDIS,),
-        called_by=_CONTROLLER_CALLERS,
+        called_by=CONTROLLER_CALLERS,
         redis_login="controller",
         run_parts=_WHOLE_RUN,  # journal, fences, evaluations; reads the dataset
         needs=PodNeeds(
@@ -307,7 +287,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         ports=("grpc", "metrics", "engine"),
         start_s=600,  # large models load for minutes; it dials the controller when that is there
         drain_s=15,
-        called_by=_GENERATION_CALLERS,
+        called_by=GENERATION_CALLERS,
         run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
         reads=(SourceKind.MODEL,),
         needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
@@ -324,7 +304,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         template_key="controller",  # of the same image
         rl_only=True,
         count=lambda spec, verifier: int(spec.servers_fetch),
-        called_by=(Caller(Role.GENERATION, "grpc", "reads the start model and versions"),),
+        called_by=(Caller(Role.GENERATION, "grpc", "reads the start model and versions", methods=FILES),),
         sealed=True,
         run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights)),
         reads=(SourceKind.MODEL,),
@@ -340,11 +320,8 @@ _ROWS = (  # in the order in which a job's roles are needed
         count=lambda spec, verifier: spec.rollout.gateway.replicas,
         indexed=True,
         ports=("http", "grpc", "metrics"),
-        called_by=(
-            Caller(Role.WORKER, "grpc", "answers the calls of its sessions"),
-            Caller(Role.WORKER, "http", "agents that it runs"),
-            Caller(Outsider.AGENTS, "http", "agents in pods of the user"),
-        ),
+        called_by=GATEWAY_CALLERS,
+        secret=(DIGESTS_KEY, SESSION_KEY),
         needs=PodNeeds(
             requests={"cpu": "250m", "memory": "256Mi"},
             limits={"memory": "1Gi"},
@@ -367,6 +344,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         indexed=True,
         drain_s=15,
         depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.BOXES, Role.GATEWAY),
+        secret=(DIGESTS_KEY, SESSION_KEY),
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(SourceKind.MODEL,),  # the tokenizer
@@ -392,7 +370,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         drain_s=60,  # draining ends with a checkpoint
         pod_drain_s=600,  # a large one on a shared volume; the pod's own grace may be shorter
         depends_on=(Role.REDIS, Role.CONTROLLER),
-        called_by=_TRAINER_CALLERS,
+        called_by=TRAINER_CALLERS,
         redis_login="trainer",
         run_parts=_WHOLE_RUN,  # evidence, fences, checkpoints, weights, the model
         reads=(SourceKind.MODEL, SourceKind.HOOKS),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from areal.errors import InfraError
 from areal.files import write_atomically
+from areal.plan.access import digests_text, secret_keys
+from areal.plan.cluster_names import DIGESTS_KEY
 from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import redis_acl, redis_conf
 from areal.plan.resolved import ResolvedJob
@@ -24,7 +26,7 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
     layout = resolved.layout
     try:
         make_directories(layout)
-        secret_in(layout.token)
+        _write_access(layout)
         if resolved.endpoints.redis is not None:
             _write_redis(resolved)
         if recipe is not None and resolved.recipe_path is not None:
@@ -36,6 +38,13 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
             fix="Free space there, or choose another one with --run-dir.",
         ) from error
     return resolved
+
+
+def _write_access(layout: RunLayout) -> None:
+    layout.access.mkdir(exist_ok=True)
+    layout.access.chmod(0o700)
+    made = {key: secret_in(layout.access / key) for key in secret_keys()}
+    write_atomically(layout.access / DIGESTS_KEY, digests_text(made).encode(), private=True)
 
 
 def _write_redis(resolved: ResolvedJob) -> None:

@@ -26,12 +26,13 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleHost, RoleRow
+from areal.plan.access import access_of
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
 from areal.processes import exits, family
 from areal.processes.core import TERMINAL, ChildPhase, RestartBy
 from areal.processes.logfile import last_words
-from areal.processes.role import read_token, report
+from areal.processes.role import report
 from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.processes.supervise import ChildStatus, ChildSupervisor, child_of
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -68,7 +69,7 @@ async def supervise(request: LaunchRequest) -> int:
     spec = child_of(row, log_directory, Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
     child = ChildSupervisor(spec, living=living)
     waits = WaitRegistry(f"launcher of {row.name}")
-    server = GrpcServer(waits.owner, read_token(job.token_path), waits=waits, progress=ProgressCounter())
+    server = GrpcServer(waits.owner, access_of(job, row.role), waits=waits, progress=ProgressCounter())
     server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({row.name: child}), SERVICE_NAME)
     await server.start(request.port, request.host or job.bind)
     serve_metrics_for(row, job, request.host or job.bind)

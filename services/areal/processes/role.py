@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from areal.distribution import missing_package, refuse_upstream
-from areal.errors import ArealError, BugError, ConfigError, ExitCode, as_bug, of_machine
+from areal.errors import ArealError, BugError, ExitCode, as_bug, of_machine
 from areal.observe import logs
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
+from areal.plan.access import access_of, token_of
 from areal.plan.cluster_names import ENV_ADDRESS, ENV_POD_IP
 from areal.plan.role_specs import entries
 from areal.processes import exits
@@ -60,19 +61,6 @@ def load_entry(name: str) -> Any:
         if (error.name or "").startswith("areal"):
             raise BugError(f"the entry {name} is missing: {error}") from error
         raise missing_package(error) from error
-
-
-def read_token(path: Path) -> str:
-    """The job's bearer token."""
-    try:
-        token = path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"can't read the token {path}: {error.strerror}", fix="start the run with `areal run`, which makes it"
-        ) from error
-    if not token:
-        raise ConfigError(f"the token file {path} is empty", fix="remove the file and start the run again")
-    return token
 
 
 def collect_rarely() -> None:
@@ -136,7 +124,8 @@ def start(argv: Sequence[str] | None = None) -> int:
         logs.setup(name, job.name)
         if not row.supervised:
             return use(load_entry(row.entry), job)
-        token = read_token(job.token_path)
+        token = token_of(job, row.role) if row.calls_others else ""
+        access = access_of(job, row.role)
         entry: Entry = load_entry(row.entry)
         wanted = job.spec.observability.traces
         traces = open_traces(
@@ -154,6 +143,7 @@ def start(argv: Sequence[str] | None = None) -> int:
                 token=token,
                 stop=asyncio.Event(),
                 incarnation=f"{name}.{uuid.uuid4().hex[:8]}",
+                access=access,
                 bind=job.bind,
                 advertise=os.environ.get(ENV_ADDRESS) or (job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
                 traces=traces,

@@ -61,7 +61,7 @@ async def run(ctx: RoleContext) -> int:
     progress = ctx.progress
     metrics = RoleMetrics(ctx.role, ctx.resolved.name)
     verifiers = dict(verifiers_for(ctx, waits))
-    server = GrpcServer(ctx.role, ctx.token, waits=waits, progress=progress)
+    server = GrpcServer(ctx.role, ctx.access, waits=waits, progress=progress)
     async with contextlib.AsyncExitStack() as owned:
         ready, tier = True, ""
         if ctx.role == "reward" and ctx.resolved.spec.reward.verifier == "code":

@@ -12,6 +12,7 @@ from areal.net.listening import inherited
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
+from areal.plan.access import session_key_of
 from areal.plan.context import RoleContext
 from areal.v1 import gateway_pb2_grpc as rpc
 
@@ -24,10 +25,10 @@ async def run(ctx: RoleContext) -> int:
     """Serve until asked to stop."""
     waits = WaitRegistry(ctx.name)
     metrics = RoleMetrics("gateway", ctx.resolved.name)
-    server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=ctx.progress)
+    server = GrpcServer(ctx.name, ctx.access, waits=waits, progress=ctx.progress)
     tunnels = Tunnels(waits, metrics.gauge("areal_gateway_workers"))
     server.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
-    front = Front(tunnels, secret=secret_of(ctx.token), metrics=metrics, clock=time.time)
+    front = Front(tunnels, secret=secret_of(session_key_of(ctx.resolved)), metrics=metrics, clock=time.time)
     ports = ctx.resolved.ports_of(ctx.role, ctx.index)
     http = HttpServer(front.app(), ctx.bind, ports["http"], grace_s=_DRAIN_S, listener=inherited("http"))
     try:

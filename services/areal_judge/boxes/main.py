@@ -33,7 +33,7 @@ async def run(ctx: RoleContext) -> int:
         InfraError: the sandbox does not start.
     """
     metrics = RoleMetrics(ctx.role, ctx.resolved.name)
-    server = GrpcServer(ctx.role, ctx.token, waits=WaitRegistry(ctx.role), progress=ctx.progress)
+    server = GrpcServer(ctx.role, ctx.access, waits=WaitRegistry(ctx.role), progress=ctx.progress)
     bounds = BoxBounds(boxes=ctx.resolved.spec.rollout.boxes.max_concurrent)
     async with contextlib.AsyncExitStack() as owned:
         boxes = await owned.enter_async_context(box_stack(BoxSettings(bounds)))

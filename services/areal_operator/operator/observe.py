@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_config_map, workload
+from areal.plan.callers import Outsider
+from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_config_map, token_key, workload
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob
@@ -93,13 +94,14 @@ def wanted_of(
 
 
 async def access(key: resources.Key, uid: str, world: OperatorWorld) -> str | None:
-    """The job's token; None while there is no Secret."""
+    """The operator's token of a job; None while there is no Secret."""
     notes = world.notes(key, uid)
     if notes.secret is None or world.now() - notes.secret_at > _SECRET_AGE_S:
         found = await world.api.get(resources.SECRETS, key[0], access_secret(key[1]))
         if found is None or not remember_access(found, uid, notes, world.now()):
             return None
-    return (notes.secret or {}).get(TOKEN_KEY)
+    known = notes.secret or {}
+    return known.get(token_key(Outsider.OPERATOR)) or known.get(TOKEN_KEY)
 
 
 def remember_access(secret: resources.Json, uid: str, notes: Notes, now: float) -> bool:

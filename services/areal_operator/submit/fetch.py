@@ -23,7 +23,7 @@ from areal_operator.submit.receive import PART
 from areal_operator.submit.send import Channel, Programs, answer_of
 from areal_operator.submit.temporary_pod import running
 
-LEFT_OUT = "token redis"  # secrets of the job
+LEFT_OUT = "token access redis"  # secrets of the job
 SMALL = ("resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence")
 _LINE_S = 300.0
 _MARK = ".rljob-uid"  # in a directory that was made from a job: whose it is

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from areal.clients.boxes import BoxClient
 from areal.errors import ConfigError, ExitCode, InfraError
+from areal.net.auth import one_token
 from areal.net.channel import connect
 from areal.observe.waits import WaitRegistry
 from areal.plan.cluster_names import Role
@@ -43,7 +44,9 @@ def context(root: Path) -> RoleContext:
         endpoints=Endpoints(controller="127.0.0.1:1", redis=None),
         ports={},
     )
-    return RoleContext(resolved, Role.BOXES, 0, free_port(), free_port(), TOKEN, asyncio.Event(), "i")
+    return RoleContext(
+        resolved, Role.BOXES, 0, free_port(), free_port(), TOKEN, asyncio.Event(), "i", access=one_token(TOKEN)
+    )
 
 
 async def test_the_role_serves_as_many_boxes_as_the_job_asks_for_and_ends_them_with_itself(tmp_path: Path) -> None:

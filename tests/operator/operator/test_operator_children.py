@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -340,26 +342,30 @@ def test_no_secret_is_in_a_config_map() -> None:
     w = quickstart_wanted()
     secret = access_secret(w, lambda: "hunter2-hunter2")
     assert set(secret["data"]) == {
-        "token", "controller.password", "trainer.password", "worker.password", "users.acl",
+        "token.generation", "token.operator", "token.trainer", "token.worker", "digests.json", "session.key",
+        "controller.password", "trainer.password", "worker.password", "users.acl",
     }  # fmt: skip
-    with_secret = quickstart_wanted(secrets={"token": "hunter2-hunter2", "worker.password": "hunter2-hunter2"})
+    with_secret = quickstart_wanted(secrets={"token.worker": "hunter2-hunter2", "worker.password": "hunter2-hunter2"})
     assert "hunter2" not in json.dumps(foundation(with_secret) + workloads(with_secret))
 
 
 def test_every_secret_is_random_and_what_is_known_is_kept() -> None:
     first, second = access_secret(quickstart_wanted())["data"], access_secret(quickstart_wanted())["data"]
-    passwords = [first[key] for key in sorted(first) if key != "users.acl"]
+    passwords = [first[key] for key in sorted(first) if key not in ("users.acl", "digests.json")]
     assert len(set(passwords)) == len(passwords)
     assert not set(passwords) & set(second.values())
-    kept = access_secret(quickstart_wanted(secrets={"token": "mine"}))["data"]
-    assert kept["token"] == "bWluZQ=="
+    kept = access_secret(quickstart_wanted(secrets={"token.worker": "mine"}))["data"]
+    assert kept["token.worker"] == "bWluZQ=="
+    digests = json.loads(base64.b64decode(kept["digests.json"]))
+    assert digests["worker"] == hashlib.sha256(b"mine").hexdigest()
+    assert len(set(digests.values())) == len(digests) == 4
 
 
 def test_an_external_redis_has_no_pod_no_claim_and_no_password_of_ours() -> None:
     w = large_wanted()
     made = everything(w)
     assert not [one for one in made if one["metadata"]["name"] == "gsm8k-grpo-redis"]
-    assert set(only(made, "Secret")["data"]) == {"token"}
+    assert {key for key in only(made, "Secret")["data"] if "password" in key or "acl" in key} == set()
     assert "redis.conf" not in job_files_of(made)["data"]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal_operator.operator.children import JobBlueprint, prepare_job
+from areal_operator.operator.children import JobBlueprint, access_secret, prepare_job
 from areal_operator.operator.children.pods import pod_template
 from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, wanted
 
@@ -177,16 +178,32 @@ def _secrets(w: JobBlueprint, role: Role) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("role", "files"),
     [
-        (Role.CONTROLLER, ["token", "controller.password"]),
-        (Role.TRAINER, ["token", "trainer.password"]),
-        (Role.WORKER, ["token", "worker.password"]),
-        (Role.GENERATION, ["token"]),
-        (Role.REWARD_CUSTOM, ["token"]),
+        (Role.CONTROLLER, ["digests.json", "controller.password"]),
+        (Role.TRAINER, ["token.trainer", "digests.json", "trainer.password"]),
+        (Role.WORKER, ["token.worker", "digests.json", "session.key", "worker.password"]),
+        (Role.GENERATION, ["token.generation", "digests.json"]),
+        (Role.REWARD_CUSTOM, ["digests.json"]),
         (Role.REDIS, ["users.acl"]),
     ],
 )
 def test_a_role_gets_its_own_items_of_the_secret_only(role: Role, files: list[str]) -> None:
-    assert _secrets(quickstart_wanted(), role) == {"digits-access": files}
+    w = quickstart_wanted()
+    assert _secrets(w, role) == {"digits-access": files}
+    keys = access_secret(w)["data"]
+    assert set(files) <= set(keys)
+    assert _secrets(replace(w, secrets=keys), role) == {"digits-access": files}
+
+
+@pytest.mark.parametrize(
+    ("role", "files"),
+    [(Role.WORKER, ["token", "worker.password"]), (Role.REWARD_CUSTOM, ["token"]), (Role.REDIS, ["users.acl"])],
+)
+def test_a_job_of_an_older_version_keeps_its_one_token(role: Role, files: list[str]) -> None:
+    w = quickstart_wanted(secrets={"token": "old", "worker.password": "a", "users.acl": "b"})
+    assert _secrets(w, role) == {"digits-access": files}
+    again = access_secret(w)["data"]
+    assert "token" in again
+    assert not [key for key in again if key.startswith("token.") or key in ("digests.json", "session.key")]
 
 
 @pytest.mark.parametrize("role", [Role.PREPARE, Role.FINISH])
@@ -196,8 +213,11 @@ def test_tools_get_no_secret(role: Role) -> None:
 
 def test_with_an_external_redis_a_role_gets_its_own_url_only() -> None:
     w = large_wanted()
-    assert _secrets(w, Role.WORKER) == {"gsm8k-grpo-access": ["token"], "our-redis": ["worker.url"]}
-    assert _secrets(w, Role.GENERATION) == {"gsm8k-grpo-access": ["token"]}
+    assert _secrets(w, Role.WORKER) == {
+        "gsm8k-grpo-access": ["token.worker", "digests.json", "session.key"],
+        "our-redis": ["worker.url"],
+    }
+    assert _secrets(w, Role.GENERATION) == {"gsm8k-grpo-access": ["token.generation", "digests.json"]}
     assert str(w.resolved.redis_urls["worker"]) == "/areal/access/worker.url"
 
 

@@ -26,6 +26,7 @@ def run_dir(tmp_path: Path) -> Path:
         "resolved.json": b"{}",
         "metrics.jsonl": b'{"step": 0}\n' * 1000,
         "token": b"secret",
+        "access/token.worker": b"secret",
         "redis/controller.password": b"secret",
         "model/model.safetensors": WEIGHTS,
         "model/config.json": b"{}",
@@ -52,7 +53,7 @@ def below(root: Path) -> dict[str, bytes]:
 def test_all_of_a_run_comes_but_secrets_links_and_what_is_hidden(run_dir, tmp_path):
     target = tmp_path / "here"
     came = pulled(run_dir, target, ".")
-    kept = {"token", "redis/controller.password", "model/.cache/lock", "model/outside"}
+    kept = {"token", "access/token.worker", "redis/controller.password", "model/.cache/lock", "model/outside"}
     assert below(target) == {path: content for path, content in below(run_dir).items() if path not in kept}
     assert came == len(below(target)) == 7
 
@@ -60,7 +61,15 @@ def test_all_of_a_run_comes_but_secrets_links_and_what_is_hidden(run_dir, tmp_pa
 def test_parts_come_alone_and_one_that_is_not_there_is_no_error(run_dir, tmp_path):
     assert pulled(run_dir, tmp_path / "here", "metrics.jsonl", "exports") == 1
     assert set(below(tmp_path / "here")) == {"metrics.jsonl"}
-    for secret in ("token", "redis", "./redis", "logs/../token", "redis/controller.password"):
+    for secret in (
+        "token",
+        "access",
+        "access/token.worker",
+        "redis",
+        "./redis",
+        "logs/../token",
+        "redis/controller.password",
+    ):
         assert pulled(run_dir, tmp_path / "there", secret) == 0
 
 

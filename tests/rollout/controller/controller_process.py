@@ -26,7 +26,7 @@ async def main(given: dict[str, Any]) -> None:
     async with AsyncLedger(given["redis"], given["job"], retry_for_s=0.5) as ledger:
         parts = Parts(
             job=given["job"],
-            token=given["token"],
+            access=given["token"],
             settings=ControllerSettings(**given["settings"]),
             paths=paths,
             rows=rows,

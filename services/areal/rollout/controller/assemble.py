@@ -16,6 +16,7 @@ from areal.ledger import fences
 from areal.ledger.fences import allocate
 from areal.ledger.journal import Journal
 from areal.ledger.values import LedgerSnapshot
+from areal.net.auth import MethodAccess
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -90,7 +91,7 @@ class Parts:
     """What `serve` is given; each has a lifetime of its own."""
 
     job: str
-    token: str
+    access: MethodAccess | str
     settings: ControllerSettings
     paths: ControllerPaths
     rows: PreparedRows
@@ -134,7 +135,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         group_size=settings.group_size,
     )
     loop = CoreLoop(core, outlets)
-    server = GrpcServer("controller", parts.token, waits=parts.waits, progress=parts.progress)
+    server = GrpcServer("controller", parts.access, waits=parts.waits, progress=parts.progress)
     service = RolloutService(parts.job, core, loop, fence)
     server.add(rollout_grpc.add_RolloutServicer_to_server, service, "areal.v1.Rollout")
     bound = await server.start(port, parts.host)

@@ -82,7 +82,7 @@ async def run(ctx: RoleContext) -> int:
     ) as ledger:
         parts = Parts(
             job=job.job.metadata.name,
-            token=ctx.token,
+            access=ctx.access,
             settings=settings,
             paths=ControllerPaths(layout.fences, layout.journal, layout.journal.parent, layout.evaluations),
             rows=rows,

@@ -11,11 +11,13 @@ from dataclasses import replace
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ConfigError, DataError, ExitCode
+from areal.gateway.keys import secret_of
 from areal.gateway.session import SessionLimits
 from areal.ledger.async_client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
+from areal.plan.access import session_key_of
 from areal.plan.context import RoleContext
 from areal.plan.redis_conf import login_of
 from areal.plan.resolved import ResolvedJob
@@ -79,7 +81,7 @@ async def run(ctx: RoleContext) -> int:
     metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ctx.progress
     sessions = _sessions(ctx, tokenizer, waits, metrics)
-    server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
+    server = GrpcServer(ctx.name, ctx.access, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
         ctx.token,
@@ -180,7 +182,10 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
 def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry, metrics: RoleMetrics) -> Sessions:
     """The sessions of this worker's agents."""
     rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
-    gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits) if ends.gateways else None
+    gateways = None
+    if ends.gateways:
+        secret = secret_of(session_key_of(ctx.resolved))
+        gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits, secret)
     calls = (rollout.agent or AgentBlock()).max_calls
     limits = SessionLimits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     asked = rollout.gateway

@@ -17,7 +17,6 @@ from areal.errors import ArealError, ConfigError
 from areal.gateway.core import Access, GatewayCore
 from areal.gateway.dial import Tunnel
 from areal.gateway.http import GatewayServer
-from areal.gateway.keys import secret_of
 from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.observe.metrics import RoleMetrics
@@ -92,6 +91,7 @@ class Gateways:
     token: str
     owner: str  # this incarnation of the worker
     waits: WaitRegistry
+    secret: bytes  # with which keys of sessions are signed
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Sessions:
             local = asyncio.get_running_loop().time
             gateway = GatewayCore(
                 template,
-                secret=secrets.token_bytes(32) if gateways is None else secret_of(gateways.token),
+                secret=secrets.token_bytes(32) if gateways is None else gateways.secret,
                 clock=local if gateways is None else time.time,
                 owner=None if gateways is None else gateways.owner,
                 first_system=self._rules.first_system,

@@ -13,6 +13,7 @@ from typing import Any
 
 from areal.admit.cluster import redis_files
 from areal.errors import ConfigError
+from areal.plan import access
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import redis_logins
@@ -40,12 +41,15 @@ def foundation(w: JobBlueprint) -> list[Json]:
 
 
 def access_secret(w: JobBlueprint, make: Callable[[], str] = lambda: secrets.token_urlsafe(_SECRET_BYTES)) -> Json:
-    """The Secret with the job's token and Redis' logins, to be created once.
+    """The Secret with the callers' tokens and Redis' logins, to be created once.
 
     What `w.secrets` has is kept, the rest is made by `make`.
     """
     known = w.secrets or {}
-    values = {names.TOKEN_KEY: known.get(names.TOKEN_KEY) or make()}
+    values = {key: known.get(key) or make() for key in access.secret_keys()}
+    values[names.DIGESTS_KEY] = access.digests_text(values)
+    if w.one_token:
+        values = {names.TOKEN_KEY: known[names.TOKEN_KEY]}
     if Role.REDIS in w.roles:
         logins = sorted(set(redis_logins().values()))
         passwords = {user: known.get(names.password_key(user)) or make() for user in logins}

@@ -124,6 +124,8 @@ def _access(w: JobBlueprint, role: Role) -> list[Json]:
     login = row.redis_login
     own = Role.REDIS in w.roles
     keys = [key for key in row.secret_keys if own or login is None or key != names.password_key(login)]
+    if w.one_token and names.DIGESTS_KEY in keys:
+        keys = [names.TOKEN_KEY, *(key for key in keys if key in (w.secrets or ()))]
     found: list[Json] = []
     if keys:
         items = [{"key": key, "path": key} for key in keys]

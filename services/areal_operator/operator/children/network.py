@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from areal.plan import cluster_names as names
+from areal.plan.callers import LAUNCHER_METHODS, Outsider
 from areal.plan.cluster_names import Role
-from areal.plan.role_specs import ROLE_SPECS, Outsider, batch_jobs, spec_of
+from areal.plan.role_specs import ROLE_SPECS, batch_jobs, spec_of
 from areal.spec.job import JobSpec
 from areal.spec.observability import Observability
 
@@ -152,6 +153,7 @@ class NetworkCall:
     port: int | None
     why: str
     in_group: bool = False  # only in jobs whose weights come by a process group
+    methods: tuple[str, ...] = ()  # that the caller's token opens there
 
 
 def calls() -> list[NetworkCall]:
@@ -159,13 +161,20 @@ def calls() -> list[NetworkCall]:
     return [
         *(
             NetworkCall(
-                caller.who, role, names.PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group
+                caller.who,
+                role,
+                names.PORT_NUMBERS[caller.port] if caller.port else None,
+                caller.why,
+                caller.in_group,
+                caller.methods,
             )
             for role, row in ROLE_SPECS.items()
             for caller in row.called_by
         ),
         *(
-            NetworkCall(Outsider.OPERATOR, role, names.LAUNCHER_PORT, "status, restarts, draining")
+            NetworkCall(
+                Outsider.OPERATOR, role, names.LAUNCHER_PORT, "status, restarts, draining", methods=LAUNCHER_METHODS
+            )
             for role, row in ROLE_SPECS.items()
             if row.supervised
         ),
@@ -190,6 +199,8 @@ def calls_from(role: Role) -> list[NetworkCall]:
 
 def as_markdown() -> str:
     """The table of the security page."""
-    rows = ["| who | calls | port | for |", "|---|---|---|---|"]
-    rows += [f"| {call.caller} | {call.callee} | {call.port or 'any'} | {call.why} |" for call in calls()]
+    rows = ["| who | calls | port | for | methods |", "|---|---|---|---|---|"]
+    for call in calls():
+        methods = ", ".join(f"`{method}`" for method in call.methods)
+        rows.append(f"| {call.caller} | {call.callee} | {call.port or 'any'} | {call.why} | {methods} |")
     return "\n".join(rows) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 from areal import __version__
 from areal.admit.cluster import roles_of
-from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION, Role, job_labels, role_labels
+from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION, DIGESTS_KEY, TOKEN_KEY, Role, job_labels, role_labels
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import beside
 from areal.spec.job import RLJob
@@ -58,6 +58,12 @@ class JobBlueprint:
     def beside(self) -> tuple[Role, ...]:
         """The roles that run beside the job, a pod each while it has any."""
         return beside(self.resolved.spec)
+
+    @property
+    def one_token(self) -> bool:
+        """Whether an older version made the job's Secret. Its pods' image, of the same age, knows no other token, so
+        the job keeps it to its end; and the operator has no right to change a Secret."""
+        return self.secrets is not None and TOKEN_KEY in self.secrets and DIGESTS_KEY not in self.secrets
 
     def owner(self) -> Json:
         """The reference by which a child is deleted with its job."""
