@@ -8,7 +8,7 @@ import pytest
 import yaml
 from support.job_run import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(420)]
 
 THIEF = """
 
