@@ -16,7 +16,7 @@ import areal.v1
 import grpc
 import pytest
 from areal.errors import ConfigError
-from areal.net.auth import digest
+from areal.method_access import digest
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from areal.errors import ConfigError, DataError
-from areal.net.auth import one_token
+from areal.method_access import one_token
 from areal.net.channel import connect
 from areal.plan.context import RoleContext
 from areal.plan.resolved import Endpoints, ResolvedJob

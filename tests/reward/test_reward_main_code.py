@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.net.auth import one_token
+from areal.method_access import one_token
 from areal.net.channel import connect
 from areal.plan.context import RoleContext
 from areal.plan.resolved import Endpoints, ResolvedJob

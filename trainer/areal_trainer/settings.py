@@ -8,7 +8,7 @@ from typing import Any
 from areal.dataflow.builtin import needs_of
 from areal.errors import ConfigError, DataError
 from areal.ledger.consumer import ConsumerPolicy
-from areal.net.auth import NOBODY, MethodAccess
+from areal.method_access import NOBODY, MethodAccess
 from areal.plan.access import access_of, token_of
 from areal.plan.cluster_names import Role
 from areal.plan.redis_conf import login_of

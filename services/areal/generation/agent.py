@@ -29,7 +29,7 @@ from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
-from areal.net.auth import MethodAccess
+from areal.method_access import MethodAccess
 from areal.net.kept_stream import KeptStream
 from areal.net.listening import join
 from areal.net.operations import beat, wait_to_wire

@@ -13,8 +13,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from areal.errors import InfraError
+from areal.method_access import MethodAccess, one_token
 from areal.net import channel
-from areal.net.auth import BearerInterceptor, MethodAccess, one_token
+from areal.net.auth import BearerInterceptor
 from areal.net.decoding import DecodeGuard
 from areal.net.listening import join
 from areal.net.operations import ProgressService, WaitsService

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.net.auth import MethodAccess, digest, one_token
+from areal.method_access import MethodAccess, digest, one_token
 from areal.plan.callers import LAUNCHER_METHODS, SERVER_METHODS, Outsider
 from areal.plan.cluster_names import DIGESTS_KEY, SESSION_KEY, Role, token_key
 from areal.plan.resolved import ResolvedJob

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from areal.net.auth import NOBODY, MethodAccess
+from areal.method_access import NOBODY, MethodAccess
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.plan.cluster_names import Role

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from areal.clients.boxes import BoxClient
 from areal.errors import ConfigError, ExitCode, InfraError
-from areal.net.auth import one_token
+from areal.method_access import one_token
 from areal.net.channel import connect
 from areal.observe.waits import WaitRegistry
 from areal.plan.cluster_names import Role

@@ -16,7 +16,7 @@ from areal.ledger import fences
 from areal.ledger.fences import allocate
 from areal.ledger.journal import Journal
 from areal.ledger.values import LedgerSnapshot
-from areal.net.auth import MethodAccess
+from areal.method_access import MethodAccess
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
