@@ -58,6 +58,17 @@ SHAPES: dict[str, Schema] = {
             for role in (field.alias or name for name, field in Egress.model_fields.items())
         }
     ),
+    "allow": _object(
+        {
+            "secretLabels": {"$ref": "#/definitions/stringMap"},
+            "volumeKinds": {"type": "array", "items": {"type": "string", "enum": ["pvc", "configMap", "secret"]}},
+            **{
+                name: {"type": "array", "items": _TEXT}
+                for name in ("mountPrefixes", "nodeSelectorKeys", "tolerationKeys")
+            },
+        }
+    ),
+    "devices": _object({"name": _NAME, "perPod": {"type": "integer", "minimum": 1, "maximum": 1024}}),
     "roles": _object({role: {"$ref": "#/definitions/role"} for role in ROLES}),
     "priorityClass": _object(
         {

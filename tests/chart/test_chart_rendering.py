@@ -394,3 +394,14 @@ def boards_of(objects: list[Object]) -> dict[str, Any]:
         for each in maps
         for key, text in each["data"].items()
     }
+
+
+def test_a_runtime_has_the_platforms_rules_and_device_and_none_that_nobody_gave() -> None:
+    rules = {"allow": {"volumeKinds": ["pvc"], "mountPrefixes": []}, "devices": {"name": "amd.com/gpu", "perPod": 8}}
+    plain, ruled = (
+        {each["metadata"]["name"]: each["spec"] for each in runtimes_of(render(values=values))}["areal-sglang"]
+        for values in ({}, {"runtimes": {"definitions": {"areal-sglang": rules}}})
+    )
+    assert {name: ruled[name] for name in rules} == rules
+    assert plain.keys() & rules.keys() == set()
+    assert {**plain, **rules} == ruled

@@ -155,7 +155,7 @@ def test_roles_of_pods_have_one_schema_and_only_roles_are_keys():
     (known,) = pods["x-kubernetes-validations"]
     assert "'rewardCustom'" in known["rule"]
     assert "rewardCustom" in pods["description"], "kubectl explain shows no keys"
-    assert len(pods["additionalProperties"]["x-kubernetes-validations"]) == 4
+    assert len(pods["additionalProperties"]["x-kubernetes-validations"]) == 6
 
 
 def test_definitions_are_plain_yaml():

@@ -37,7 +37,7 @@ class FakeApi:
 
     # The operator's verbs; `runtime.api.Api` says what they promise.
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+    async def get(self, resource: Resource, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
         return self.objects.get((resource.kind, namespace, name))
 
     async def create(self, resource: Resource, obj: Json) -> Json:

@@ -65,7 +65,7 @@ class FakeOperator:
 
     # The server, as this process sees it.
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+    async def get(self, resource: Resource, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
         self._before()
         return await self.cluster.api.get(resource, namespace, name)
 

@@ -4,6 +4,7 @@ Each finding names the fix. The sandbox is asked in `areal.admit.sandbox`.
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -55,9 +56,20 @@ def preflight(job: RLJob, verifier: Verifier | None, *, alone: bool = True) -> N
     here = RoleHost.here(needs_redis=needs_redis)
     if needs_redis:
         check_redis(here.redis_server)
+    check_environment(job)
     if alone:
         deal(job.spec, instances, here.gpus or ())
     check_packages(job, verifier)
+
+
+def check_environment(job: RLJob) -> None:
+    """Refuse when a variable that a cluster takes from another object isn't in the environment, its source here."""
+    for role, patch in job.spec.pod_template.by_role().items():
+        for variable in patch.env:
+            of = variable.value_from and (variable.value_from.secret_key_ref or variable.value_from.config_map_key_ref)
+            if of and not of.optional and variable.name not in os.environ:
+                place = f"podTemplate.{role}.env: {variable.name} is {of.key} of {of.name} on a cluster"
+                raise ConfigError(f"{place}, here of your environment, and not set", fix=f"export {variable.name}=…")
 
 
 def check_redis(binary: str) -> None:

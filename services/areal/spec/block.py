@@ -49,7 +49,7 @@ class SpecBlock(BaseModel):
             counts = Counter(getattr(item, key) for item in items)
             name, count = next(iter(counts.most_common(1)), ("", 0))
             if count > 1:
-                raise ValueError(f"{key} {name} is there {count} times: keep one")
+                raise ValueError(f"{to_camel(key)} {name} is there {count} times: keep one")
         return items
 
     @classmethod

@@ -5,13 +5,13 @@ on both.
 """
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from areal.spec.block import Mutability, SpecBlock, fixed, knob, resting
 from areal.spec.quantity import Bytes
-from areal.spec.text import Amount, AnnotationValue, EnvName, EnvValue, LabelKey, LabelValue, Name
+from areal.spec.text import Amount, AnnotationValue, EnvName, EnvValue, FiniteMapping, LabelKey, LabelValue, Mount, Name
 
 MANAGER = "areal.dev/operator"
 DEFAULT_VOLUME_BYTES = 20 << 30
@@ -170,11 +170,31 @@ class FailurePolicy(SpecBlock):
     rules: list[FailureRule] = hot(list, what="Rules, in order.", max_length=32)
 
 
+class ObjectKey(SpecBlock):
+    """One key of a Secret or ConfigMap of the job's namespace, as in a pod."""
+
+    name: Name = resting(what="The object's name.")
+    key: str = resting(what="Which of its keys.", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+    optional: bool = resting(False, what="Whether the variable is left out where there is no such key.")
+
+
+class EnvSource(SpecBlock):
+    """Where a variable's value comes from; give one. `areal run` takes the variable of its own environment."""
+
+    secret_key_ref: ObjectKey | None = resting(None, what="A Secret, which has the runtime's allow.secretLabels.")
+    config_map_key_ref: ObjectKey | None = resting(None, what="A ConfigMap.")
+
+
 class EnvVar(SpecBlock):
-    """One environment variable of a role's container."""
+    """One environment variable of a role's container: value or valueFrom."""
 
     name: EnvName = resting(what="Its name.")
     value: EnvValue = resting("", what="Its value.")
+    value_from: EnvSource | None = resting(None, what="Its value, from another object.")
+
+    def in_pod(self) -> dict[str, Any]:
+        """The variable as a pod has it."""
+        return self.model_dump(by_alias=True, exclude_none=True, exclude={"value"} if self.value_from else None)
 
 
 class Resources(SpecBlock):
@@ -198,6 +218,32 @@ class Toleration(SpecBlock):
     )
 
 
+VolumeKind = Literal["pvc", "configMap", "secret"]
+
+
+class PodVolume(SpecBlock):
+    """A volume of the job's namespace in the role's main container: one of pvc, configMap, secret."""
+
+    mount_path: Mount = resting(what="Where it is mounted.")
+    pvc: Name | None = resting(None, what="A volume claim.")
+    config_map: Name | None = resting(None, what="A ConfigMap: a file a key.")
+    secret: Name | None = resting(None, what="A Secret, which has the runtime's allow.secretLabels: a file a key.")
+    read_only: bool = resting(True, what="Whether nothing is written to it; false for a pvc only.")
+
+    def sources(self) -> dict[VolumeKind, str]:
+        """What it names, by kind."""
+        named: dict[VolumeKind, str | None] = {"pvc": self.pvc, "configMap": self.config_map, "secret": self.secret}
+        return {kind: name for kind, name in named.items() if name is not None}
+
+
+class Affinity(SpecBlock):
+    """Nodes and pods to be near to or far from, as in a pod; the runtime's and scheduling's terms hold, too."""
+
+    node_affinity: FiniteMapping = resting(dict, what="Nodes, by their labels.", max_length=2)
+    pod_affinity: FiniteMapping = resting(dict, what="Pods to be near to.", max_length=2)
+    pod_anti_affinity: FiniteMapping = resting(dict, what="Pods to be far from.", max_length=2)
+
+
 class PodPatch(SpecBlock):
     """What this job changes in the pods of one role, above the runtime's template."""
 
@@ -209,6 +255,11 @@ class PodPatch(SpecBlock):
     resources: Resources = resting(Resources, what="Resources of the main container.")
     node_selector: dict[LabelKey, LabelValue] = resting(dict, what="Labels that the node must have.", max_length=32)
     tolerations: list[Toleration] = resting(list, what="Taints that are tolerated.", max_length=32)
+    volumes: list[PodVolume] = resting(list, what="More volumes.", max_length=16, list_key="mount_path")
+    affinity: Affinity = resting(Affinity, what="More affinity.")
+    topology_spread_constraints: list[Annotated[FiniteMapping, Field(max_length=16)]] = resting(
+        list, what="How pods spread, as in a pod; one without labelSelector counts the role's own pods.", max_length=8
+    )
     runtime_class_name: Name | None = resting(None, what="A sandbox, for example gvisor.")
     priority_class_name: Name | None = resting(None, what="Priority of the role's pods; scheduling's unless given.")
 
@@ -231,3 +282,7 @@ class PodTemplate(SpecBlock):
     gateway: PodPatch = resting(PodPatch, what="Gateways in front of workers.")
     redis: PodPatch = resting(PodPatch, what="The run's Redis.")
     tools: PodPatch = resting(PodPatch, what="Pods that prepare, upload and finish.")
+
+    def by_role(self) -> dict[str, PodPatch]:
+        """The patches by their names in the file."""
+        return {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}

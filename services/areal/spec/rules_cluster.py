@@ -20,6 +20,8 @@ RESERVED_ENV = (
 )
 """Variables that the operator, the launcher or torchrun sets."""
 OPEN_ENV = "AREAL_LOG_FORMAT"  # The one of ours that a job may set
+RESERVED_PATHS = "^/((areal|run|tmp|dev|proc|sys|etc|usr|bin|sbin|lib|lib32|lib64|boot|var|opt/areal)(/.*)?|opt)$"
+"""Directories of ours and of the image's system, where a job mounts nothing."""
 RESERVED_LABELS = (
     "^((areal[.]dev|apps[.]kubernetes[.]io|statefulset[.]kubernetes[.]io|batch[.]kubernetes[.]io)/.*|"
     "app[.]kubernetes[.]io/(name|managed-by|component)|pod-template-hash)$"
@@ -277,12 +279,57 @@ def tolerations(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, wrong)
 
 
+@rule_of_every_training(
+    "spec.podTemplate",
+    "A variable has a value or one of valueFrom.secretKeyRef and valueFrom.configMapKeyRef.",
+    fix="Keep one of them.",
+    cel=(
+        "!has(self.env) || self.env.all(e, !has(e.valueFrom) || "
+        "(e.value == '' && has(e.valueFrom.secretKeyRef) != has(e.valueFrom.configMapKeyRef)))"
+    ),
+    each=True,
+)
+def environment_sources(job: RLJob, facts: Facts) -> str | None:
+    def wrong(patch: PodPatch) -> str | None:
+        for variable in patch.env:
+            if (of := variable.value_from) is None:
+                continue
+            if variable.value or (of.secret_key_ref is None) == (of.config_map_key_ref is None):
+                return f"{variable.name} has valueFrom, and not exactly one source in it and no value beside it"
+        return None
+
+    return _in_pods(job, wrong)
+
+
+@rule_of_every_training(
+    "spec.podTemplate",
+    "A volume is one of pvc, configMap and secret, the last two read-only, and mounted where nothing of ours or of the "
+    "system is (/areal, /run, /tmp, /dev, /etc, /usr, /var …).",
+    fix="Name one, and mount it elsewhere, for example at /mnt/data.",
+    cel=(
+        "!has(self.volumes) || self.volumes.all(v, [has(v.pvc), has(v.configMap), has(v.secret)].exists_one(x, x) && "
+        f"(v.readOnly || has(v.pvc)) && !v.mountPath.matches('{RESERVED_PATHS}'))"
+    ),
+    each=True,
+)
+def volumes(job: RLJob, facts: Facts) -> str | None:
+    def wrong(patch: PodPatch) -> str | None:
+        for volume in patch.volumes:
+            if len(named := volume.sources()) != 1:
+                return f"the volume at {volume.mount_path} names {' and '.join(named) or 'nothing'}"
+            if not volume.read_only and volume.pvc is None:
+                return f"the {next(iter(named))} at {volume.mount_path} can't be written"
+            if re.match(RESERVED_PATHS, volume.mount_path):
+                return f"{volume.mount_path} is not for jobs to mount"
+        return None
+
+    return _in_pods(job, wrong)
+
+
 def _in_pods(job: RLJob, wrong: Callable[[PodPatch], str | None]) -> str | None:
-    template = job.spec.pod_template
-    names = type(template).model_fields
-    for name, field in names.items():
-        if message := wrong(getattr(template, name)):
-            return f"podTemplate.{field.alias}: {message}"
+    for name, patch in job.spec.pod_template.by_role().items():
+        if message := wrong(patch):
+            return f"podTemplate.{name}: {message}"
     return None
 
 

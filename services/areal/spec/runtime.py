@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from areal.spec.block import Mutability, SpecBlock, knob
-from areal.spec.cluster import DEFAULT_ACCESS_MODE, DEFAULT_VOLUME_BYTES, AccessMode, RuntimeKind
+from areal.spec.cluster import DEFAULT_ACCESS_MODE, DEFAULT_VOLUME_BYTES, AccessMode, RuntimeKind, VolumeKind
+from areal.spec.gpu_defaults import GPU
 from areal.spec.job import JobSpec, Metadata
 from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
-from areal.spec.text import Name, WireSchema
+from areal.spec.text import AbsolutePath, LabelKey, LabelValue, Name, WireSchema
 
 MAIN_CONTAINER = "main"
 
@@ -129,6 +130,25 @@ class RuntimeSandbox(SpecBlock):
     )
 
 
+class Allow(SpecBlock):
+    """What a job's podTemplate may ask for. A list that isn't given allows all; a key, also all below its prefix."""
+
+    secret_labels: dict[LabelKey, LabelValue] = knob(
+        lambda: {"areal.dev/use": "env"}, what="Labels of Secrets that jobs may read.", max_length=8
+    )
+    volume_kinds: list[VolumeKind] | None = knob(None, what="Kinds of volumes.", max_length=3)
+    mount_prefixes: list[AbsolutePath] | None = knob(None, what="Directories, below which to mount.", max_length=16)
+    node_selector_keys: list[LabelKey] | None = knob(None, what="Of nodeSelector and nodeAffinity.", max_length=64)
+    toleration_keys: list[LabelKey] | None = knob(None, what="Keys of taints.", max_length=64)
+
+
+class Devices(SpecBlock):
+    """What trainer.gpus and generation.engine.gpus count."""
+
+    name: LabelKey = knob(GPU, what="The device plugin's resource, for example nvidia.com/mig-3g.40gb or amd.com/gpu.")
+    per_pod: int | None = knob(None, what="The most of it that a node gives one pod.", ge=1, le=1024)
+
+
 class RuntimeSpec(SpecBlock):
     """Images, pod templates and defaults of jobs."""
 
@@ -138,6 +158,8 @@ class RuntimeSpec(SpecBlock):
     storage: RuntimeStorage = knob(RuntimeStorage, what="Defaults of a job's volume.")
     network_policy: RuntimeNetworkPolicy = knob(RuntimeNetworkPolicy, what="Who may talk to whom.")
     sandbox: RuntimeSandbox = knob(RuntimeSandbox, what="What RuntimeClasses mean to the reward service.")
+    allow: Allow = knob(Allow, what="What a job's podTemplate may ask for.")
+    devices: Devices = knob(Devices, what="The GPUs of trainer and generation pods.")
 
     def template_of(self, role: str) -> dict[str, Any]:
         """The template of one role's pods alone, by the role's name here (rewardCustom, tools)."""

@@ -70,6 +70,8 @@ class AcceptedReason(ConditionReason):
     RUNTIME_NOT_FOUND = "RuntimeNotFound", "The runtime that the job names, or the operator's default, is absent."
     RECIPE_NOT_FOUND = "RecipeNotFound", "The ConfigMap with the recipe, or its key, is absent."
     NOT_AVAILABLE = "NotAvailable", "The job asks for something that this version does not have on a cluster."
+    NOT_ALLOWED = "NotAllowed", "The job's pods break a rule of its runtime, allow or devices; the message names it."
+    SECRET_REFUSED = "SecretRefused", "A Secret of podTemplate is absent or lacks the label by which jobs may read it."
     DRY_RUN_REJECTED = "DryRunRejected", "The API server refuses an object of the job; the message is the server's."
 
 

@@ -15,6 +15,7 @@ _LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-
 _LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 _ABSOLUTE = r"^/[^ ]*$"
+_MOUNT = r"^(/[.]?[-A-Za-z0-9_+=@][-A-Za-z0-9_.+=@]*)+$"  # neither . nor .. is a part of it
 _AMOUNT = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 
 
@@ -36,6 +37,7 @@ LONGEST_WORD = 256
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_NAME)]  # The name of a Kubernetes object
 AbsolutePath = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_PATH, pattern=_ABSOLUTE)]
+Mount = Annotated[str, StringConstraints(min_length=2, max_length=LONGEST_WORD, pattern=_MOUNT)]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=316, pattern=_LABEL_KEY)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
@@ -81,6 +83,7 @@ MEANING = {
     _LABEL_VALUE: "a label's value: letters, digits, '-', '_' and '.', at most 63",
     _ENV_NAME: "the name of an environment variable",
     _ABSOLUTE: "an absolute path without blanks",
+    _MOUNT: "an absolute directory below /, of plain names and without a / at its end",
     _AMOUNT: "an amount as Kubernetes writes it: 2, 500m, 16Gi",
 }
 """What a pattern asks for, in words."""

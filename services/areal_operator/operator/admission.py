@@ -10,6 +10,7 @@ from functools import partial
 
 from areal.admit.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.admit.code_pods import TierOffer, box_refusal, offer_of, refusal
+from areal.admit.pod_rules import refusal_by_runtime
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
@@ -98,6 +99,8 @@ def admit(raw: Json, job: RLJob, material: Material) -> RunnableJob | JobRefusal
         return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
     if material.runtime is None:
         return JobRefusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
+    if (message := refusal_by_runtime(job, material.runtime)) is not None:
+        return JobRefusal(AcceptedReason.NOT_ALLOWED, message)
     if (message := _unjudgeable(raw, job, resolved, material.runtime)) is not None:
         return JobRefusal(AcceptedReason.NOT_AVAILABLE, message)
     return RunnableJob(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))

@@ -39,6 +39,7 @@ from areal_operator.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RET
 _RETRY_S = {
     AcceptedReason.RUNTIME_NOT_FOUND: RETRY_MISSING_S,
     AcceptedReason.RECIPE_NOT_FOUND: RETRY_MISSING_S,
+    AcceptedReason.SECRET_REFUSED: RETRY_MISSING_S,
     AcceptedReason.DRY_RUN_REJECTED: RETRY_REFUSED_S,
 }
 

@@ -7,6 +7,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from areal.admit.pod_rules import refusal_of_secret, secrets_of
 from areal.errors import ConfigError
 from areal.plan.callers import Outsider
 from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_config_map, token_key, workload
@@ -224,8 +225,18 @@ async def _try(job: resources.Json, admitted: RunnableJob, state: JobState, worl
     about = (generation, admitted.runtime_hash)
     if about in notes.tried and notes.tried[about] is None:
         return None
-    notes.tried = {about: await _dry_run(job, admitted, world)}
+    notes.tried = {about: await _unreadable(job, admitted, world) or await _dry_run(job, admitted, world)}
     return notes.tried[about]
+
+
+async def _unreadable(job: resources.Json, admitted: RunnableJob, world: OperatorWorld) -> JobRefusal | None:
+    """Refusal for a Secret of `podTemplate` that jobs may not read. No data of it is asked for."""
+    namespace, allow = job["metadata"]["namespace"], admitted.runtime.allow
+    for name, wanted in secrets_of(admitted.job).items():
+        found = await world.api.get(resources.SECRETS, namespace, name, metadata_only=True)
+        if (words := refusal_of_secret(namespace, name, found, wanted, allow)) is not None:
+            return JobRefusal(AcceptedReason.SECRET_REFUSED, words)
+    return None
 
 
 async def _dry_run(job: resources.Json, admitted: RunnableJob, world: OperatorWorld) -> JobRefusal | None:

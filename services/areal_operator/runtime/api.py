@@ -18,7 +18,7 @@ from areal_operator.kube.resources import Json, Resource, resource_of
 from areal_operator.runtime.limiter import Limiter, RequestPriority
 from areal_operator.runtime.stream import WatchEvent, events
 from areal_operator.runtime.times import RequestTimes, WatchTimes
-from areal_operator.runtime.transport import MERGE, Request, Response, Transport
+from areal_operator.runtime.transport import JSON, MERGE, METADATA, Request, Response, Transport
 
 MANAGER = "areal-operator"  # owns every child
 STATUS_MANAGER = "areal-operator-status"  # owns status
@@ -56,10 +56,11 @@ class Api:
         self._times = times or RequestTimes()
         self._page = page
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """The object now, past any cache; None where there is none."""
+    async def get(self, resource: Resource, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+        """The object now, past any cache; None where there is none. `metadata_only`: nothing else leaves the server."""
+        request = Request("GET", resource.path(namespace, name), accept=METADATA if metadata_only else JSON)
         try:
-            return await self._json(Request("GET", resource.path(namespace, name)), RequestPriority.READ)
+            return await self._json(request, RequestPriority.READ)
         except errors.NotFoundError:
             return None
 

@@ -32,6 +32,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a dea
 _UNSENT_MS = 30_000  # TCP_USER_TIMEOUT: bytes that nobody acknowledges for this long break the connection
 
 JSON = "application/json"
+_AGENT = f"areal-operator/{__version__}"
+METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGE = "application/merge-patch+json"
 
 
@@ -44,6 +46,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: Json | None = None
     content_type: str = JSON
+    accept: str = JSON
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class Transport:
         if content_type == APPLY and request.body is not None:
             # With a parameter, the client library takes the body as it is.
             content_type, body = f"{APPLY}; charset=utf-8", apply_body(request.body)
-        headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": f"areal-operator/{__version__}"}
+        headers = {"Accept": request.accept, "Content-Type": content_type, "User-Agent": _AGENT}
         credentials: Mapping[str, Any] = await self._configuration.auth_settings()
         headers.update({one["key"]: one["value"] for one in credentials.values()})
         query = f"?{urlencode(request.query)}" if request.query else ""

@@ -182,7 +182,7 @@ def _job_patch(job: RLJob) -> Json:
     kept = {"requests": patch.resources.requests, "limits": patch.resources.limits}
     main = {
         "name": MAIN_CONTAINER,
-        "env": [variable.model_dump() for variable in patch.env],
+        "env": [variable.in_pod() for variable in patch.env],
         "resources": {name: dict(amounts) for name, amounts in kept.items() if amounts},
     }
     return {

@@ -39,6 +39,7 @@ _SCHEDULER = (  # a part of the scheduler's words → what to do
     ("persistentvolumeclaim", "create the claim that it names, or correct its name in the job"),
     ("volume node affinity", "its volume is in another zone: pin the job there, or use one that every node reaches"),
     ("nvidia.com/", "ask for fewer GPUs (trainer.gpus, generation.engine.gpus, replicas), or add nodes that have them"),
+    ("amd.com/gpu", "ask for fewer GPUs (trainer.gpus, generation.engine.gpus, replicas), or add nodes that have them"),
     ("untolerated taint", "tolerate the taint in the role's podTemplate or in the runtime, or free other nodes"),
     ("node affinity/selector", "no node has the labels of the role's nodeSelector: correct them, or label nodes"),
     ("Insufficient", "lower the role's podTemplate.resources.requests, or add nodes"),

@@ -111,6 +111,8 @@ def test_a_job_of_another_controller_is_left_alone() -> None:
         (AcceptedReason.LOCAL_PATH, None),
         (AcceptedReason.RUNTIME_NOT_FOUND, 15.0),
         (AcceptedReason.RECIPE_NOT_FOUND, 15.0),
+        (AcceptedReason.NOT_ALLOWED, None),
+        (AcceptedReason.SECRET_REFUSED, 15.0),
         (AcceptedReason.DRY_RUN_REJECTED, 60.0),
     ],
 )

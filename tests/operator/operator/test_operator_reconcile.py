@@ -144,6 +144,21 @@ def test_a_job_starts_when_its_recipe_appears() -> None:
     assert not stage.names(Role.REWARD)
 
 
+def test_a_job_starts_when_its_secret_may_be_read() -> None:
+    source = {"secretKeyRef": {"name": "wandb", "key": "key"}}
+    stage = Stage(podTemplate={"worker": {"env": [{"name": "WANDB_API_KEY", "valueFrom": source}]}})
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wandb", "namespace": "team"}}
+    for words, labels in (("there is no Secret wandb in team", None), ("lacks the label areal.dev/use=env", {})):
+        if labels is not None:
+            stage.cluster.api.put({**secret, "metadata": {**secret["metadata"], "labels": labels}})
+        stage.step()
+        stage.run(lambda words=words: words in accepted(stage)["message"], limit=10)
+        assert accepted(stage)["reason"] == "SecretRefused"
+        assert {write.kind for write in stage.operator.writes} == {"RLJob"}
+    stage.cluster.api.put({**secret, "metadata": {**secret["metadata"], "labels": {"areal.dev/use": "env"}}})
+    stage.run(lambda: stage.summary == "Complete")
+
+
 def test_the_api_servers_words_reach_the_job_before_anything_is_made() -> None:
     stage = Stage()
     stage.operator.refusals["StatefulSet"] = InvalidError(422, "Invalid", "spec.template: quota exceeded")

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -118,7 +119,7 @@ def _list_schema(annotation: Any, limits: list[Any], extra: dict[str, Any], *, d
     key = extra.get("list_key")
     schema["x-kubernetes-list-type"] = "map" if key else "atomic"
     if key:
-        schema["x-kubernetes-list-map-keys"] = [key]
+        schema["x-kubernetes-list-map-keys"] = [to_camel(key)]
     return schema
 
 

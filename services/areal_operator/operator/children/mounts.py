@@ -6,8 +6,10 @@ trajectories.
 """
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path, PurePosixPath
 
+from areal.errors import ConfigError
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
@@ -61,6 +63,12 @@ def volumes(w: JobBlueprint, role: Role) -> list[Json]:
     if role is Role.PREPARE and config_map is not None:
         items = [{"key": config_map.key, "path": config_map.key}]
         found.append({"name": "recipe", "configMap": {"name": config_map.name, "items": items}})
+    for index, volume in enumerate(w.patch(role)[1].volumes):
+        if volume.config_map:
+            found.append({"name": f"given-{index}", "configMap": {"name": volume.config_map}})
+        if volume.secret:
+            source = {"secretName": volume.secret, "defaultMode": _SECRET_MODE}
+            found.append({"name": f"given-{index}", "secret": source})
     used = {mount["name"] for mount in mounts(w, role)}
     claims = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in _claims(w).items()]
     return found + [volume for volume in claims if volume["name"] in used]
@@ -91,7 +99,27 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     cache = w.job.spec.storage.cache_claim_name
     if cache is not None and spec_of(role).holds_model:  # which compiles kernels
         found.append({"name": _claims(w)[cache], "mountPath": str(names.KERNELS_DIR)})
-    return found + _source_mounts(w, role)
+    found += _source_mounts(w, role)
+    given = _given_mounts(w, role)
+    for mine, ours in product(given, found):
+        place, known = PurePosixPath(mine["mountPath"]), PurePosixPath(ours["mountPath"])
+        if place.is_relative_to(known) or known.is_relative_to(place):
+            words = f"{w.patch(role)[0]}.volumes: {place} is in the way of {known}, which these pods have"
+            raise ConfigError(words, fix="Mount it elsewhere, for example at /mnt/data.")
+    return found + given
+
+
+def _given_mounts(w: JobBlueprint, role: Role) -> list[Json]:
+    """Those of the job's own volumes. Claims that the operator made hold evidence, journal and ledger: not them."""
+    field, patch = w.patch(role)
+    found: list[Json] = []
+    for index, volume in enumerate(patch.volumes):
+        if volume.pvc in (run_claim_name(w), names.workload(w.name, Role.REDIS)):
+            raise ConfigError(f"{field}.volumes: {volume.pvc} is the run's own claim", fix="Name another claim.")
+        name = _claims(w)[volume.pvc] if volume.pvc else f"given-{index}"
+        mount: Json = {"name": name, "mountPath": volume.mount_path}
+        found.append({**mount, "readOnly": True} if volume.read_only else mount)
+    return found
 
 
 def reaches_volumes(w: JobBlueprint, role: Role) -> bool:
@@ -168,6 +196,8 @@ def _claims(w: JobBlueprint) -> dict[str, str]:
     named = {claim for claim, _ in _on_claims(_read_in_place(w.resolved, Role.PREPARE))}
     if (cache := w.job.spec.storage.cache_claim_name) is not None:
         named.add(cache)
+    patches = w.job.spec.pod_template.by_role().values()
+    named |= {volume.pvc for patch in patches for volume in patch.volumes if volume.pvc}
     return found | {claim: f"claim-{index}" for index, claim in enumerate(sorted(named - found.keys()))}
 
 

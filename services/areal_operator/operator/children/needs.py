@@ -11,7 +11,6 @@ from areal.errors import ConfigError
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
-from areal.spec.gpu_defaults import GPU
 from areal.spec.job import RLJob
 from areal.spec.quantity import amount, kubernetes_bytes
 from areal.spec.serving import SglangEngine
@@ -57,36 +56,36 @@ def resources(role: Role, job: RLJob) -> Json:
     return found
 
 
-def devices(role: Role, job: RLJob) -> dict[str, str]:
-    """Extended resources that a role's pods ask for: GPUs, and network cards.
+def devices(role: Role, job: RLJob, gpu: str) -> dict[str, str]:
+    """Extended resources that a role's pods ask for: GPUs, which are called `gpu` there, and network cards.
 
     Servers get cards, too, where weights come to their GPUs by NCCL: it takes TCP when one side has none.
     """
     rdma = job.spec.scheduling.rdma
     cards = {rdma.resource: str(rdma.count)} if rdma else {}
     if role is Role.TRAINER:
-        return ({GPU: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}) | cards
+        return ({gpu: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}) | cards
     engine = job.spec.generation.engine
     if role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus:
         by_nccl = job.spec.weights_by_group and job.spec.trainer.gpus
-        return {GPU: str(engine.gpus)} | (cards if by_nccl else {})
+        return {gpu: str(engine.gpus)} | (cards if by_nccl else {})
     return {}
 
 
-def refuse_idle_gpus(role: Role, job: RLJob, given: Json) -> None:
+def refuse_idle_gpus(role: Role, job: RLJob, given: Json, gpu: str) -> None:
     """Raise ConfigError when a runtime gives pods GPUs that the job has no use for: they would stand idle."""
-    count = next((amounts[GPU] for amounts in given.values() if isinstance(amounts, dict) and amounts.get(GPU)), 0)
-    if not count or GPU in devices(role, job):
+    count = next((amounts[gpu] for amounts in given.values() if isinstance(amounts, dict) and amounts.get(gpu)), 0)
+    if not count or gpu in devices(role, job, gpu):
         return
     if role is Role.GENERATION and job.spec.generation.engine.type == "embedded":
         raise ConfigError(
-            f"the runtime gives generation pods {GPU}: {count}, and the embedded engine runs on CPUs only",
+            f"the runtime gives generation pods {gpu}: {count}, and the embedded engine runs on CPUs only",
             fix="Set generation.engine.type: sglang, or choose a runtime for CPUs.",
         )
     field = {Role.TRAINER: "trainer.gpus", Role.GENERATION: "generation.engine.gpus"}.get(role)
     raise ConfigError(
-        f"the runtime gives {role} pods {GPU}: {count}, and {f'{field} is 0' if field else 'the role uses none'}",
-        fix=f"Set {field}: {count}." if field else f"Remove {GPU} from the runtime's {role} pods.",
+        f"the runtime gives {role} pods {gpu}: {count}, and {f'{field} is 0' if field else 'the role uses none'}",
+        fix=f"Set {field}: {count}." if field else f"Remove {gpu} from the runtime's {role} pods.",
     )
 
 

@@ -1,12 +1,13 @@
 """Pod template of a role: defaults, then the platform's runtime, the job's podTemplate, the operator's own fields.
 
 Owns that order and what nobody can change: who the pod is (labels, command, account), what it is told (environment) and
-what it sees (/areal). A job's podTemplate reaches resources, environment, placement and labels only; a runtime reaches
-everything else.
+what it sees (/areal). A job's podTemplate reaches resources, environment, volumes, placement and labels only; a runtime
+reaches everything else.
 """
 
 import hashlib
 import json
+from itertools import product
 from pathlib import PurePosixPath
 
 from areal.admit.code_pods import kernel_of
@@ -14,7 +15,7 @@ from areal.errors import ConfigError
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, spec_of
-from areal.spec.cluster import DEFAULT_ACCESS_MODE, PodPatch
+from areal.spec.cluster import DEFAULT_ACCESS_MODE
 from areal.spec.runtime import volume_of
 
 from areal_operator.operator.children import mounts, needs
@@ -24,6 +25,7 @@ from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minutes when a node dies
 _HOST = "kubernetes.io/hostname"
+_REQUIRED, _PREFERRED = (f"{strength}DuringSchedulingIgnoredDuringExecution" for strength in ("required", "preferred"))
 _TOPOLOGY_WEIGHT = 100
 USER = 65532  # "nonroot" of the images
 GROUP = 65532
@@ -42,8 +44,8 @@ def pod_template(w: JobBlueprint, role: Role) -> Json:
     own = _of_platform(w.runtime.template_of(key), f"the runtime's spec.roles.{key}.template")
     default = _default(w, role, _containers(everybody, own))
     merged = merge(default, everybody, own)
-    needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {})
-    merged = merge(merged, _job_patch(w, role), where=f"spec.podTemplate.{_patch_key(role)}")
+    needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {}, w.runtime.devices.name)
+    merged = merge(merged, _job_patch(w, role, merged["spec"].get("affinity") or {}), where=w.patch(role)[0])
     return _hashed(_claimed(merged, w, role, default))
 
 
@@ -105,30 +107,27 @@ def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> J
     return merge({"metadata": {"annotations": annotations}, "spec": spec}, {"spec": rest})
 
 
-def _patch_key(role: Role) -> str:
-    """The field of `podTemplate` that is for a role's pods."""
-    return spec_of(role).patch_key or spec_of(role).template_key
-
-
-def _job_patch(w: JobBlueprint, role: Role) -> Json:
-    """The job's `podTemplate` of a role as a patch: typed fields only, so nothing else can be said there."""
-    key = _patch_key(role)
-    field = f"spec.podTemplate.{key}"
-    patch: PodPatch = getattr(w.job.spec.pod_template, "reward_custom" if key == "rewardCustom" else key)
+def _job_patch(w: JobBlueprint, role: Role, affinity: Json) -> Json:
+    """The job's `podTemplate` of a role as a patch: known fields only, and an affinity that adds to the platform's."""
+    field, patch = w.patch(role)
     refuse_labels(patch.labels, f"{field}.labels")
     refuse_annotations(patch.annotations, f"{field}.annotations")
     refuse_env((variable.name for variable in patch.env), f"{field}.env")
-    devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
+    # Kubernetes wants extended resources as limits, and requests equal to them
+    devices = needs.devices(role, w.job, w.runtime.devices.name)
     resources = {"requests": {**devices, **patch.resources.requests}, "limits": {**devices, **patch.resources.limits}}
+    counted = {"labelSelector": {"matchLabels": names.selector(w.name, role)}}
     main = {
         "name": names.MAIN_CONTAINER,
-        "env": [{"name": variable.name, "value": variable.value} for variable in patch.env],
+        "env": [variable.in_pod() for variable in patch.env],
         "resources": {name: amounts for name, amounts in resources.items() if amounts},
     }
     spec: Json = {
         "containers": [main],
         "nodeSelector": dict(patch.node_selector),
         "tolerations": [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in patch.tolerations],
+        "affinity": _added(affinity, patch.affinity.model_dump(by_alias=True, exclude_defaults=True), field),
+        "topologySpreadConstraints": [{**counted, **one} for one in patch.topology_spread_constraints],
         "runtimeClassName": patch.runtime_class_name or {},
         "priorityClassName": patch.priority_class_name or w.job.spec.scheduling.priority_class_name or {},
     }
@@ -137,6 +136,26 @@ def _job_patch(w: JobBlueprint, role: Role) -> Json:
         "metadata": {name: values for name, values in metadata.items() if values},
         "spec": {name: value for name, value in spec.items() if value},
     }
+
+
+def _added(platform: Json, own: Json, field: str) -> Json:
+    """The job's affinity with the platform's about nodes: required terms are alternatives, so they become pairs."""
+    theirs, nodes = platform.get("nodeAffinity") or {}, own.get("nodeAffinity")
+    if not theirs or not nodes:
+        return own
+    merged, parts = {**theirs, **nodes}, ("matchExpressions", "matchFields")
+    try:
+        wanted = [of.get(_REQUIRED, {}).get("nodeSelectorTerms", [{}]) for of in (theirs, nodes)]
+        pairs = [{part: [*one.get(part, ()), *two.get(part, ())] for part in parts} for one, two in product(*wanted)]
+    except (AttributeError, TypeError):
+        place = f"{field}.affinity.nodeAffinity"
+        raise ConfigError(f"{place} or the runtime's is none", fix="Write it as `kubectl explain` has it.") from None
+    if _REQUIRED in merged:
+        terms = [{part: found for part, found in pair.items() if found} for pair in pairs]
+        merged[_REQUIRED] = {"nodeSelectorTerms": terms}
+    if _PREFERRED in merged:
+        merged[_PREFERRED] = [*theirs.get(_PREFERRED, ()), *nodes.get(_PREFERRED, ())]
+    return {**own, "nodeAffinity": merged}
 
 
 def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json:
@@ -292,29 +311,22 @@ def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
                 {"key": names.LABEL_ROLE, "operator": "In", "values": sorted(map(str, _with_volume(w)))}
             ],
         }
-        affinity["podAffinity"] = _with(
-            affinity.get("podAffinity"),
-            "requiredDuringSchedulingIgnoredDuringExecution",
-            {"labelSelector": mates, "topologyKey": _HOST},
-        )
+        beside: Json = {"labelSelector": mates, "topologyKey": _HOST}
+        affinity["podAffinity"] = _with(affinity.get("podAffinity"), _REQUIRED, beside)
     if not spec_of(role).gang:
         return {**spec, "affinity": affinity} if affinity else spec
     if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
         heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
         heavy = {"key": names.LABEL_ROLE, "operator": "In", "values": heavy_roles}
         term: Json = {"labelSelector": {"matchExpressions": [heavy]}, "namespaceSelector": {}, "topologyKey": _HOST}
-        affinity["podAntiAffinity"] = _with(
-            affinity.get("podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution", term
-        )
+        affinity["podAntiAffinity"] = _with(affinity.get("podAntiAffinity"), _REQUIRED, term)
     if scheduling.topology_key:
         mates = {"matchLabels": {names.LABEL_JOB: w.name, names.LABEL_ROLE: f"{role}"}}
         near: Json = {
             "weight": _TOPOLOGY_WEIGHT,
             "podAffinityTerm": {"labelSelector": mates, "topologyKey": scheduling.topology_key},
         }
-        affinity["podAffinity"] = _with(
-            affinity.get("podAffinity"), "preferredDuringSchedulingIgnoredDuringExecution", near
-        )
+        affinity["podAffinity"] = _with(affinity.get("podAffinity"), _PREFERRED, near)
     return {**spec, "affinity": affinity} if affinity else spec
 
 

@@ -11,7 +11,8 @@ from areal import __version__
 from areal.admit.cluster import roles_of
 from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION, DIGESTS_KEY, TOKEN_KEY, Role, job_labels, role_labels
 from areal.plan.resolved import ResolvedJob
-from areal.plan.role_specs import beside
+from areal.plan.role_specs import beside, spec_of
+from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
 
@@ -64,6 +65,11 @@ class JobBlueprint:
         """Whether an older version made the job's Secret. Its pods' image, of the same age, knows no other token, so
         the job keeps it to its end; and the operator has no right to change a Secret."""
         return self.secrets is not None and TOKEN_KEY in self.secrets and DIGESTS_KEY not in self.secrets
+
+    def patch(self, role: Role) -> tuple[str, PodPatch]:
+        """What the job changes in a role's pods: the field's name, and the field."""
+        key = spec_of(role).patch_key or spec_of(role).template_key
+        return f"spec.podTemplate.{key}", self.job.spec.pod_template.by_role()[key]
 
     def owner(self) -> Json:
         """The reference by which a child is deleted with its job."""
