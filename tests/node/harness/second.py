@@ -1,7 +1,7 @@
 """A second machine of the test cluster, which can be lost: power, link, kubelet.
 
-`SecondNode(node).start()` makes it beside a running `Node`; it has namespaces, a kubelet and a runtime of its own, no
-volume of the first one's, and the taint and label `pool: spot`. Run as a program it is the machine's first process.
+`SecondNode(node).start()` makes it beside a running `Node`; it has namespaces, a kubelet and a runtime of its own, and
+the taint and label `pool: spot`. Run as a program it is the machine's first process.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _PODS, _ALL_PODS = "10.244.1.0/24", "10.244.0.0/16"
 class SecondNode:
     """Start it, lose it, start it again as a machine with an empty disk and the same name."""
 
-    def __init__(self, first: Node) -> None:
+    def __init__(self, first: Node, *, volumes: bool = False) -> None:
+        """`volumes`: the first machine's can be mounted here, too, as if they were on a network."""
         self.first = first
+        self._volumes = volumes
         self._guard: subprocess.Popen[str] | None = None
         self._started = 0
         self._kubelet = 0  # as the machine counts
@@ -49,6 +51,7 @@ class SecondNode:
         cgroups.make(self._cgroup)
         unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
         inside = [sys.executable, "-m", "node.harness.second", str(self.first.directory), str(directory), self._cgroup]
+        inside += ["shared"] if self._volumes else []
         shell = ["--propagation", "private", "bash", "-c", '"$@" & wait $!', "node"]
         self._guard = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *unshare, *shell, *inside],
@@ -129,7 +132,7 @@ def _outer(inner: int, name: str) -> int:
     raise AssertionError(f"there is no {name} with the id {inner}")
 
 
-def main(first: Path, here: Path, cgroup: str) -> None:
+def main(first: Path, here: Path, cgroup: str, *, shared: bool) -> None:
     """Runs as the first program of the machine's namespaces: the runtime, the kubelet, kube-proxy."""
     spec = NodeSpec.read(first / "spec.json")
     configs.NODE, configs.NODE_ADDRESS, configs.POD_RANGE = NAME, _FAR, _PODS
@@ -137,7 +140,8 @@ def main(first: Path, here: Path, cgroup: str) -> None:
     for source, target in spec.binds:
         mounts.bind(source, target)
     (first / "volumes").mkdir(exist_ok=True)
-    run(["mount", "-t", "tmpfs", "tmpfs", str(first / "volumes")])  # a volume is attached to the first machine alone
+    if not shared:
+        run(["mount", "-t", "tmpfs", "tmpfs", str(first / "volumes")])  # attached to the first machine alone
     run(["ip", "link", "set", "lo", "up"])
     eventually(lambda: run(["ip", "link", "show", "kp1"], check=False).returncode == 0, "the link", timeout_s=30)
     for words in (f"addr add {_FAR}/24 dev kp1", "link set kp1 up", f"route add default via {_NEAR}"):
@@ -195,4 +199,4 @@ def main(first: Path, here: Path, cgroup: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], shared="shared" in sys.argv[4:])
