@@ -1,6 +1,7 @@
 """Losses of a machine under a running job on two nodes: what is told, what is replaced, and when training goes on.
 
     .venv/bin/python bench/node_losses.py --role trainer --cases 12 --seed 1 [--out FILE.jsonl]
+    .venv/bin/python bench/node_losses.py --table FILE.jsonl …
 
 Starts a Kubernetes node of its own and a second machine (as `make test` does for its tests on a node; needs root and
 `make k8s-tools`), submits the quickstart, and loses the machine that holds the role's pods, again and again: its
@@ -191,6 +192,30 @@ def lost(job: Job, machine: SecondNode, role: str, loss: Loss) -> dict[str, Any]
     }  # fmt: skip
 
 
+def table(cases: list[dict[str, Any]]) -> list[str]:
+    """Rows of Markdown, one a role and kind of loss: the middle of n, and the worst where there are several."""
+
+    def seconds(values: list[float | None]) -> str:
+        known = sorted(value for value in values if value is not None and value >= 0)
+        if not known:
+            return "–"
+        middle, worst = known[len(known) // 2], known[-1]
+        return f"{middle:.0f}" if len(known) == 1 else f"{middle:.0f} / {worst:.0f}"
+
+    rows = [
+        "| the machine of | lost by | n | told | replaced | next step | claimed steps meanwhile | in `failures[]` |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for role, kind in dict.fromkeys((case["role"], case["kind"]) for case in cases if "kind" in case):
+        same = [case for case in cases if (case["role"], case.get("kind")) == (role, kind)]
+        said = {f"{entry['owner']}: {entry['reason']}" for case in same for entry in case["entries"]}
+        figures = [seconds([case[name] for case in same]) for name in ("told", "replaced", "next")]
+        false_s = max(case["false_s"] for case in same)
+        entries = ", ".join(sorted(said)) or "nothing"
+        rows.append(f"| {role} | {kind} | {len(same)} | {' | '.join(figures)} | {false_s:.0f} s | {entries} |")
+    return rows
+
+
 def job_file(role: str, directory: Path) -> Path:
     told = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
     taint = {"key": POOL, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}
@@ -207,7 +232,12 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=[loss.kind for loss in LOSSES])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("node-losses.jsonl"))
+    parser.add_argument("--table", type=Path, nargs="+", help="only print the table of these files")
     options = parser.parse_args()
+    if options.table:
+        lines = [line for file in options.table for line in file.read_text().splitlines()]
+        print("\n".join(table([json.loads(line) for line in lines])))
+        return
     kinds = [loss for loss in LOSSES if loss.kind in options.kinds]
     order = [kinds[index % len(kinds)] for index in range(options.cases)]
     random.Random(options.seed).shuffle(order)
