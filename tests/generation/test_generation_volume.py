@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from areal.errors import DataError, InfraError
-from areal.generation.volume import VolumeFilesService
+from areal.generation.volume import ReaderTree, VolumeFilesService
 from areal.net.auth import header
 from areal.net.server import GrpcServer, LoopThread
 from areal.observe.metrics import RoleMetrics
@@ -27,7 +28,7 @@ from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc
 from areal.values.policy import PolicyId
 from areal.weights.mirror import MODEL, VolumeMirror
-from areal.weights.publish import publish
+from areal.weights.publish import WeightsRef, publish
 from areal.weights.stage import StagingArea
 from support.published import CANARY, FILES, Volume, same, sources, take
 
@@ -49,8 +50,8 @@ class Serving:
     def start(self) -> None:
         async def serve() -> GrpcServer:
             server = GrpcServer("weights", TOKEN, waits=WaitRegistry("weights"), progress=ProgressCounter())
-            service = VolumeFilesService({MODEL: self.root / "start"}, self.root / "weights", self.metrics)
-            server.add(rpc.add_VolumeFilesServicer_to_server, service, "areal.v1.VolumeFiles")
+            self._service = VolumeFilesService({MODEL: self.root / "start"}, self.root / "weights", self.metrics)
+            server.add(rpc.add_VolumeFilesServicer_to_server, self._service, "areal.v1.VolumeFiles")
             self.port = await server.start(self.port)
             return server
 
@@ -205,6 +206,123 @@ def test_a_closed_mirror_ends_what_it_reads(serving: Serving, tmp_path: Path) ->
     assert not reader.is_alive()
     assert raised
     serving.start()
+
+
+def test_a_source_has_two_readers_and_who_has_it_is_a_source() -> None:
+    tree = ReaderTree()
+    waiting, has, rounds = [f"server-{index}" for index in range(30)], 0, []
+    while waiting:
+        given = {reader: tree.source("v", reader, 0.0) for reader in waiting}
+        turn = [reader for reader, source in given.items() if source is not None]
+        assert len(turn) == min(2 * (has + 1), len(waiting))
+        assert all(list(given.values()).count(source) <= 2 for source in set(given.values()) - {None})
+        for reader in turn:
+            tree.has("v", reader)
+        waiting = [reader for reader in waiting if reader not in turn]
+        has += len(turn)
+        rounds.append(len(turn))
+    assert rounds == [2, 6, 18, 4], "it grows by three times a round"
+
+
+def test_a_reader_that_never_ends_gives_its_place_back() -> None:
+    tree = ReaderTree()
+    assert [tree.source("v", name, 0.0) for name in ("a", "b", "c")] == ["", "", None]
+    assert tree.source("v", "a", 1.0) == "", "asking again takes no second place"
+    assert tree.source("w", "c", 1.0) == "", "of another version it is another matter"
+    assert tree.source("v", "c", 700.0) == ""
+
+
+def large_version(root: Path) -> WeightsRef:
+    words = np.random.default_rng(1).integers(0, 2**16, (4, 5 << 20), dtype=np.uint16)
+    tensors = [(f"layer.{index}", "U16", row.shape, row) for index, row in enumerate(words)]
+    return publish(root, PolicyId(0, 1), tensors, CANARY, FILES, shard_bytes=11 << 20)
+
+
+class Peers:
+    """Servers with a mirror each, which serve what they have."""
+
+    def __init__(self, serving: Serving, root: Path, count: int) -> None:
+        self.mirrors = [mirror_of(serving, root / f"own-{index}") for index in range(count)]
+        self.loop = LoopThread("peers")
+        self.metrics = RoleMetrics("generation", f"job-{root.name}")
+        self.servers = [self.loop.call(self._serve(mirror), 20) for mirror in self.mirrors]
+
+    async def _serve(self, mirror: VolumeMirror) -> GrpcServer:
+        waits = WaitRegistry("generation")
+        server = GrpcServer("generation", TOKEN, waits=waits, progress=ProgressCounter())
+        files = VolumeFilesService({}, mirror.root, self.metrics)
+        server.add(rpc.add_VolumeFilesServicer_to_server, files, "areal.v1.VolumeFiles")
+        mirror.address = f"127.0.0.1:{await server.start(0)}"
+        return server
+
+    def stop(self, index: int) -> None:
+        self.loop.call(self.servers[index].stop(0), 20)
+
+    def sent(self) -> float:
+        return self.metrics.counter("areal_volume_read_bytes_total")._value.get()
+
+    def close(self) -> None:
+        for index, mirror in enumerate(self.mirrors):
+            self.stop(index)
+            mirror.close()
+        self.loop.stop()
+
+
+@pytest.fixture
+def peers(serving: Serving, tmp_path: Path) -> Iterator[Peers]:
+    made = Peers(serving, tmp_path, 6)
+    yield made
+    made.close()
+
+
+def test_servers_read_from_each_other(serving: Serving, peers: Peers, tmp_path: Path) -> None:
+    ref = large_version(tmp_path / "weights")
+    size = sum(file.stat().st_size for file in ref.path.iterdir())
+    digest = ref.manifest_digest
+    threads = [threading.Thread(target=one.bring, args=(one.place(ref.path), digest)) for one in peers.mirrors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for index, mirror in enumerate(peers.mirrors):
+        stage = StagingArea(tmp_path / f"stage-{index}", mirror)
+        assert stage.prepare(mirror.place(ref.path), digest).manifest.digest() == digest
+    assert serving.sent() < 4.6 * size, "every round the volume has two readers, and servers have the others"
+    assert peers.sent() >= 1.9 * size
+
+
+def test_a_server_that_ends_while_another_reads_there_costs_a_way_around(
+    serving: Serving, peers: Peers, tmp_path: Path
+) -> None:
+    ref = large_version(tmp_path / "weights")
+    first, second = peers.mirrors[:2]
+    first.bring(first.place(ref.path), ref.manifest_digest)
+    serving._service._tree._reading[PolicyId(0, 1).directory, "x"] = ("", time.monotonic() + 600)
+    reading = threading.Thread(target=second.bring, args=(second.place(ref.path), ref.manifest_digest))
+    reading.start()
+    while peers.sent() == 0 and reading.is_alive():
+        time.sleep(0.001)
+    assert peers.sent() > 0, "it read from the first"
+    peers.stop(0)
+    reading.join(60)
+    stage = StagingArea(tmp_path / "stage", second)
+    assert stage.prepare(second.place(ref.path), ref.manifest_digest).manifest.digest() == ref.manifest_digest
+
+
+def test_a_server_that_lies_is_found_out_and_the_volume_asked(serving: Serving, peers: Peers, tmp_path: Path) -> None:
+    ref = large_version(tmp_path / "weights")
+    first, second = peers.mirrors[:2]
+    first.bring(first.place(ref.path), ref.manifest_digest)
+    shard = max(first.place(ref.path).glob("*.safetensors"))
+    raw = bytearray(shard.read_bytes())
+    raw[-1] ^= 1
+    shard.write_bytes(raw)
+    serving._service._tree._reading[PolicyId(0, 1).directory, "x"] = ("", time.monotonic() + 600)
+    stage = StagingArea(tmp_path / "stage", second)
+    with pytest.raises(DataError, match="differs from what was published"):
+        stage.prepare(second.place(ref.path), ref.manifest_digest)
+    assert peers.sent() > 0
+    assert stage.prepare(second.place(ref.path), ref.manifest_digest).path == second.place(ref.path)
 
 
 @pytest.mark.parametrize(

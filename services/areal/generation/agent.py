@@ -29,6 +29,7 @@ from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
+from areal.generation.volume import VolumeFilesService
 from areal.method_access import MethodAccess
 from areal.net.kept_stream import KeptStream
 from areal.net.listening import join
@@ -46,6 +47,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc
+from areal.v1 import weights_pb2_grpc as files_rpc
 from areal.values.policy import PolicyId
 from areal.weights.mirror import VolumeMirror
 from areal.weights.stage import StagingArea, own_directory
@@ -173,8 +175,13 @@ class GenerationAgent:
         self._server.add(rpc.add_GenerationServicer_to_server, service, "areal.v1.Generation")
         control = ControlService(self.state, self.drain)
         self._server.add(rpc.add_GenerationControlServicer_to_server, control, "areal.v1.GenerationControl")
+        if (mirror := self.settings.mirror) is not None:
+            files = VolumeFilesService({}, mirror.root, self.metrics)
+            self._server.add(files_rpc.add_VolumeFilesServicer_to_server, files, "areal.v1.VolumeFiles")
         port = await self._server.start(self.settings.port, self.settings.host)
         self.address = join(self.settings.advertise, port)
+        if mirror is not None:
+            mirror.address = self.address
         return port
 
     async def run(self, stop: asyncio.Event) -> None:

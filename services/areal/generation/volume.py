@@ -1,12 +1,14 @@
 """The role `weights`: serves files of the run's volume to generation servers that don't mount it.
 
 Owns which files may be read: those directly below the start model's directory, the tokenizer's and each published
-version's, for whoever has the job's token. It writes nothing.
+version's. Servers serve their copies of versions to each other by the same service; here is told who reads from whom.
 """
 
 import asyncio
 import logging
 import os
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,42 @@ from areal.weights.mirror import MODEL, TOKENIZER
 log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 2 << 20
+_SMALL_BYTES = 32 << 20  # less is read from the volume by everybody
+_READERS = 2  # of one source at a time
+_GIVEN_UP_S = 600.0  # a reader that never said that it has it
+_DIRECTORIES = 4
 _DRAIN_S = 2.0  # readers continue at the next start from the bytes that they have
+
+
+class ReaderTree:
+    """Who reads a directory from whom: each source has few readers at a time, and whoever has it whole is a source.
+
+    So n servers have a version after about log₂ n times what one needs, and the volume is read a few times. Pure; times
+    in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._sources: dict[str, list[str]] = {}  # directory → servers that have it
+        self._reading: dict[tuple[str, str], tuple[str, float]] = {}  # directory and reader → from whom, until when
+
+    def source(self, directory: str, reader: str, now: float) -> str | None:
+        """From whom to read now: a server, or "" for the volume's own; None: nobody has time."""
+        self._reading.pop((directory, reader), None)
+        busy = Counter(of for (what, _), (of, until) in self._reading.items() if what == directory and until > now)
+        found: str = min(["", *self._sources.get(directory, ())], key=lambda source: busy[source])
+        if busy[found] >= _READERS:
+            return None
+        self._reading[directory, reader] = found, now + _GIVEN_UP_S
+        return found
+
+    def has(self, directory: str, reader: str) -> None:
+        """A reader has it whole. Of all but the newest directories nobody is asked any more."""
+        self._reading.pop((directory, reader), None)
+        sources = self._sources.setdefault(directory, [])
+        if reader not in sources:
+            sources.append(reader)
+        for old in list(self._sources)[:-_DIRECTORIES]:
+            del self._sources[old]
 
 
 class VolumeFilesService(rpc.VolumeFilesServicer):
@@ -37,6 +74,7 @@ class VolumeFilesService(rpc.VolumeFilesServicer):
         self._fixed = fixed
         self._versions = versions
         self._metrics = metrics
+        self._tree = ReaderTree()
 
     def _directory(self, name: str) -> Path:
         if name in self._fixed:
@@ -48,12 +86,17 @@ class VolumeFilesService(rpc.VolumeFilesServicer):
     async def ListFiles(
         self, request: wire.ListFilesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> wire.ListFilesResponse:
-        """Names and sizes of a directory's files."""
+        """Names and sizes of a directory's files, and from whom to read them."""
+        name, reader = request.directory, request.reader
         try:
-            with os.scandir(self._directory(request.directory)) as entries:
-                return wire.ListFilesResponse(
-                    sizes={entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-                )
+            with os.scandir(self._directory(name)) as entries:
+                sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+            if request.has:
+                self._tree.has(name, reader)
+            if request.has or not reader or sum(sizes.values()) < _SMALL_BYTES:
+                return wire.ListFilesResponse(sizes=sizes)
+            source = self._tree.source(name, reader, time.monotonic())
+            return wire.ListFilesResponse(sizes=sizes, source=source or "", busy=source is None)
         except (OSError, DataError) as error:
             await abort(context, _refusal(request.directory, error))
 

@@ -6,6 +6,7 @@ here is open to nobody. Pure.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from areal.plan.cluster_names import Role
 
@@ -26,7 +27,7 @@ class Caller:
     who: Role | Outsider
     port: str | None  # one of the callee's ports, by name
     why: str
-    in_group: bool = False  # only in jobs whose weights come by a process group
+    only: Literal["", "group", "fetch"] = ""  # in jobs whose weights come by a process group, or are fetched
     methods: tuple[str, ...] = ()  # of areal.v1 that its token opens there; none where it speaks another protocol
 
 
@@ -58,12 +59,13 @@ CONTROLLER_CALLERS = (
 _BROADCAST = "weights by a process group, on ports that torch chooses"
 GENERATION_CALLERS = (
     Caller(Role.WORKER, "grpc", "makes tokens", methods=("Generation/Generate",)),
-    Caller(Role.TRAINER, None, _BROADCAST, in_group=True),
-    Caller(Role.GENERATION, None, _BROADCAST, in_group=True),
+    Caller(Role.TRAINER, None, _BROADCAST, only="group"),
+    Caller(Role.GENERATION, None, _BROADCAST, only="group"),
+    Caller(Role.GENERATION, "grpc", "reads versions that another has", only="fetch", methods=("VolumeFiles/ReadFile",)),
 )
 TRAINER_CALLERS = (
     Caller(Role.TRAINER, None, "rendezvous and collectives, on ports that torch chooses"),
-    Caller(Role.GENERATION, None, _BROADCAST, in_group=True, methods=("WeightGroup/Join",)),
+    Caller(Role.GENERATION, None, _BROADCAST, only="group", methods=("WeightGroup/Join",)),
     Caller(Outsider.OPERATOR, "grpc", "progress, checkpoints", methods=("TrainerControl/GetTrainerStatus",)),
 )
 

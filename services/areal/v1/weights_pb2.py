@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61real/v1/weights.proto\x12\x08\x61real.v1\"\x9f\x01\n\x0bMemberState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x01(\r\x12\x0c\n\x04\x61\x62le\x18\x03 \x01(\x08\x12\x0e\n\x06joined\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07offered\x18\x07 \x01(\t\x12\r\n\x05ready\x18\x08 \x01(\t\x12\x10\n\x08received\x18\t \x01(\t\"W\n\x0bGroupOrders\x12#\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x14.areal.v1.GroupEpoch\x12#\n\x05offer\x18\x02 \x01(\x0b\x32\x14.areal.v1.GroupOffer\"l\n\nGroupEpoch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0emaster_address\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\"_\n\nGroupOffer\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x62ucket_bytes\x18\x03 \x01(\x06\x12\x0f\n\x07sending\x18\x04 \x01(\x08\"%\n\x10ListFilesRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\"x\n\x11ListFilesResponse\x12\x35\n\x05sizes\x18\x01 \x03(\x0b\x32&.areal.v1.ListFilesResponse.SizesEntry\x1a,\n\nSizesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x06:\x02\x38\x01\"B\n\x0fReadFileRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x06\"\x19\n\tFileChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32G\n\x0bWeightGroup\x12\x38\n\x04Join\x12\x15.areal.v1.MemberState\x1a\x15.areal.v1.GroupOrders(\x01\x30\x01\x32\x91\x01\n\x0bVolumeFiles\x12\x44\n\tListFiles\x12\x1a.areal.v1.ListFilesRequest\x1a\x1b.areal.v1.ListFilesResponse\x12<\n\x08ReadFile\x12\x19.areal.v1.ReadFileRequest\x1a\x13.areal.v1.FileChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61real/v1/weights.proto\x12\x08\x61real.v1\"\x9f\x01\n\x0bMemberState\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x01(\r\x12\x0c\n\x04\x61\x62le\x18\x03 \x01(\x08\x12\x0e\n\x06joined\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x0f\n\x07offered\x18\x07 \x01(\t\x12\r\n\x05ready\x18\x08 \x01(\t\x12\x10\n\x08received\x18\t \x01(\t\"W\n\x0bGroupOrders\x12#\n\x05\x65poch\x18\x01 \x01(\x0b\x32\x14.areal.v1.GroupEpoch\x12#\n\x05offer\x18\x02 \x01(\x0b\x32\x14.areal.v1.GroupOffer\"l\n\nGroupEpoch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0emaster_address\x18\x02 \x01(\t\x12\x13\n\x0bmaster_port\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\"_\n\nGroupOffer\x12\x11\n\tpolicy_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x62ucket_bytes\x18\x03 \x01(\x06\x12\x0f\n\x07sending\x18\x04 \x01(\x08\"B\n\x10ListFilesRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0e\n\x06reader\x18\x02 \x01(\t\x12\x0b\n\x03has\x18\x03 \x01(\x08\"\x96\x01\n\x11ListFilesResponse\x12\x35\n\x05sizes\x18\x01 \x03(\x0b\x32&.areal.v1.ListFilesResponse.SizesEntry\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0c\n\x04\x62usy\x18\x03 \x01(\x08\x1a,\n\nSizesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x06:\x02\x38\x01\"B\n\x0fReadFileRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x06\"\x19\n\tFileChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32G\n\x0bWeightGroup\x12\x38\n\x04Join\x12\x15.areal.v1.MemberState\x1a\x15.areal.v1.GroupOrders(\x01\x30\x01\x32\x91\x01\n\x0bVolumeFiles\x12\x44\n\tListFiles\x12\x1a.areal.v1.ListFilesRequest\x1a\x1b.areal.v1.ListFilesResponse\x12<\n\x08ReadFile\x12\x19.areal.v1.ReadFileRequest\x1a\x13.areal.v1.FileChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,17 +42,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPOFFER']._serialized_start=397
   _globals['_GROUPOFFER']._serialized_end=492
   _globals['_LISTFILESREQUEST']._serialized_start=494
-  _globals['_LISTFILESREQUEST']._serialized_end=531
-  _globals['_LISTFILESRESPONSE']._serialized_start=533
-  _globals['_LISTFILESRESPONSE']._serialized_end=653
-  _globals['_LISTFILESRESPONSE_SIZESENTRY']._serialized_start=609
-  _globals['_LISTFILESRESPONSE_SIZESENTRY']._serialized_end=653
-  _globals['_READFILEREQUEST']._serialized_start=655
-  _globals['_READFILEREQUEST']._serialized_end=721
-  _globals['_FILECHUNK']._serialized_start=723
-  _globals['_FILECHUNK']._serialized_end=748
-  _globals['_WEIGHTGROUP']._serialized_start=750
-  _globals['_WEIGHTGROUP']._serialized_end=821
-  _globals['_VOLUMEFILES']._serialized_start=824
-  _globals['_VOLUMEFILES']._serialized_end=969
+  _globals['_LISTFILESREQUEST']._serialized_end=560
+  _globals['_LISTFILESRESPONSE']._serialized_start=563
+  _globals['_LISTFILESRESPONSE']._serialized_end=713
+  _globals['_LISTFILESRESPONSE_SIZESENTRY']._serialized_start=669
+  _globals['_LISTFILESRESPONSE_SIZESENTRY']._serialized_end=713
+  _globals['_READFILEREQUEST']._serialized_start=715
+  _globals['_READFILEREQUEST']._serialized_end=781
+  _globals['_FILECHUNK']._serialized_start=783
+  _globals['_FILECHUNK']._serialized_end=808
+  _globals['_WEIGHTGROUP']._serialized_start=810
+  _globals['_WEIGHTGROUP']._serialized_end=881
+  _globals['_VOLUMEFILES']._serialized_start=884
+  _globals['_VOLUMEFILES']._serialized_end=1029
 # @@protoc_insertion_point(module_scope)

@@ -172,16 +172,24 @@ class ListFilesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    HAS_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """`model`, `tokenizer`, or a version's directory by its name"""
+    reader: _builtins.str
+    """address of a server that will hand on what it has read; empty: it won't"""
+    has: _builtins.bool
+    """the reader has it whole: others may read it there"""
     def __init__(
         self,
         *,
         directory: _builtins.str = ...,
+        reader: _builtins.str = ...,
+        has: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "has", b"has", "reader", b"reader"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,6 +220,12 @@ class ListFilesResponse(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     SIZES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """address of a server that has it, to read from; empty: this one"""
+    busy: _builtins.bool
+    """every source has readers enough: ask again soon"""
     @_builtins.property
     def sizes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """bytes, by the file's name"""
@@ -220,10 +234,12 @@ class ListFilesResponse(_message.Message):
         self,
         *,
         sizes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        source: _builtins.str = ...,
+        busy: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "sizes", b"sizes", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,10 +1,12 @@
 """Local copies of directories on the run's volume, for a server that doesn't mount it.
 
-Owns how they are read over the network: file by file, from where a broken stream ended, and that a directory has its
-name only when it is whole. Whether the bytes are the published ones is the reader's to check, as on the volume itself.
-Everything here blocks: call it in a thread.
+Owns how they are read over the network: from the role that has the volume or, where that says so, from a server that
+has a copy already; file by file, from where a broken stream ended. A directory has its name only when it is whole.
+Whether the bytes are the published ones is the reader's to check, as on the volume itself. Everything here blocks: call
+it in a thread.
 """
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 MODEL, TOKENIZER = "model", "tokenizer"  # names of the start model's and the tokenizer's directory
 _KEPT = 2  # versions: what the engine holds, to go back to, and what it takes next
 _LIST_S = 30.0
+_TURN_S = 0.2  # between two questions whether a source has time
+_CONNECT_S = 5.0
 _PATIENCE_S = 30.0  # without a byte, until an error is told; who wanted the version tries again
 
 
@@ -37,22 +41,24 @@ class VolumeMirror:
     """Copies below `root`, which is this server's own. `address`: of the role that has the volume."""
 
     def __init__(self, root: Path, address: str, token: str, *, patience_s: float = _PATIENCE_S) -> None:
-        self._root = root
+        self.root = root
         self._address = address
         self._channel = grpc.insecure_channel(address, options=channel.CLIENT)
         self._files = rpc.VolumeFilesStub(self._channel)
         self._metadata = (header(token),)
         self._patience_s = patience_s
         self._closed = threading.Event()
+        self.address = ""  # under which others read this server's copies of versions; empty: they don't
+        self._distrusted: set[str] = set()  # versions of which a copy was wrong
         self._versions: list[str] = []  # that are wanted, oldest first
 
     def place(self, path: Path) -> Path:
         """Where the copy of a version's directory is, or will be."""
-        return self._root / path.name
+        return self.root / path.name
 
     def directory(self, name: str, *, patience_s: float | None = None) -> Path:
         """The copy of a directory that never changes, read unless it is there. Raises InfraError."""
-        place = self._root / name
+        place = self.root / name
         if not place.is_dir():
             self._read_directory(name, place, patience_s or self._patience_s)
         return place
@@ -72,13 +78,15 @@ class VolumeMirror:
             self._read_directory(place.name, place, self._patience_s)
 
     def drop(self, place: Path) -> None:
-        """Forget a copy that isn't what it should be: the next look reads it again."""
-        shutil.rmtree(place, ignore_errors=True)
+        """Forget a copy that isn't what it should be: the next look reads it again, from the volume itself."""
+        if place.is_dir():
+            self._distrusted.add(place.name)
+            shutil.rmtree(place, ignore_errors=True)
 
     def keep(self, place: Path) -> None:
         """Remove the copies of all versions but this one and those for which this was called last."""
         self._versions = [*(name for name in self._versions if name != place.name), place.name][-_KEPT:]
-        for path in self._root.iterdir():
+        for path in self.root.iterdir():
             if path.name.removesuffix(PART) not in (MODEL, TOKENIZER, *self._versions):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -86,7 +94,7 @@ class VolumeMirror:
         """End what is being read, and remove all copies."""
         self._closed.set()
         self._channel.close()
-        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)
 
     @staticmethod
     def _here(place: Path, digest: str) -> Manifest | None:
@@ -97,37 +105,63 @@ class VolumeMirror:
 
     def _read_directory(self, name: str, place: Path, patience_s: float) -> None:
         began = time.monotonic()
-        sizes = self._list(name, patience_s)
-        staging = place.with_name(place.name + PART)
+        reader = "" if name in (MODEL, TOKENIZER, *self._distrusted) else self.address
+        listed = self._list(name, reader, patience_s)
+        staging, sizes = place.with_name(place.name + PART), listed.sizes
         try:
             staging.mkdir(parents=True, exist_ok=True)
-            for file, size in sizes.items():
-                self._read_file(name, file, size, staging / Path(file).name, patience_s)
+            with grpc.insecure_channel(listed.source or self._address, options=channel.CLIENT) as connection:
+                server = rpc.VolumeFilesStub(connection) if listed.source and _answers(connection) else None
+                for file, size in sizes.items():
+                    server = self._read_file(name, file, size, staging / Path(file).name, server, patience_s)
             staging.rename(place)
         except OSError as error:
             raise InfraError(
-                f"{name} can't be copied to {self._root}: {error}",
+                f"{name} can't be copied to {self.root}: {error}",
                 fix=f"a server needs room for the start model and {_KEPT + 1} copies of the weights there",
             ) from error
         took = time.monotonic() - began
-        log.info("read %s, %d bytes, from %s after %.3f s", name, sum(sizes.values()), self._address, took)
+        source = self._address if server is None else listed.source
+        log.info("read %s, %d bytes, from %s after %.3f s", name, sum(sizes.values()), source, took)
+        if reader:
+            with contextlib.suppress(grpc.RpcError):  # then nobody reads here
+                has = wire.ListFilesRequest(directory=name, reader=reader, has=True)
+                self._files.ListFiles(has, timeout=_LIST_S, metadata=self._metadata)
 
-    def _read_file(self, directory: str, name: str, size: int, path: Path, patience_s: float) -> None:
+    def _read_file(
+        self, directory: str, name: str, size: int, path: Path, server: rpc.VolumeFilesStub | None, patience_s: float
+    ) -> rpc.VolumeFilesStub | None:
+        """Read a file from a server, and from the volume what that didn't bring; answers the server if it did."""
         with path.open("ab") as file:
-            for data in self._chunks(directory, name, file.tell(), patience_s):
-                file.write(data)
+            if server is not None:
+                try:
+                    asked = wire.ReadFileRequest(directory=directory, name=name, offset=file.tell())
+                    for chunk in server.ReadFile(asked, metadata=self._metadata):
+                        file.write(chunk.data)
+                except grpc.RpcError as error:
+                    log.warning("a server that has %s broke off: %s", directory, error)
+                    server = None
+            if file.tell() != size:
+                for data in self._chunks(directory, name, file.tell(), patience_s):
+                    file.write(data)
             if (found := file.tell()) != size:
                 file.truncate(0)
                 raise InfraError(f"{found} bytes of {name} of {directory} came, not {size}: it changed meanwhile")
+        return server
 
-    def _list(self, directory: str, patience_s: float) -> dict[str, int]:
+    def _list(self, directory: str, reader: str, patience_s: float) -> wire.ListFilesResponse:
+        """The files, and from whom to read them; waits for its turn while others read."""
         backoff, until = Backoff(0.1, 2.0), time.monotonic() + patience_s
+        asked = wire.ListFilesRequest(directory=directory, reader=reader)
         while True:
             try:
-                asked = wire.ListFilesRequest(directory=directory)
-                return dict(self._files.ListFiles(asked, timeout=_LIST_S, metadata=self._metadata).sizes)
+                listed = self._files.ListFiles(asked, timeout=_LIST_S, metadata=self._metadata)
             except grpc.RpcError as error:
                 self._again(error, until, backoff)
+                continue
+            if not listed.busy or self._closed.wait(_TURN_S):
+                return listed
+            until = time.monotonic() + patience_s
 
     def _chunks(self, directory: str, name: str, offset: int, patience_s: float) -> Iterator[bytes]:
         """A file's bytes from `offset`; a stream that breaks is continued as long as bytes come."""
@@ -150,3 +184,12 @@ class VolumeMirror:
         except InfraError:
             if time.monotonic() > until or self._closed.wait(backoff.failed()):
                 raise
+
+
+def _answers(connection: grpc.Channel) -> bool:
+    """Whether somebody is there: a machine that lost its power refuses nothing."""
+    try:
+        grpc.channel_ready_future(connection).result(timeout=_CONNECT_S)
+    except grpc.FutureTimeoutError:
+        return False
+    return True

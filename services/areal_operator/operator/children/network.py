@@ -123,7 +123,8 @@ def _service(url: str) -> list[Json]:
 
 
 def _of_job(w: JobBlueprint, listed: "list[NetworkCall]") -> "list[NetworkCall]":
-    return [call for call in listed if w.resolved.spec.weights_by_group or not call.in_group]
+    ways = {"": True, "group": w.resolved.spec.weights_by_group, "fetch": w.resolved.spec.servers_fetch}
+    return [call for call in listed if ways[call.only]]
 
 
 def _by_port(calls: "list[NetworkCall]") -> "dict[int | None, list[NetworkCall]]":
@@ -152,7 +153,7 @@ class NetworkCall:
     callee: Role
     port: int | None
     why: str
-    in_group: bool = False  # only in jobs whose weights come by a process group
+    only: str = ""  # as the caller's
     methods: tuple[str, ...] = ()  # that the caller's token opens there
 
 
@@ -165,7 +166,7 @@ def calls() -> list[NetworkCall]:
                 role,
                 names.PORT_NUMBERS[caller.port] if caller.port else None,
                 caller.why,
-                caller.in_group,
+                caller.only,
                 caller.methods,
             )
             for role, row in ROLE_SPECS.items()
