@@ -25,10 +25,13 @@ _LEAST_ROW = 256  # tokens: shorter rows are no advice
 _FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
 
-def beside_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> rank.Beside:
-    """What a rank holds beside the policy, as the trainer loads it."""
+def work_of(job: RLJob, trained: int | None, teacher: ModelShape | None) -> rank.RankWork:
+    """How a rank works, and what it holds beside the policy, as the trainer loads it."""
     served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
     return {
+        "precision": job.spec.trainer.precision,
+        "attention": job.spec.trainer.attention_backend,
+        "recompute": job.spec.trainer.recompute,
         "critic": has_critic(job.spec),
         "reference": has_reference(job.spec),
         "teacher": None if served else teacher,
@@ -56,12 +59,9 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
     trainer = job.spec.trainer
     if not trainer.gpus:
         return [], []
-    tokens, beside = trainer.micro_batch_tokens, beside_of(job, trained, teacher)
-    made = partial(
-        rank.plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
-        attention=trainer.attention_backend, **beside,
-    )  # fmt: skip
-    plan = made(recompute=trainer.recompute)
+    tokens, work = trainer.micro_batch_tokens, work_of(job, trained, teacher)
+    made = partial(rank.plan_trainer, shape, ranks=trainer.shards, tokens=tokens, **work)
+    plan = made()
     sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
     copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
     copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
@@ -72,8 +72,8 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
     if asleep:
         kept = ", the adapter's base among them" if job.spec.trainer.lora is not None else ""
         lines.append(("its server asleep", f"{show_bytes(asleep)} stay there{kept} (estimate)"))
-    if beside["canary"]:
-        start = rank.plan_start(shape, trainer.shards, tokens, trainer.precision, beside)
+    if work["canary"]:
+        start = rank.plan_start(shape, trainer.shards, tokens, trainer.precision, work)
         words = "with the start model once more in float32, for the canary; it is gone before the first step"
         lines.append(("a trainer's GPU at start", f"{show_bytes(start.total)} a rank, {words}"))
     if trainer.recompute == "none":
@@ -87,87 +87,74 @@ def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: Mod
     left = f", of which a sleeping server keeps {show_bytes(asleep)}" if asleep else ""
     message = f"{sentence}, and a GPU has {show_bytes(trainer.gpu_memory)}{left}"
     field = "spec.trainer.microBatchTokens"
-    fix = _knobs(job, shape, plan, memory, beside)
+    fix = _knobs(job, shape, plan, memory, work)
     return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
 
 
-def _knobs(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, beside: rank.Beside) -> str:
+def _knobs(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, work: rank.RankWork) -> str:
     """Fields of the job that would make it fit, each with the value that does and what a GPU would hold then."""
     trainer = job.spec.trainer
-    sized = partial(
-        rank.plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
-        attention=trainer.attention_backend,
-    )  # fmt: skip
+    sized = partial(rank.plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, **work)
     modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute in ("none", "selective") else ()
     modes = tuple(mode for mode in modes if mode != trainer.recompute)
     for mode in modes:
-        if (total := sized(recompute=mode, **beside).total) <= memory:
+        if (total := sized(recompute=mode).total) <= memory:
             return f"Set trainer.recompute to {mode} ({show_bytes(total)})."
-    knobs = _states(sized, (trainer.recompute, *modes), memory, beside)
-    knobs += [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
-    knobs += _offloads(job, sized, memory, beside)
-    knobs += _adapter(job, shape, sized, trainer.gpu_memory or memory, beside)
-    alone: rank.Beside = {**beside, "reference": False}
-    if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+    knobs = _states(sized, (trainer.recompute, *modes), memory, work)
+    knobs += [*_shorter(job, shape, memory, work), *_more_ranks(job, shape, plan, memory, work)]
+    knobs += _offloads(job, sized, memory, work)
+    knobs += _adapter(job, shape, sized, trainer.gpu_memory or memory, work)
+    if work["reference"] and sized(reference=False).total <= memory:
         knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
-    alone = {**alone, "critic": False}
-    if beside["critic"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+    if work["critic"] and sized(reference=False, critic=False).total <= memory:
         knobs.append("name an algorithm without a critic")
     if not knobs:
-        smaller = "a smaller model" if beside["teacher"] is None else "a smaller model, or from a smaller teacher"
+        smaller = "a smaller model" if work["teacher"] is None else "a smaller model, or from a smaller teacher"
         knobs.append(f"train {smaller}, or on GPUs with more memory")
     advice = ", or ".join(knobs)
     return f"{advice[0].upper()}{advice[1:]}."
 
 
 def _adapter(
-    job: RLJob, shape: ModelShape, sized: Callable[..., rank.TrainerPlan], memory: int, beside: rank.Beside
+    job: RLJob, shape: ModelShape, sized: Callable[..., rank.TrainerPlan], memory: int, work: rank.RankWork
 ) -> list[str]:
     """An adapter instead of all weights, where cards are shared: few hold a whole optimizer, most one of an adapter."""
-    if not job.spec.shared_cards or beside["trained"] is not None or beside["critic"]:
+    if not job.spec.shared_cards or work["trained"] is not None or work["critic"]:
         return []
     spec = job.spec.model_copy(update={"trainer": job.spec.trainer.model_copy(update={"lora": Lora()})})
     adapted = job.model_copy(update={"spec": spec})
-    changed: rank.Beside = {**beside, "trained": adapter_of(adapted, shape), "reference": False}
-    total = sized(recompute=job.spec.trainer.recompute, **changed).total
+    total = sized(trained=adapter_of(adapted, shape), reference=False).total
     if total + asleep_bytes(adapted, shape) > memory:
         return []
     return [f"train an adapter, trainer.lora: {{}} ({show_bytes(total)})"]
 
 
 def _states(
-    sized: Callable[..., rank.TrainerPlan], modes: Sequence[Recompute], memory: int, beside: rank.Beside
+    sized: Callable[..., rank.TrainerPlan], modes: Sequence[Recompute], memory: int, work: rank.RankWork
 ) -> list[str]:
     """The first kind of optimizer's states that fits, with the least that is computed again."""
-    now = rank.MOMENT_BYTES[beside["state"]]
+    now = rank.MOMENT_BYTES[work["state"]]
     kinds: list[OptimizerState] = [kind for kind in ("bfloat16", "cpu") if rank.MOMENT_BYTES[kind] < now]
     for kind in kinds:
         for mode in modes:
-            if (total := sized(recompute=mode, **{**beside, "state": kind}).total) <= memory:
+            if (total := sized(recompute=mode, state=kind).total) <= memory:
                 again = f" and trainer.recompute to {mode}" if mode != modes[0] else ""
                 return [f"set trainer.optimizerState to {kind}{again} ({show_bytes(total)})"]
     return []
 
 
-def _offloads(job: RLJob, sized: Callable[..., rank.TrainerPlan], memory: int, beside: rank.Beside) -> list[str]:
+def _offloads(job: RLJob, sized: Callable[..., rank.TrainerPlan], memory: int, work: rank.RankWork) -> list[str]:
     """Frozen models that would make it fit from host memory."""
     fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
-    held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
-    found = []
-    for name in held:
-        away: rank.Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
-        if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
-            found.append(f"set {fields[name]}: offloaded")
-    return found
+    held = [name for name in _FROZEN if job.spec.is_rl and work[name] and name not in work["offloaded"]]
+    fitting = [name for name in held if sized(offloaded=work["offloaded"] | {name}).total <= memory]
+    return [f"set {fields[name]}: offloaded" for name in fitting]
 
 
-def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: rank.Beside) -> list[str]:
+def _shorter(job: RLJob, shape: ModelShape, memory: int, work: rank.RankWork) -> list[str]:
     """Shorter rows that fit."""
     trainer, fixed = job.spec.trainer, job.spec.supervised
-    longest = rank.longest_that_fits(
-        shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
-        recompute=trainer.recompute, **beside,
-    )  # fmt: skip
+    longest = rank.longest_that_fits(shape, memory, ranks=trainer.shards, **work)
     row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
     if longest >= max(_LEAST_ROW, row):
         return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
@@ -177,14 +164,11 @@ def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: rank.Beside) ->
     return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
 
 
-def _more_ranks(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, beside: rank.Beside) -> list[str]:
+def _more_ranks(job: RLJob, shape: ModelShape, plan: rank.TrainerPlan, memory: int, work: rank.RankWork) -> list[str]:
     """More ranks for a copy of the model that fit."""
     trainer = job.spec.trainer
     ranks, world = trainer.shards, trainer.world_size
-    more = rank.fewest_ranks(
-        shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
-        recompute=trainer.recompute, **beside,
-    )  # fmt: skip
+    more = rank.fewest_ranks(shape, memory, tokens=plan.tokens, **work)
     if more is None or more <= ranks:
         return []
     if more <= world:

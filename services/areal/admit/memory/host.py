@@ -6,7 +6,7 @@ writes. What CUDA, torch and SGLang take by themselves are estimates, and said t
 
 from dataclasses import dataclass
 
-from areal.admit.memory.advice import beside_of
+from areal.admit.memory.advice import work_of
 from areal.admit.memory.rank import Beside, BudgetLine, host_bytes, host_state_bytes, idle_lines
 from areal.admit.memory.shape import ModelShape
 from areal.admit.memory.volume import ELEMENT, checkpoint_bytes
@@ -48,7 +48,7 @@ def pod_plans(job: RLJob, shape: ModelShape, trained: int | None, teacher: Model
     """Of the pods that have GPUs: a node's trainer, a server."""
     plans: dict[Role, PodPlan] = {}
     if job.spec.trainer.gpus:
-        plans[Role.TRAINER] = _trainer(job, shape, beside_of(job, trained, teacher))
+        plans[Role.TRAINER] = _trainer(job, shape, work_of(job, trained, teacher))
     engine = job.spec.generation.engine
     if job.spec.is_rl and isinstance(engine, SglangEngine) and engine.gpus:
         plans[Role.GENERATION] = _server(job, shape, engine)

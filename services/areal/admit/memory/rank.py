@@ -77,6 +77,14 @@ class Beside(TypedDict, total=False):
     fused: bool
 
 
+class RankWork(Beside):
+    """How a rank passes a micro-batch, and what it holds beside the policy."""
+
+    precision: str
+    attention: Attention
+    recompute: Recompute
+
+
 def chunk_tokens(vocabulary: int, card: int) -> int:
     """Tokens of a chunk of logits, as the trainer cuts them."""
     least = max(_LEAST_CHUNK, _CHUNK_ELEMENTS // vocabulary)
@@ -100,34 +108,21 @@ def _state_bytes(beside: Beside) -> int:
     return _idle_bytes(beside) + _WEIGHT_BYTES
 
 
-def plan_trainer(
-    shape: ModelShape,
-    *,
-    ranks: int,
-    tokens: int,
-    precision: str,
-    attention: Attention,
-    recompute: Recompute,
-    **beside: Unpack[Beside],
-) -> TrainerPlan:
+def plan_trainer(shape: ModelShape, *, ranks: int, tokens: int, **work: Unpack[RankWork]) -> TrainerPlan:
     """The budget of one rank of the `ranks` that one copy of the model is sharded over, for a micro-batch of one row of
     `tokens`: of the moment that needs most.
     """
-    away = beside.get("offloaded", frozenset())
-    here: Beside = {**beside, "reference": beside.get("reference", False) and "reference" not in away}
-    here["teacher"] = None if "teacher" in away else beside.get("teacher")
-    plans = [
-        _updating(
-            shape, ranks=ranks, tokens=tokens, precision=precision, attention=attention, recompute=recompute, **here
-        )
-    ]
-    for name, model in _offloaded(shape, beside):
+    away, precision = work.get("offloaded", frozenset()), work["precision"]
+    here: RankWork = {**work, "reference": work.get("reference", False) and "reference" not in away}
+    here["teacher"] = None if "teacher" in away else work.get("teacher")
+    plans = [_updating(shape, ranks, tokens, here)]
+    for name, model in _offloaded(shape, work):
         stays = shape if here["reference"] else here["teacher"]  # one of the two at most: the other is asked
         lines = _idle(shape, stays, ranks, precision, here)
-        lines += _asking(name, model, here, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
+        lines += _asking(name, model, here, ranks, tokens)
         plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
-    if beside.get("canary"):
-        plans.append(plan_start(shape, ranks, tokens, precision, beside))
+    if work.get("canary"):
+        plans.append(plan_start(shape, ranks, tokens, precision, work))
     return max(plans, key=lambda plan: plan.total)
 
 
@@ -176,39 +171,31 @@ def host_state_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
     return held * _HOST_STATE_BYTES // ranks
 
 
-def _updating(
-    shape: ModelShape,
-    *,
-    ranks: int,
-    tokens: int,
-    precision: str,
-    attention: Attention,
-    recompute: Recompute,
-    **beside: Unpack[Beside],
-) -> TrainerPlan:
+def _updating(shape: ModelShape, ranks: int, tokens: int, work: RankWork) -> TrainerPlan:
     """The budget of a forward and backward pass, at its largest moment; nothing that is offloaded is on the device."""
-    element, trained, teacher = ELEMENT[precision], beside.get("trained"), beside.get("teacher")
-    reference = beside.get("reference", False) and trained is None
-    critic = shape.value_model if beside.get("critic") else None
+    element, trained, teacher = ELEMENT[work["precision"]], work.get("trained"), work.get("teacher")
+    reference = work.get("reference", False) and trained is None
+    critic = shape.value_model if work.get("critic") else None
     critic_bytes = 0
     if critic is not None:
-        critic_bytes = critic.parameters * (_idle_bytes(beside) if trained is None else _state_bytes(beside))
+        critic_bytes = critic.parameters * (_idle_bytes(work) if trained is None else _state_bytes(work))
     held = (
         (
             "weights, optimizer and gradients of the rank's share",
-            shape.parameters * _state_bytes(beside) // ranks if trained is None else 0,
+            shape.parameters * _state_bytes(work) // ranks if trained is None else 0,
         ),
         ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
-        ("adapter, its optimizer and gradients", (trained or 0) * _state_bytes(beside) // ranks),
+        ("adapter, its optimizer and gradients", (trained or 0) * _state_bytes(work) // ranks),
         ("the critic's share with its optimizer", critic_bytes // ranks),
         ("a tied head's gradient", _tied_bytes(shape, ranks) if trained is None else 0),
         ("the KL reference's share", shape.parameters * _FROZEN_BYTES // ranks if reference else 0),
         ("the teacher's share", teacher.parameters * _FROZEN_BYTES // ranks if teacher else 0),
         ("the teacher's embedding and head, whole", teacher.root_gathered * element if teacher else 0),
     )
-    passes = [_RankPass(shape, ranks, tokens, element, attention, recompute, beside, trains=trained is None)]
+    how = (ranks, tokens, element, work["attention"], work["recompute"], work)
+    passes = [_RankPass(shape, *how, trains=trained is None)]
     if critic is not None:
-        passes.append(_RankPass(critic, ranks, tokens, element, attention, recompute, beside, trains=True))
+        passes.append(_RankPass(critic, *how, trains=True))
     parts = max((moment for each in passes for moment in each.moments()), key=lambda lines: sum(n for _, n in lines))
     parts = (*held, *parts, ("CUDA and NCCL (estimate)", _CONTEXT_BYTES))
     return TrainerPlan(tuple(BudgetLine(what, size) for what, size in parts if size), tokens)
@@ -357,38 +344,25 @@ def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: st
     ]
 
 
-def _asking(
-    name: str, model: ModelShape, beside: Beside, *, ranks: int, tokens: int, precision: str, attention: Attention
-) -> list[BudgetLine]:
+def _asking(name: str, model: ModelShape, work: RankWork, ranks: int, tokens: int) -> list[BudgetLine]:
     """What a forward pass of a frozen model needs beside the states of others; of its activations, an upper bound."""
-    element, part = ELEMENT[precision], model.part(beside.get("tensor", 1))
-    own = -(-tokens // beside.get("context", 1))
-    chunk = min(own, chunk_tokens(model.vocabulary, beside.get("card", 0)))
+    element, part, attention = ELEMENT[work["precision"]], model.part(work.get("tensor", 1)), work["attention"]
+    own = -(-tokens // work.get("context", 1))
+    chunk = min(own, chunk_tokens(model.vocabulary, work.get("card", 0)))
     return [
         BudgetLine(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
         BudgetLine(f"the {name}'s embedding and head, whole", model.root_gathered * element),
         BudgetLine(f"the {name}'s layers, gathered", 2 * part.block_parameters * element),
         BudgetLine("activations", own * bytes_a_token(part, element, attention, "full")),
         BudgetLine("attention masks", mask_bytes(model, element, tokens, attention, "full")),
-        BudgetLine("a chunk of logits", chunk * model.vocabulary * _chunk_bytes(beside)),
+        BudgetLine("a chunk of logits", chunk * model.vocabulary * _chunk_bytes(work)),
         BudgetLine("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     ]
 
 
-def longest_that_fits(
-    shape: ModelShape,
-    memory: int,
-    *,
-    ranks: int,
-    precision: str,
-    attention: Attention,
-    recompute: Recompute,
-    **beside: Unpack[Beside],
-) -> int:
+def longest_that_fits(shape: ModelShape, memory: int, *, ranks: int, **work: Unpack[RankWork]) -> int:
     """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
-    made = partial(
-        plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, **beside
-    )
+    made = partial(plan_trainer, shape, ranks=ranks, **work)
     low, high = 0, 1 << 20
     while low < high:
         middle = (low + high + 1) // 2
@@ -396,21 +370,10 @@ def longest_that_fits(
     return low
 
 
-def fewest_ranks(
-    shape: ModelShape,
-    memory: int,
-    *,
-    tokens: int,
-    precision: str,
-    attention: Attention,
-    recompute: Recompute,
-    **beside: Unpack[Beside],
-) -> int | None:
+def fewest_ranks(shape: ModelShape, memory: int, *, tokens: int, **work: Unpack[RankWork]) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
-    made = partial(
-        plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, **beside
-    )
-    least = beside.get("tensor", 1) * beside.get("context", 1)
+    made = partial(plan_trainer, shape, tokens=tokens, **work)
+    least = work.get("tensor", 1) * work.get("context", 1)
     return next(
         (1 << power for power in range(13) if least <= 1 << power and made(ranks=1 << power).total <= memory), None
     )
