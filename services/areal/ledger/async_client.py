@@ -8,7 +8,6 @@ never buffers a write.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from redis import exceptions as redis_errors
@@ -48,9 +47,7 @@ class AsyncLedger:
     async def __aenter__(self) -> "AsyncLedger":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close_connection()
 
     async def close_connection(self) -> None:

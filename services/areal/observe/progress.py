@@ -11,7 +11,7 @@ class ProgressCounter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._value = 0
+        self.value = 0  # units of work done since this process started
         self._changed = clock()
         self.policy_id = ""
         self.doing = "starting"
@@ -20,13 +20,8 @@ class ProgressCounter:
         """`n` more units of work are done."""
         if n:
             with self._lock:
-                self._value += n
+                self.value += n
                 self._changed = self._clock()
-
-    @property
-    def value(self) -> int:
-        """Units of work done since this process started."""
-        return self._value
 
     def since_s(self, now: float | None = None) -> float:
         """Seconds since the last progress."""

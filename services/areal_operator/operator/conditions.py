@@ -88,11 +88,7 @@ class _View:
     def gang(self) -> TrainerGang | None:
         if self.seen.admitted is None:
             return None
-        return gang_of(self._remembered, self.seen.admitted.replicas[Role.TRAINER], self.now)
-
-    @property
-    def _remembered(self) -> Observation:
-        return replace(self.seen, state=self.state)
+        return gang_of(replace(self.seen, state=self.state), self.seen.admitted.replicas[Role.TRAINER], self.now)
 
     def at_rest(self, kind: ConditionType) -> ConditionText | None:
         """What roles and progress say of a job that has ended, rests, or isn't prepared; None of any other."""

@@ -48,7 +48,7 @@ async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observa
         if state.outcome is None:
             refusal = await _try(job, admitted, state, world)
     pods = tuple(_pods(job, key, world))
-    made = tuple(_workloads(uid, world))
+    made = tuple(read for obj in _sets(uid, world) if (read := observed.read_workload(obj)) is not None)
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
     departed = world.deleted_pods.of(key)
     return observed.Observation(
@@ -329,12 +329,6 @@ def _own(world: OperatorWorld, key: resources.Key, uid: str, role: Role) -> reso
 def _sets(uid: str, world: OperatorWorld) -> Iterable[resources.Json]:
     for resource in (resources.STATEFULSETS, resources.DEPLOYMENTS):
         yield from world.caches[resource].owned_by(uid)
-
-
-def _workloads(uid: str, world: OperatorWorld) -> Iterable[observed.Workload]:
-    for obj in _sets(uid, world):
-        if (found := observed.read_workload(obj)) is not None:
-            yield found
 
 
 def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iterable[observed.Pod]:
