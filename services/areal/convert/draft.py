@@ -222,12 +222,3 @@ def set_at(values: dict[str, Any], path: str, value: Any) -> None:
     for block in blocks:
         values = values.setdefault(block, {})
     values[last] = value
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys; an empty mapping is a leaf."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}.{name}" if prefix else str(name)
-        found |= flat(value, key) if isinstance(value, Mapping) and value else {key: value}
-    return found

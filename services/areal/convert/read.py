@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal.convert.draft import UNSET, Foreign, flat
+from areal.convert.draft import UNSET, Foreign
 from areal.convert.omegaconf import resolved
 from areal.convert.python_file import Calls, read_calls
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
+from areal.spec.job_fields import leaves
 from areal.yaml_file.document import parse_document, parse_value
 
 FRAMEWORKS = ("areal", "verl", "trl", "openrlhf")
@@ -74,7 +75,7 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     """A tree of keys. What is given comes before interpolations are resolved, as in a command line."""
     for name, value in over.items():
         _set(values, name.split("."), value)
-    keys = flat(values)
+    keys = dict(leaves(values))
     framework = framework or next(
         (
             name
@@ -85,7 +86,7 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     )
     if framework is None:
         raise _unknown(file)
-    return Foreign(file, framework, flat(resolved(values, file)) if framework in ("areal", "verl") else keys)
+    return Foreign(file, framework, dict(leaves(resolved(values, file))) if framework in ("areal", "verl") else keys)
 
 
 def _of_commands(file: Path, commands: list[list[str]], framework: str | None, over: Mapping[str, Any]) -> Foreign:
@@ -134,7 +135,7 @@ def _of_words(file: Path, framework: str, task: str, words: list[str], over: dic
         tree = {name: value for name, value in tree.items() if name not in ("defaults", "hydra")}
     for name, value in keys.items() if framework in ("areal", "verl") else ():
         _set(tree, name.split("."), value)
-    return Foreign(file, framework, {**flat(resolved(tree, config)), **values}, task)
+    return Foreign(file, framework, {**dict(leaves(resolved(tree, config))), **values}, task)
 
 
 def _config(file: Path, framework: str, flags: Mapping[str, Any]) -> Path | None:

@@ -10,7 +10,7 @@ UNSET = "–"  # Stands for a field that a job leaves to its default of another 
 
 def spec_fields(job: RLJob) -> dict[str, Any]:
     """Every field of a job's spec by dotted path, with every default in place."""
-    return dict(_leaves(job.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
+    return dict(leaves(job.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
 
 
 def differing_fields(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -20,9 +20,10 @@ def differing_fields(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of nested mappings by its dotted path; an empty mapping inside is a leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    else:
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    elif path:
         yield path, value

@@ -7,18 +7,18 @@ import base64
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from areal.spec.job_fields import UNSET, leaves
 from areal.values.interval import student_half
 
 from areal_view.pages import curves
 from areal_view.pages.overview import RunLine, line_of, number, spec_of
 from areal_view.pages.runs import ShownRun
 
-UNSET = "–"
 SEED = "seed"
 
 
@@ -136,15 +136,6 @@ def _mean(values: Sequence[float | None], digits: int) -> str:
         return UNSET
     half = student_half(seen)
     return number(sum(seen) / len(seen), digits) + (f" ± {number(half, digits)}" if half else "")
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field of nested mappings by its dotted path."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, value
 
 
 def _shown(fields: Mapping[str, Any], name: str) -> str:

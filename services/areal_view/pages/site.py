@@ -18,6 +18,7 @@ from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.record.summary import cause_of
 from areal.spec import explain
+from areal.spec.job_fields import leaves
 from markupsafe import Markup
 
 from areal_view.index.record_index import RecordIndex
@@ -122,8 +123,8 @@ def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
             evaluations=overview.evaluations_of(run, run.index),
             supervised=run.is_supervised,
             time=_read("its time", lambda: time_page(run), None),
-            summary=[(name, value) for name, value in _flat(summary) if value or not name.startswith("restarts.")],
-            fields=[(n, v) for n, v in _flat(run.resolved().get("job", {}).get("spec", {})) if v not in (None, {}, [])],
+            summary=[(name, value) for name, value in leaves(summary) if value or not name.startswith("restarts.")],
+            fields=[(name, value) for name, value in leaves(overview.spec_of(run)) if value not in (None, {}, [])],
             style=Markup((STATIC / "uPlot.min.css").read_text() + (STATIC / "page.css").read_text()),
             scripts=[Markup((STATIC / name).read_text()) for name in ("uPlot.iife.min.js", "charts.js")],
         )
@@ -148,11 +149,3 @@ def _read(what: str, read: Callable[[], Value], otherwise: Value) -> Value:
 def _inline(value: Any) -> str:
     """JSON inside of a script element: no `<` may end it."""
     return orjson.dumps(value).decode().replace("<", "\\u003c")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        inner = isinstance(value, Mapping) and value
-        found += _flat(value, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", value)]
-    return found
