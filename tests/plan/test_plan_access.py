@@ -41,7 +41,7 @@ OPENS: dict[Role, dict[str, set[str]]] = {  # written by hand: a wider table of 
         },
         "operator": {"Rollout/GetRolloutStatus", "Rollout/SetHotFields"},
     },
-    Role.GENERATION: {"worker": {"Generation/Generate"}},
+    Role.GENERATION: {"worker": {"Generation/Generate"}, "generation": {"VolumeFiles/ReadFile"}},
     Role.WEIGHTS: {"generation": {"VolumeFiles/ListFiles", "VolumeFiles/ReadFile"}},
     Role.GATEWAY: {"worker": {"Gateway/Drive"}},
     Role.REWARD: SCORES,
