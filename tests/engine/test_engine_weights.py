@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import gc
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from areal.engine.commands import KV_CACHE, WEIGHTS
-from areal.engine.embedded import EngineOptions, TorchEngine
 from areal.engine.weights import read_shard
 from areal.errors import DataError
 from safetensors.torch import load_file, save_file
+from support.engine_memory import anonymous
 from support.engine_models import make_model
 
 TENSORS = {
@@ -59,31 +59,13 @@ def test_a_shard_that_is_cut_off_is_refused(shard: Path, left: int) -> None:
         read_shard(shard)
 
 
-def anonymous() -> int:
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    memory = psutil.Process().memory_info()
-    return int(memory.rss - memory.shared)
-
-
 def test_released_memory_goes_back_to_the_system(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", 0, hidden_size=512, num_hidden_layers=4, intermediate_size=2048)
     size = (model / "model.safetensors").stat().st_size
-    everything = frozenset({WEIGHTS, KV_CACHE})
-
-    async def release() -> tuple[int, int, int]:
-        engine = TorchEngine(EngineOptions(model, skip_tokenizer=True), lambda error: None)
-        engine.start()
-        held = anonymous()
-        assert (await engine.release_memory(everything)).success
-        asleep = anonymous()
-        await engine.resume_memory(everything)
-        assert (await engine.load(model, "1.f1", flush_cache=True, abort_all=False)).success
-        awake = anonymous()
-        engine.stop()
-        return held, asleep, awake
-
-    held, asleep, awake = asyncio.run(release())
+    command = [sys.executable, "-m", "support.engine_memory", str(model)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=300).stdout
+    held, asleep, awake = json.loads(said.splitlines()[-1])
     assert size > 40 << 20
     assert held - asleep > 0.8 * size
     assert awake - asleep > 0.8 * size
