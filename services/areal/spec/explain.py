@@ -35,7 +35,8 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
         **_teacher(job),
         "learning rate": _learning_rate(job),
         "weights": f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last; "
-        + ("sent to servers by a process group" if spec.weights_by_group else "read from the run's directory"),
+        + ("sent to servers by a process group" if spec.weights_by_group else "read from the run's directory")
+        + (" over the network, by servers that mount nothing" if spec.servers_fetch else ""),
         **_exports(job),
         "evaluation": _evaluation(job),
         **_programs(job),
