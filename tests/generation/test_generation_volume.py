@@ -232,6 +232,13 @@ def test_a_reader_that_never_ends_gives_its_place_back() -> None:
     assert tree.source("v", "c", 700.0) == ""
 
 
+def test_a_server_that_lost_its_copy_is_not_sent_to_itself() -> None:
+    tree = ReaderTree()
+    tree.has("v", "a")
+    given = [tree.source("v", name, 0.0) for name in ("b", "c", "d", "a", "e")]
+    assert given == ["", "a", "", None, "a"]
+
+
 def large_version(root: Path) -> WeightsRef:
     words = np.random.default_rng(1).integers(0, 2**16, (4, 5 << 20), dtype=np.uint16)
     tensors = [(f"layer.{index}", "U16", row.shape, row) for index, row in enumerate(words)]

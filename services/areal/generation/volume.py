@@ -51,7 +51,8 @@ class ReaderTree:
         """From whom to read now: a server, or "" for the volume's own; None: nobody has time."""
         self._reading.pop((directory, reader), None)
         busy = Counter(of for (what, _), (of, until) in self._reading.items() if what == directory and until > now)
-        found: str = min(["", *self._sources.get(directory, ())], key=lambda source: busy[source])
+        others = [source for source in self._sources.get(directory, ()) if source != reader]  # it lost its own copy
+        found: str = min(["", *others], key=lambda source: busy[source])
         if busy[found] >= _READERS:
             return None
         self._reading[directory, reader] = found, now + _GIVEN_UP_S

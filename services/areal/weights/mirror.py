@@ -138,6 +138,8 @@ class VolumeMirror:
                     asked = wire.ReadFileRequest(directory=directory, name=name, offset=file.tell())
                     for chunk in server.ReadFile(asked, metadata=self._metadata):
                         file.write(chunk.data)
+                        if self._closed.is_set():
+                            raise InfraError(f"{directory} is not read to its end: the server stops")
                 except grpc.RpcError as error:
                     log.warning("a server that has %s broke off: %s", directory, error)
                     server = None
