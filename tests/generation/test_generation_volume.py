@@ -316,6 +316,20 @@ def test_a_server_that_ends_while_another_reads_there_costs_a_way_around(
     assert stage.prepare(second.place(ref.path), ref.manifest_digest).manifest.digest() == ref.manifest_digest
 
 
+def test_readers_that_died_hold_nobody_up(
+    serving: Serving, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal.weights.mirror._LONGEST_TURN_S", 0.5)
+    ref = large_version(tmp_path / "weights")
+    for dead in ("x", "y"):
+        serving._service._tree._reading[ref.path.name, dead] = ("", time.monotonic() + 600)
+    first = peers.mirrors[0]
+    began = time.monotonic()
+    first.bring(first.place(ref.path), ref.manifest_digest)
+    assert first.place(ref.path).is_dir()
+    assert time.monotonic() - began >= 0.5, "it waited for a turn first"
+
+
 def test_a_server_that_lies_is_found_out_and_the_volume_asked(serving: Serving, peers: Peers, tmp_path: Path) -> None:
     ref = large_version(tmp_path / "weights")
     first, second = peers.mirrors[:2]

@@ -49,8 +49,8 @@ class ReaderTree:
 
     def source(self, directory: str, reader: str, now: float) -> str | None:
         """From whom to read now: a server, or "" for the volume's own; None: nobody has time."""
-        self._reading.pop((directory, reader), None)
-        busy = Counter(of for (what, _), (of, until) in self._reading.items() if what == directory and until > now)
+        self._reading = {key: place for key, place in self._reading.items() if key[1] != reader and place[1] > now}
+        busy = Counter(of for (what, _), (of, _) in self._reading.items() if what == directory)
         others = [source for source in self._sources.get(directory, ()) if source != reader]  # it lost its own copy
         found: str = min(["", *others], key=lambda source: busy[source])
         if busy[found] >= _READERS:

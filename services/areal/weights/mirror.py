@@ -33,6 +33,7 @@ MODEL, TOKENIZER = "model", "tokenizer"  # names of the start model's and the to
 _KEPT = 2  # versions: what the engine holds, to go back to, and what it takes next
 _LIST_S = 30.0
 _TURN_S = 0.2  # between two questions whether a source has time
+_LONGEST_TURN_S = 60.0  # then the volume is read all the same: those who read may have died
 _CONNECT_S = 5.0
 _PATIENCE_S = 30.0  # without a byte, until an error is told; who wanted the version tries again
 
@@ -152,9 +153,9 @@ class VolumeMirror:
         return server
 
     def _list(self, directory: str, reader: str, patience_s: float) -> wire.ListFilesResponse:
-        """The files, and from whom to read them; waits for its turn while others read."""
+        """The files, and from whom to read them; waits for its turn while others read, for some time."""
         backoff, until = Backoff(0.1, 2.0), time.monotonic() + patience_s
-        asked = wire.ListFilesRequest(directory=directory, reader=reader)
+        asked, turn_by = wire.ListFilesRequest(directory=directory, reader=reader), time.monotonic() + _LONGEST_TURN_S
         while True:
             try:
                 listed = self._files.ListFiles(asked, timeout=_LIST_S, metadata=self._metadata)
@@ -164,6 +165,8 @@ class VolumeMirror:
             if not listed.busy or self._closed.wait(_TURN_S):
                 return listed
             until = time.monotonic() + patience_s
+            if time.monotonic() > turn_by:
+                asked.reader = ""  # from the volume, at once
 
     def _chunks(self, directory: str, name: str, offset: int, patience_s: float) -> Iterator[bytes]:
         """A file's bytes from `offset`; a stream that breaks is continued as long as bytes come."""
