@@ -17,7 +17,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents eta test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack chaos recovery stalls soak house clean
+.PHONY: help setup runtime wheel k8s-tools quickstart learn learn-staleness learn-agents eta test nightly check format proto crd chart families docs bench gpu-proof gpu-proof-pack sim chaos recovery stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,8 +139,11 @@ gpu-proof: runtime  ## What this machine's GPU proves, a line of JSON a claim, i
 gpu-proof-pack: runtime  ## Build dist/gpu-proof.tar.gz, which does the same on a machine without network that has torch
 	@PYTHONPATH=bench $(PY) -m gpu_proof.pack dist/gpu-proof.tar.gz
 
+sim: setup  ## A thousand simulated schedules of faults, or SCHEDULES=100000; SEED=7 replays one, event by event
+	@PYTHONPATH=tests $(PY) -m simulation.schedules $(if $(AIM),--aim $(AIM)) $(if $(SEED),--replay $(SEED),--schedules $(or $(SCHEDULES),1000))
+
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
-	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
+	PYTHONPATH=tests $(PY) -m simulation.schedules --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
 	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/operator/test_operator_model.py --timeout 3600
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated

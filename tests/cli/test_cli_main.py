@@ -12,7 +12,6 @@ import pytest
 from admit.admit_shapes import QWEN3_8B
 from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
-from areal.sim.main import main as simulate
 from support.tiny_job import make_tiny_job
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -140,7 +139,7 @@ def test_help_lists_every_command_that_people_type():
 
 def test_a_command_of_the_table_is_where_it_says():
     parser = get_command(app)
-    assert parser.commands.keys() == SHOWN | {"init-model", "sim", "operator", "jobs-page"}
+    assert parser.commands.keys() == SHOWN | {"init-model", "operator", "jobs-page"}
     assert {name: one.name for name, one in parser.commands.items()} == {name: name for name in parser.commands}
     assert "nosuch" not in parser.commands
 
@@ -229,11 +228,3 @@ def test_a_missing_file_is_named(command, tmp_path):
     assert "nowhere.yaml" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("options", [["--schedules", "-1"], ["--schedules", "0"], ["--jobs", "0"], ["--first", "-1"]])
-def test_a_simulation_of_nothing_is_refused(options, capsys):
-    with pytest.raises(SystemExit) as ended:
-        simulate(options)
-    assert ended.value.code == 2, "which the command line turns into 64"
-    assert "at least" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.order import TrainOrder
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
-from areal.sim.scenario import Aim, Fault, FaultKind, Point, Scenario, draw
+from simulation.scenario import Aim, Fault, FaultKind, Point, Scenario, draw
 
 
 @dataclass(frozen=True)

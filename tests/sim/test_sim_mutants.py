@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from areal.sim.run import simulate
 from sim_mutants import CAUGHT, EQUIVALENT, MUTANTS, SEEDS
+from simulation.run import simulate
 
 
 @pytest.mark.parametrize("name", CAUGHT)

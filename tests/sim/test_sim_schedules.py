@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from areal.sim.main import main, run_schedules, story
-from areal.sim.run import simulate
-from areal.sim.scenario import FaultKind, draw
+from simulation.run import simulate
+from simulation.scenario import FaultKind, draw
+from simulation.schedules import main, run_schedules, story
 
 SCHEDULES = int(os.environ.get("AREAL_SIM_SCHEDULES", "200"))
 
@@ -42,6 +42,14 @@ def test_schedules_hold_every_kind_of_fault_and_setting() -> None:
 def test_a_seeds_story_ends_with_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
     lines = story(7)
     assert lines[0].startswith("seed 7: ")
-    assert lines[-1] == "replay: areal sim --replay 7"
+    assert lines[-1] == "replay: make sim SEED=7"
     assert main(["--replay", "7"]) == 0
     assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize("options", [["--schedules", "-1"], ["--schedules", "0"], ["--jobs", "0"], ["--first", "-1"]])
+def test_a_simulation_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(options)
+    assert ended.value.code == 2
+    assert "at least" in capsys.readouterr().err

@@ -74,11 +74,7 @@ def _section(path: str, command: Any) -> str:
     return "\n".join(lines)
 
 
-_PASSED_ON = {
-    "areal init-model": "areal_trainer.init_model",
-    "areal serve": "areal.engine.serve",
-    "areal sim": "areal.sim.main",
-}
+_PASSED_ON = {"areal init-model": "areal_trainer.init_model", "areal serve": "areal.engine.serve"}
 
 
 def passed_on(path: str) -> list[tuple[str, str]]:

@@ -66,12 +66,6 @@ def serve(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "areal.engine.serve", *context.args])  # so that signals reach it
 
 
-@app.command(context_settings=_PASSED_ON, epilog="Example:\n\n  areal sim --schedules 1000")
-def sim(context: typer.Context) -> None:
-    """Run the cores of the system under seeded schedules of faults, in virtual time."""
-    raise typer.Exit(_run_module("areal.sim.main", context.args))
-
-
 def _needs_torch(what: str, extra: str) -> None:
     if importlib.util.find_spec("torch") is None:
         raise ConfigError(f"{what} needs torch, which is not installed", fix=install(extra))

@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "audit": ("areal.cli.runs", "Prove that every group was used exactly once."),
     "report": ("areal_view.commands", "Write report.html of a run again."),
     "export": ("areal_view.commands", "Write recorded samples as a file, or send figures to W&B, MLflow, Trackio."),
-    "sim": ("areal.cli.models", "Run seeded schedules of faults."),
     "submit": ("areal_operator.commands", "Put a job on a Kubernetes cluster, with its files."),
     "pull": ("areal_operator.commands", "Fetch a job's run and model from a cluster."),
     "operator": ("areal_operator.commands", "Run RLJobs on Kubernetes (the chart starts this)."),
@@ -39,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "eval": ("areal_judge.commands", "Measure a model on a public test set."),
     "reward": ("areal_judge.commands", "Judge programs in the sandbox."),
 }
-HIDDEN = frozenset({"init-model", "sim", "operator", "jobs-page"})  # what the chart, the Makefile and tests start
+HIDDEN = frozenset({"init-model", "operator", "jobs-page"})  # what the chart, the Makefile and tests start
 
 
 def load(entry: str) -> Any:

@@ -31,7 +31,6 @@ from areal.rollout.controller.settings import (
     TrainPosition,
 )
 from areal.rollout.controller.trainer_desk import TrainerDesk
-from areal.rollout.controller.turns import CardDemand, CardTurns
 
 _SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position
 ADMITTED_A_PASS = 256  # bounds how long one pass takes; the next one is a tenth of a second away
@@ -53,6 +52,53 @@ class Rebuilt:
     pools_from: int = 0  # which counts from this group on
     first_turn: int = 1  # of shared cards: above every turn of an earlier controller
     restarted: bool = False  # an earlier controller may have admitted groups that nothing here shows
+
+
+@dataclass(frozen=True, slots=True)
+class CardDemand:
+    """What the turn is decided by."""
+
+    given_back: int  # the newest turn after which the living trainer gave the cards back
+    wanted: bool  # the trainer asks for them, whatever there is to train
+    batch: bool  # the next batch is whole
+    evaluating: bool  # answers of an evaluation are missing
+    idle: bool  # nothing is generated, and no trainer is there to ask for more
+
+
+class CardTurns:
+    """The turn of one job on cards that servers and trainer share: whose it is, and when it ends.
+
+    `number`, from `first` on, fences orders: whoever heard of a later turn ignores an earlier one; a controller's turns
+    are above those of the ones before it. One that starts doesn't know who has the cards: it begins with a training
+    turn, which a trainer without work gives back at once, and one that is dead keeps until it is back.
+    """
+
+    def __init__(self, first: int, now: float) -> None:
+        self._first = first
+        self.number = first
+        self.training = True
+        self.since = now
+
+    @property
+    def count(self) -> int:
+        """Number of this turn since the controller started, from 1 on: for people."""
+        return self.number - self._first + 1
+
+    def judge(self, demand: CardDemand, now: float) -> bool:
+        """Whether the turn ended, and the other side's begins.
+
+        A batch that is whole ends generation at every staleness: what of later batches runs then is kept, and goes on
+        afterwards. An evaluation is not interrupted for it.
+        """
+        if self.training:
+            over = demand.given_back >= self.number  # also of one that wants the next: it waits for another number
+        else:
+            over = demand.wanted or (not demand.evaluating and (demand.batch or demand.idle))
+        if over:
+            self.number += 1
+            self.training = not self.training
+            self.since = now
+        return over
 
 
 class Controller:

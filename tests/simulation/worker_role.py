@@ -20,11 +20,12 @@ from areal.rollout.controller.carrier import WorkOrder
 from areal.rollout.controller.decisions import GrantLease, LeaseEvaluation, Revoke
 from areal.rollout.controller.inputs import WorkerBeat
 from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
-from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, SimStream
-from areal.sim.scenario import SLOW_TOKENS, Point
-from areal.sim.scheduler import Incarnation, Pipe, Process
-from areal.sim.server_role import ServerRole, told
-from areal.sim.world import SimWorld, TrueSample
+
+from simulation.controller_role import Connection, ControllerProcess, ControllerRole, SimStream
+from simulation.scenario import SLOW_TOKENS, Point
+from simulation.scheduler import Incarnation, Pipe, Process
+from simulation.server_role import ServerRole, told
+from simulation.world import SimWorld, TrueSample
 
 TOKENS = 2  # enough for a swap between them
 _BEAT_S = 0.5

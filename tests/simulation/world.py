@@ -14,8 +14,9 @@ from areal.ledger.journal import JournalState, apply
 from areal.ledger.lines import Record, RecordLine
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller.kept import RestoredState
-from areal.sim.scenario import Point, Scenario
-from areal.sim.scheduler import Incarnation, VirtualScheduler
+
+from simulation.scenario import Point, Scenario
+from simulation.scheduler import Incarnation, VirtualScheduler
 
 _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
 

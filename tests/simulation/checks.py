@@ -15,8 +15,9 @@ from areal.rollout.controller.decisions import AssignBatch, CloseGroup, JournalB
 from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
-from areal.sim.scenario import FaultKind
-from areal.sim.world import SimWorld, TrueStep
+
+from simulation.scenario import FaultKind
+from simulation.world import SimWorld, TrueStep
 
 HELD = ("served", "max_steps", "max_staleness", "max_concurrent", "ahead")  # what a controller keeps
 _HEALED = {TombstoneReason.INFRA, TombstoneReason.DEADLINE, TombstoneReason.POISON}

@@ -8,10 +8,11 @@ from areal.clients.generation.routing import RoutedServer
 from areal.generation.core import AgentCore, RequestEntry, WantedVersion
 from areal.rollout.controller.inputs import ServerBeat
 from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport
-from areal.sim.controller_role import Connection, ControllerRole
-from areal.sim.scheduler import Incarnation, Pipe, Process
-from areal.sim.world import SimWorld
 from areal.values.policy import PolicyId
+
+from simulation.controller_role import Connection, ControllerRole
+from simulation.scheduler import Incarnation, Pipe, Process
+from simulation.world import SimWorld
 
 _BEAT_S = 0.5
 _VOLUME = Path("volume")

@@ -6,6 +6,7 @@ from areal.cards import CardSide
 from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
 from areal.ledger.values import TakenGroup, TombstoneReason
+from areal.rollout.controller.core import CardTurns
 from areal.rollout.controller.inputs import (
     AdvanceTrainer,
     AttachTrainer,
@@ -15,11 +16,11 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
 )
 from areal.rollout.controller.reports import PublishedWeights, TrainerReport
-from areal.rollout.controller.turns import CardTurns
-from areal.sim.controller_role import Connection, ControllerRole
-from areal.sim.scenario import Point
-from areal.sim.scheduler import Incarnation, Process
-from areal.sim.world import SimWorld, TrueStep
+
+from simulation.controller_role import Connection, ControllerRole
+from simulation.scenario import Point
+from simulation.scheduler import Incarnation, Process
+from simulation.world import SimWorld, TrueStep
 
 _BEAT_S = 0.25
 _POLL_S = 0.05

@@ -16,10 +16,11 @@ from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.inputs import Input, TrainerBeat, WorkerBeat
 from areal.rollout.controller.kept import RestoredState, check_alive
 from areal.rollout.controller.settings import ControllerSettings
-from areal.sim import checks
-from areal.sim.scenario import Point, Scenario
-from areal.sim.scheduler import Incarnation, Pipe
-from areal.sim.world import SimWorld
+
+from simulation import checks
+from simulation.scenario import Point, Scenario
+from simulation.scheduler import Incarnation, Pipe
+from simulation.world import SimWorld
 
 # The controller's core under watch: what must not change an input of somebody who has no say.
 

@@ -9,14 +9,15 @@ from typing import Protocol
 
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import SetHotFields
-from areal.sim.checks import verify
-from areal.sim.controller_role import ControllerRole
-from areal.sim.scenario import Fault, FaultKind, Point, Scenario
-from areal.sim.scheduler import Incarnation, Pipe
-from areal.sim.server_role import ServerRole
-from areal.sim.trainer_role import TrainerRole
-from areal.sim.worker_role import WorkerRole
-from areal.sim.world import SimWorld
+
+from simulation.checks import verify
+from simulation.controller_role import ControllerRole
+from simulation.scenario import Fault, FaultKind, Point, Scenario
+from simulation.scheduler import Incarnation, Pipe
+from simulation.server_role import ServerRole
+from simulation.trainer_role import TrainerRole
+from simulation.worker_role import WorkerRole
+from simulation.world import SimWorld
 
 LIMIT_S = 240.0  # virtual; the slowest schedules need a third of it
 

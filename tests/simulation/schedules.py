@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from areal.errors import ExitCode
-from areal.sim.run import ScheduleOutcome, simulate
-from areal.sim.scenario import Aim, draw
+
+from simulation.run import ScheduleOutcome, simulate
+from simulation.scenario import Aim, draw
 
 _CHUNK = 50  # schedules that a process takes at once: about a second of work
 _SHOWN = 3  # failing seeds that are printed with their trace
@@ -52,8 +53,8 @@ def story(seed: int, aim: Aim | None = None) -> list[str]:
     outcome = simulate(scenario, trace=True)
     lines = [*scenario.story(), *outcome.trace]
     lines += [f"PROBLEM {problem}" for problem in outcome.problems] or ["no promise was broken"]
-    aimed = f" --aim {aim.name}" if aim else ""
-    return [*lines, f"replay: areal sim --replay {seed}{aimed}"]
+    aimed = f" AIM={aim.name}" if aim else ""
+    return [*lines, f"replay: make sim SEED={seed}{aimed}"]
 
 
 def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[ScheduleOutcome]]:
@@ -94,7 +95,7 @@ def run_schedules(first_seed: int, count: int, jobs: int = 1, aim: Aim | None = 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: `--schedules N` from `--first`, or `--replay SEED`."""
-    parser = argparse.ArgumentParser(prog="areal sim", description="Simulate the platform's cores under faults.")
+    parser = argparse.ArgumentParser(prog="make sim", description="Simulate the platform's cores under faults.")
     parser.add_argument("--schedules", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
