@@ -80,7 +80,7 @@ static:
 	$(PY) -m areal.spec.crd --check
 	tools/chart --check
 	.venv/bin/lint-imports
-	.venv/bin/mypy services trainer
+	.venv/bin/mypy services trainer tests/simulation
 
 test: setup  ## Set up and pass what a landing must, in half an hour; or the tests of one package: make test PACKAGE=judge
 	@tools/tiers $(if $(PACKAGE),--package $(PACKAGE))
