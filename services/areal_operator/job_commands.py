@@ -19,10 +19,12 @@ from areal_view.why.job_facts import JobFacts
 from rich.console import Console
 from rich.table import Table
 
+from areal_operator.operator.times import words
 from areal_operator.submit.cluster import Cluster, connect
 from areal_operator.submit.manifests import Json
 from areal_operator.submit.page import page_of
 
+_ENDS = (ConditionType.FAILED, ConditionType.COMPLETE)
 MANAGER = "areal-set"  # of the fields that `areal set` owns
 
 
@@ -37,7 +39,7 @@ def show_status(
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    for row in lines(job.get("status", {})):
+    for row in lines(job.get("status", {}), time.time()):
         grid.add_row(*row)
     if base_url := base_url_of(job):
         grid.add_row("agents call", base_url)
@@ -107,13 +109,16 @@ def base_url_of(job: dict[str, Any]) -> str | None:
     return f"http://{front_host(named['name'], named['namespace'], Role.GATEWAY)}:{HTTP_PORT}/v1"
 
 
-def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
-    """Lines of a status for people: a subject and a sentence each. Pure."""
+def lines(raw: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    """Lines of a status for people: a subject and a sentence each, the newest step with its age. Pure."""
     status = JobStatus.model_validate(raw, by_alias=True, by_name=False)
+    ended = [one for one in status.conditions if one.type in _ENDS and one.status == "True"]
     progress, found = status.progress, [("status", status.summary or "the operator has not looked yet")]
     if progress is not None:
         reward = f", reward {progress.reward:g}" if progress.reward is not None else ""
-        found.append(("step", f"{progress.step} of {progress.max_steps}{reward}"))
+        made = progress.last_report_time
+        age = f", made {words(now - made.timestamp())} ago" if made is not None and not ended else ""
+        found.append(("step", f"{progress.step} of {progress.max_steps}{reward}{age}"))
     if (idle := status.idle) is not None:
         found.append(("why", f"{idle.sentence} ({idle.cause}, since {idle.since:%H:%M:%S} UTC)"))
     pods = ", ".join(f"{role.name} {role.ready}/{role.desired}" for role in status.roles if role.desired)
@@ -121,8 +126,6 @@ def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
         found.append(("pods", pods))
     if status.checkpoint is not None:
         found.append(("checkpoint", f"of step {status.checkpoint.step}"))
-    ends = (ConditionType.FAILED, ConditionType.COMPLETE)
-    ended = [one for one in status.conditions if one.type in ends and one.status == "True"]
     found += [(one.type, f"{one.reason}: {one.message}") for one in ended]
     for failure in status.failures[-1:]:
         named = f"{failure.reason}{f' [{failure.cause}]' if failure.cause else ''}"

@@ -108,7 +108,7 @@ def test_what_the_code_serves_is_shown_somewhere_or_left_out_on_purpose() -> Non
         "areal_rljob_checkpoint_interval_steps", "areal_rljob_oldest_served_version", "areal_rljob_groups_trained",
         "areal_rljob_checkpoint_step", "areal_rljob_created_timestamp_seconds", "areal_rljob_start_timestamp_seconds",
         "areal_rljob_completion_timestamp_seconds", "areal_rljob_last_report_timestamp_seconds",
-        "areal_rljob_loss_timestamp_seconds",  # an alert's
+        "areal_rljob_loss_timestamp_seconds", "areal_rljob_stall_timeout_seconds",  # alerts'
     }  # fmt: skip
     assert emitted() - shown == left_out & emitted()
     assert shown <= CATALOG.keys()

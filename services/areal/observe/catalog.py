@@ -208,6 +208,7 @@ _ALL += [
     _job("start_timestamp_seconds", "When the job was accepted"),
     _job("completion_timestamp_seconds", "When the job came to its end"),
     _job("last_report_timestamp_seconds", "When a step of the job that was made was last reported"),
+    _job("stall_timeout_seconds", "Seconds without a step after which the failure policy decides"),
     _job(
         "loss_timestamp_seconds", "When a role was last lost, by whose fault, on which node", ("role", "owner", "node")
     ),

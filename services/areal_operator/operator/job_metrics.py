@@ -10,6 +10,7 @@ from typing import Any
 
 from areal.observe.catalog import CATALOG, Scope, Type
 from areal.plan.cluster_names import Role, run_claim, workload
+from areal.spec.cluster import RunPolicy
 from areal.spec.training import CheckpointBlock
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +19,7 @@ from areal_operator.kube.resources import Json
 
 _STATUSES = ("True", "False", "Unknown")
 _CHECKPOINT_STEPS: int = CheckpointBlock.model_fields["interval_steps"].default  # where a job doesn't say
+_STALL_S: int = RunPolicy.model_fields["stall_timeout_seconds"].default
 
 Sample = tuple[str, dict[str, str], float]  # metric, its own labels, value
 
@@ -56,6 +58,7 @@ def samples(job: Json) -> Iterator[Sample]:
         "restarts_total": attempts.get("restarts"),
         "checkpoint_step": (status.get("checkpoint") or {}).get("step"),
         "checkpoint_interval_steps": (spec.get("checkpoint") or {}).get("intervalSteps", _CHECKPOINT_STEPS),
+        "stall_timeout_seconds": (spec.get("runPolicy") or {}).get("stallTimeoutSeconds", _STALL_S),
     }
     times = {
         "created_timestamp_seconds": metadata.get("creationTimestamp"),

@@ -75,7 +75,7 @@ def page_of(found: Json, now: datetime, address: str) -> JobPage:
     shown = bool((found.get("spec", {}).get("observability") or {}).get("view"))
     return JobPage(
         line=line,
-        facts=_facts(status, line),
+        facts=_facts(status, line, now),
         idle=status.idle,
         conditions=status.conditions,
         roles=[one for one in status.roles if one.desired],
@@ -84,7 +84,7 @@ def page_of(found: Json, now: datetime, address: str) -> JobPage:
     )
 
 
-def _facts(status: JobStatus, line: JobLine) -> list[tuple[str, str]]:
+def _facts(status: JobStatus, line: JobLine, now: datetime) -> list[tuple[str, str]]:
     found = [("age", line.age), ("restarts of the trainers", str(line.restarts))]
     progress = status.progress
     if progress is not None:
@@ -96,6 +96,8 @@ def _facts(status: JobStatus, line: JobLine) -> list[tuple[str, str]]:
             ("groups trained", progress.groups_trained),
         ]
         found += [(name, f"{value:g}") for name, value in figures if value is not None]
+        if progress.last_report_time is not None and status.completion_time is None:
+            found.append(("newest step, made", f"{age((now - progress.last_report_time).total_seconds())} ago"))
         if progress.estimated_remaining_seconds is not None:
             found.append(("left", age(progress.estimated_remaining_seconds)))
     if status.checkpoint is not None:

@@ -39,6 +39,7 @@ def test_a_job_is_told_by_its_conditions_progress_restarts_and_roles():
         'areal_rljob_volume_info{namespace="ns",persistentvolumeclaim="digits-redis",rljob="digits"} 1.0',
         f"areal_rljob_checkpoint_interval_steps{{{about}}} 20.0",
         f"areal_rljob_progress_step{{{about}}} 12.0",
+        f"areal_rljob_stall_timeout_seconds{{{about}}} 1800.0",
         f"areal_rljob_max_steps{{{about}}} 200.0",
         f"areal_rljob_max_staleness{{{about}}} 2.0",
         f"areal_rljob_reward{{{about}}} 0.25",
@@ -79,9 +80,8 @@ def test_every_sample_is_of_the_catalogue_with_its_labels():
 
 def test_a_job_that_was_just_created_has_few_series_and_breaks_nothing():
     names = [line.partition("{")[0] for line in served([{"metadata": {"name": "new", "namespace": "ns"}}])]
-    assert names == [
-        f"areal_rljob_{name}" for name in ("info", "volume_info", "volume_info", "checkpoint_interval_steps")
-    ]
+    expected = ("info", "volume_info", "volume_info", "checkpoint_interval_steps", "stall_timeout_seconds")
+    assert names == [f"areal_rljob_{name}" for name in expected]
 
 
 def test_a_job_on_claims_of_others_names_these():

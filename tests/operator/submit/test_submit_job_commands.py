@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from areal_operator.job_commands import base_url_of, lines
 
+NOW = datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp()
 IDLE = {"cause": "Unschedulable", "role": "trainer", "pod": "digits-trainer-1", "since": "2030-01-01T10:00:00Z",
         "text": "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu"}  # fmt: skip
 
@@ -19,7 +22,7 @@ def test_the_lines_say_how_far_it_is_and_what_it_waits_for():
             {"time": "2030-01-01T09:00:00Z", "role": "trainer", "reason": "OOMKilled", "action": "RestartTrainer"}
         ],
     }
-    assert lines(status) == [
+    assert lines(status, NOW) == [
         ("status", "Waiting"),
         ("step", "7 of 20, reward 0.25"),
         ("why", "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu (Unschedulable, since 10:00:00 UTC)"),
@@ -27,12 +30,20 @@ def test_the_lines_say_how_far_it_is_and_what_it_waits_for():
         ("checkpoint", "of step 5"),
         ("last failure", "trainer: OOMKilled, RestartTrainer"),
     ]
-    (_, _, (_, why), *_) = lines({**status, "idle": {**IDLE, "pod": "", "text": "no step was trained yet"}})
+    (_, _, (_, why), *_) = lines({**status, "idle": {**IDLE, "pod": "", "text": "no step was trained yet"}}, NOW)
     assert why.startswith("trainer: no step was trained yet (")
 
 
+def test_the_newest_step_has_its_age_while_the_job_runs():
+    status = {"summary": "Running", "progress": {"step": 7, "maxSteps": 20, "lastReportTime": "2030-01-01T09:59:48Z"}}
+    assert lines(status, NOW)[1] == ("step", "7 of 20, made 12 s ago")
+    done = {"type": "Complete", "status": "True", "reason": "TrainingSucceeded", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2030-01-01T09:59:50Z"}  # fmt: skip
+    assert lines({**status, "conditions": [done]}, NOW)[1] == ("step", "7 of 20")
+
+
 def test_a_job_that_nobody_looked_at_says_so():
-    assert lines({}) == [("status", "the operator has not looked yet")]
+    assert lines({}, NOW) == [("status", "the operator has not looked yet")]
 
 
 def test_a_job_with_gateways_says_where_agents_call_them():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,6 +44,14 @@ def test_a_line_says_how_far_a_job_is_and_why_nothing_is_trained() -> None:
     )  # fmt: skip
     assert new.why == "digits-generation-1: no node has 8 GPUs"
     assert (old.state, old.step, old.why, old.age) == ("Pending", None, "", "28d")
+
+
+def test_the_newest_step_has_its_age_while_the_job_runs() -> None:
+    made = {**STATUS, "progress": {**STATUS["progress"], "lastReportTime": (NOW - timedelta(seconds=12)).isoformat()}}
+    page = page_of(job("digits", "2026-03-01T09:00:00Z", made), NOW, "")
+    assert ("newest step, made", "12s ago") in page.facts
+    ended = {**made, "completionTime": NOW.isoformat()}
+    assert "newest step, made" not in dict(page_of(job("digits", "2026-03-01T09:00:00Z", ended), NOW, "").facts)
 
 
 def test_a_status_that_cannot_be_read_costs_its_figures_and_no_page() -> None:
