@@ -28,7 +28,7 @@ EVERYTHING = {
         "prometheusRule": {"enabled": True},
         "dashboards": {"enabled": True},
     },
-    "tests": {"volume": {"enabled": True}},
+    "tests": {"volume": {"enabled": True}, "device": "nvidia.com/gpu"},
 }
 """Values with every switch on."""
 

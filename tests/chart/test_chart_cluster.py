@@ -116,12 +116,13 @@ def test_helm_test_passes_with_an_operator_that_leads_and_fails_without(
     plane: ControlPlane, helm: Helm, clean: set[str], tmp_path: Path
 ) -> None:
     helm("install", "areal", str(CHART), "--set=tests.volume.enabled=true")
-    metrics, health = free_ports(2)
+    metrics, health, network = free_ports(3)
     shared = tmp_path / "shared"
     shared.mkdir()
     stands_for = {
         "http://areal-operator.areal-system.svc:8081": f"http://127.0.0.1:{health}",
         "--directory=/shared": f"--directory={shared}",
+        "--service=areal-test-network.areal-system.svc": f"--service=127.0.0.1 --host=127.0.0.1 --port={network}",
     }
     impatient = {**stands_for, "--lease=": "--deadline-s=1 --lease="}
     with HookPods(plane, HOME, tmp_path / "without", impatient) as hooks:
@@ -147,6 +148,11 @@ def test_helm_test_passes_with_an_operator_that_leads_and_fails_without(
         assert "areal-operator-0 leads" in hooks.said["areal-test-operator"]
         assert "a good RLJob is taken" in hooks.said["areal-test-api"]
         assert "a bad RLJob is refused" in hooks.said["areal-test-api"]
+        network_said = sorted(text for name, text in hooks.said.items() if name.startswith("areal-test-network"))
+        assert [text.split(":")[0] for text in network_said] == [
+            "pod 0 took 16 MiB from 127.0.0.1\n",
+            "pod 1 reached 127.0.0.1",
+        ]
         volume = [text for name, text in hooks.said.items() if name.startswith("areal-test-volume")]
         assert sorted(volume) == ["pod 0 read 'pod 1 read: written by pod 0'\n", "pod 1 read 'written by pod 0'\n"]
     finally:

@@ -92,7 +92,7 @@ def test_every_container_is_restricted(values: str) -> None:
 @pytest.mark.parametrize("values", MATRIX)
 def test_only_pods_that_ask_the_api_server_get_a_token(values: str) -> None:
     for name, spec in pod_specs(render(values)):
-        assert spec["automountServiceAccountToken"] is not name.endswith(("-volume", "-jobs")), name
+        assert spec["automountServiceAccountToken"] is not name.endswith(("-volume", "-network", "-gpu", "-jobs")), name
         assert spec["enableServiceLinks"] is False, name
     for account in of_kind(render(values), "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
@@ -124,7 +124,10 @@ def test_selectors_hold_what_never_changes_and_find_the_pods(values: str) -> Non
     deployments = of_kind(objects, "Deployment")
     assert all(each["spec"]["selector"]["matchLabels"].keys() == SELECTING for each in deployments)
     labels = [each["spec"]["template"]["metadata"]["labels"] for each in deployments]
-    services = [each["spec"]["selector"] for each in of_kind(objects, "Service")]
+    lasting = [
+        each for each in of_kind(objects, "Service") if "helm.sh/hook" not in each["metadata"].get("annotations", {})
+    ]
+    services = [each["spec"]["selector"] for each in lasting]
     budgets = [each["spec"]["selector"]["matchLabels"] for each in of_kind(objects, "PodDisruptionBudget")]
     policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(objects, "NetworkPolicy")]
     for selector in [*services, *budgets, *policies]:
@@ -353,7 +356,7 @@ def test_extra_objects_are_rendered_with_the_charts_values() -> None:
 
 def test_tests_are_hooks_and_no_part_of_the_release() -> None:
     tests = [each for each in render(values=EVERYTHING) if "-test" in each["metadata"]["name"]]
-    assert len(tests) == 8
+    assert len(tests) == 11
     for found in tests:
         annotations = found["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"
