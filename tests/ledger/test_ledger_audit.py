@@ -99,6 +99,21 @@ def test_the_ages_are_printed_beside_the_bound(tmp_path: Path) -> None:
     assert re.search(r"^ages +mean 0\.75, oldest 1; maxStaleness 2 *$", told.output, re.M), told.output
 
 
+def test_how_far_generation_might_be_ahead_is_told_by_step(tmp_path: Path) -> None:
+    """From the journal: it may change during a run."""
+    journal = Journal(tmp_path / "journal" / "controller.jsonl")
+    journal.start(1)
+    for step, ahead in enumerate((1, 1, 3, 8)):
+        journal.append_batch(step, (2 * step, 2 * step + 1), ahead=ahead)
+    (tmp_path / "resolved.json").write_text("{}")
+    log = trainer(tmp_path, 1, 0)
+    for step in range(3):  # the fourth batch is chosen, not trained
+        log.trained(step, aged((2 * step, (10, 0, 0, 8, 8)), (2 * step + 1, ())))
+    assert audit(tmp_path, finished=False).ahead == {0: 1, 1: 1, 2: 3}
+    told = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert re.search(r"^ages +mean 1\.00, oldest 2; ahead 1 or 3, maxStaleness 8 *$", told.output, re.M), told.output
+
+
 def test_evidence_without_ages_is_read_as_it_was(run: Path) -> None:
     assert audit(run).ages == {}
 

@@ -28,20 +28,22 @@ def row_of(
     trained: int,
     samples: tuple[int, ...] = (0, 1),
     counted: tuple[bool, ...] | None = None,
+    masked: tuple[int, ...] = (),
     figures: dict[str, float] | None = None,
     metrics: RoleMetrics | None = None,
     everything: bool = False,
 ) -> dict[str, Any]:
     """The row of step 3, whose sequences have four tokens each and belong to these samples of group 0.
 
-    The sequence k was sampled by version k. All are `counted` unless it says which. With `everything` there are a
+    The sequence k was sampled by version k; no gradient reaches the `masked` ones. All are `counted` unless it says
+    which. With `everything` there are a
     critic, a teacher and a second rank.
     """
     sequences = len(samples)
     batch = TokenBatch(
         token_ids=np.zeros(4 * sequences, np.int64),
         behaviour_logprobs=np.zeros(4 * sequences, np.float32),
-        loss_mask=np.ones(4 * sequences, np.bool_),
+        loss_mask=~np.repeat(np.isin(np.arange(sequences), masked), 4),
         versions=np.repeat(np.arange(sequences), 4),
         offsets=np.arange(0, 4 * sequences + 1, 4),
         group_ids=np.zeros(sequences, np.int64),
@@ -168,6 +170,11 @@ def test_rewards_and_staleness_are_counted_by_sample(tmp_path: Path) -> None:
     assert (row["reward_mean"], row["reward_std"]) == (0.5, 0.5)
     assert (row["staleness_mean"], row["staleness_max"]) == (1.5, 3)  # sample 0 holds version 0, sample 1 version 3
     assert (row["samples"], row["sequences"]) == (2, 4)
+
+
+def test_tokens_that_are_not_trained_have_no_age(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [1.0, 1.0, 1.0, 0.0], trained=4, samples=(0, 0, 1, 2), masked=(0, 3))
+    assert (row["staleness_mean"], row["staleness_max"]) == (1.5, 2)  # versions 1 and 2; sample 2 trains nothing
 
 
 def test_a_sample_that_its_deadline_cut_off_is_in_no_mean_of_rewards(tmp_path: Path) -> None:

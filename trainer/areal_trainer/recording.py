@@ -269,9 +269,9 @@ def _ordinals(tokens: TokenBatch) -> NDArray[np.int64]:
 
 
 def _ages(step: int, tokens: TokenBatch) -> NDArray[np.int64]:
-    """[S]: versions between a sequence's oldest token and the trainer; −1 without a sampled token."""
+    """[S]: versions between the trainer and a sequence's oldest token that it learns from; −1 without one."""
     none = np.iinfo(np.int64).max
     oldest = np.full(tokens.sequences, none)
-    sampled = tokens.versions >= 0
+    sampled = (tokens.versions >= 0) & tokens.trainable()
     np.minimum.at(oldest, tokens.sequence_of[sampled], tokens.versions[sampled])
     return np.where(oldest == none, -1, step - oldest)

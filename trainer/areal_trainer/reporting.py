@@ -230,8 +230,8 @@ def _of_teacher(tokens: TokenBatch, advantages: Advantages) -> dict[str, Any]:
 
 
 def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Age of each sample's oldest sampled token, in versions, when this step trains it."""
-    sampled = tokens.versions >= 0
+    """Age of each sample's oldest token that a gradient can reach, in versions, when this step trains it."""
+    sampled = (tokens.versions >= 0) & tokens.trainable()
     sample = tokens.sample_of
     oldest = np.full(int(sample.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(oldest, sample[tokens.sequence_of[sampled]], tokens.versions[sampled])

@@ -274,7 +274,11 @@ def _audit_table(report: dict[str, Any]) -> Table:
     grid.add_row("duplicated", f"duplicated={report['duplicated']}", style="bold red" if report["duplicated"] else "")
     if report["ages"]:
         means, oldest, bounds = zip(*report["ages"].values(), strict=True)
-        grid.add_row("ages", f"mean {sum(means) / len(means):.2f}, oldest {max(oldest)}; maxStaleness {max(bounds)}")
+        ahead = sorted(set(report["ahead"].values()))
+        told = f"ahead {' or '.join(map(str, ahead))}, " if ahead else ""
+        grid.add_row(
+            "ages", f"mean {sum(means) / len(means):.2f}, oldest {max(oldest)}; {told}maxStaleness {max(bounds)}"
+        )
     grid.add_row("in flight", str(report["pending"]))
     grid.add_row(
         "trainers", f"{report['trainers']} started; the run {'is' if report['finished'] else 'is not'} finished"

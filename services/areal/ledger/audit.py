@@ -50,6 +50,7 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
             report.ages[entry.step] = (entry.step - sum(versions) / sum(tokens), entry.step - min(oldest), max(bounds))
         late = [(group, due) for group, _, _, _, due, _ in ages if entry.step > due]
         report.problems += [f"group {g} is trained in step {entry.step}, too old after step {due}" for g, due in late]
+    report.ahead = {step: ahead for step, ahead in journal.ahead if step < len(survivors)}
     trained, tombstoned = set(steps_of), set(journal.tombstones)
     partial, repeated = _samples(survivors, evidence.starts, journal)
     report.trained = len(trained)
@@ -201,6 +202,7 @@ class AuditReport:
     trainers: int = 0
     finished: bool = False
     ages: dict[int, tuple[float, int, int]] = field(default_factory=dict)  # of a step's tokens: mean, oldest, the bound
+    ahead: dict[int, int] = field(default_factory=dict)  # by step: batches that generation might be ahead
     used: tuple[int, int] | None = None  # of a supervised training: the fewest and the most uses of a row
     problems: list[str] = field(default_factory=list)
 

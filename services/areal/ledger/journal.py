@@ -59,6 +59,7 @@ class JournalState:
     tombstones: dict[int, Tombstone] = field(default_factory=dict)
     trainer: TrainerStart | None = None  # the newest
     batches: list[tuple[int, ...]] = field(default_factory=list)  # by step
+    ahead: list[tuple[int, int]] = field(default_factory=list)  # a step, and how far generation might be ahead then
     short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
     pools: list[MeasuredGroup | PoolChange] = field(default_factory=list)  # in their order
     starts: int = 0  # of controllers
@@ -131,9 +132,13 @@ class Journal:
             ]
         )
 
-    def append_batch(self, step: int, groups: Sequence[int], measured: Sequence[tuple[int, int, int]] = ()) -> None:
-        """The groups that `step` trains. `measured` are (group, passes, tries) of them, where somebody counts."""
-        more = {"measured": list(measured)} if measured else {}
+    def append_batch(
+        self, step: int, groups: Sequence[int], measured: Sequence[tuple[int, int, int]] = (), ahead: int | None = None
+    ) -> None:
+        """The groups that `step` trains. `measured` are (group, passes, tries) of them, where somebody counts; `ahead`
+        is how many batches generation may be ahead then."""
+        more: Record = {"measured": list(measured)} if measured else {}
+        more |= {} if ahead is None else {"ahead": ahead}
         self._append([{"kind": "assign", "step": step, "groups": list(groups), **more}])
 
     def append_trainer(self, fence: int, step: int) -> None:
@@ -213,6 +218,7 @@ def apply(state: JournalState, record: Record) -> None:
             state.pools += [MeasuredGroup(*counts) for counts in record.get("measured", ())]
             if int(record["step"]) == len(state.batches):
                 state.batches.append(tuple(record["groups"]))
+                state.ahead += [] if "ahead" not in record else [(int(record["step"]), int(record["ahead"]))]
         case "trainer":
             began = TrainerStart(int(record["trainer_fence"]), int(record["step"]))
             if state.trainer is None or began.fence >= state.trainer.fence:

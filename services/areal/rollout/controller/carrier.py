@@ -166,6 +166,11 @@ class Carrier:
         self.post(inputs.LedgerRestarted())
 
     @property
+    def ahead(self) -> int:
+        """Batches that generation may be ahead of training, as it holds now."""
+        return self.core.settings.lead
+
+    @property
     def unanswered(self) -> Sequence[Operation]:
         """Operations given to the ledger that it did not answer yet."""
         return tuple(self._asked)

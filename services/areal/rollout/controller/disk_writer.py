@@ -55,8 +55,11 @@ class KeptWriter:
 _DETAIL_CHARS = 4000  # of a traceback: its end says what happened, and the journal is never shortened
 
 
-def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest: Callable[[], int]) -> None:
-    """On disk, in order, and valid, when it returns. `newest` answers the newest controller's fence."""
+def write_entries(
+    journal: Journal, entries: Sequence[Entry], fence: int, newest: Callable[[], int], ahead: int | None = None
+) -> None:
+    """On disk, in order, and valid, when it returns. `newest` answers the newest controller's fence; `ahead` is how far
+    generation may be ahead of training, for the audit."""
     tombstones: list[Tombstone] = []
     for entry in entries:
         if isinstance(entry, JournalTombstone):
@@ -66,7 +69,7 @@ def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest
         journal.append_tombstones(tombstones)
         tombstones = []
         if isinstance(entry, JournalBatch):
-            journal.append_batch(entry.step, entry.groups, entry.measured)
+            journal.append_batch(entry.step, entry.groups, entry.measured, ahead)
         elif isinstance(entry, JournalTrainer):
             journal.append_trainer(entry.fence, entry.step)
         elif isinstance(entry, JournalPools):
@@ -97,6 +100,6 @@ class JournalWriter:
         """Write for ever."""
         while True:
             entries = await self._batches.get()
-            await write_to_the_end(write_entries, self._journal, entries, self._fence, self._newest)
+            await write_to_the_end(write_entries, self._journal, entries, self._fence, self._newest, carrier.ahead)
             self._written(entries)
             carrier.journalled()
