@@ -1,6 +1,7 @@
 """The controller at the size of 1,024 GPUs: so many generation servers, ten thousand groups in flight, batches of 512.
 
     python bench/control_plane.py [--servers 1024] [--groups 10000] [--seconds 60]
+    python bench/control_plane.py --passes now [--groups 10000]      processor time of a pass, by itself
 
 Controller and ledger are real; servers, workers and the trainer are scripted peers that speak the real protocol: each
 server beats once a second and takes every version, workers hold all groups and end them as fast as a thousand GPUs
@@ -19,6 +20,7 @@ import random
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from areal.ledger.sync_client import SyncLedger
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as messages
+from controller_bench import SETTINGS, Bench
 from controller_peers import ScriptedAgent, ScriptedWorker
 from rollout import Scene, Trainer, until
 from support.redis_server import RedisServer
@@ -127,6 +130,28 @@ async def measure(scene: Scene, given: argparse.Namespace, held: Any) -> dict[st
         await asyncio.gather(training, return_exceptions=True)
 
 
+def passes(groups: int) -> dict[str, Any]:
+    """Processor milliseconds, median and highest, of what the controller does in a row with so many groups in work:
+    a pass of leasing, and a look at the clock. A machine's load hardly moves them."""
+    settings = replace(
+        SETTINGS, group_size=4, batch_groups=512, max_steps=10**6, max_staleness=160, ahead=40, max_concurrent=groups,
+        group_deadline_s=1e6,
+    )  # fmt: skip
+    core = (bench := Bench(settings)).core
+    bench.server(0)
+    for number in range(WORKERS):
+        bench.worker(f"worker-{number}", capacity=1 + groups // WORKERS)
+    told: dict[str, Any] = {"groups": len(core.book.open)}
+    for name, what in (("pass_ms", core.decide), ("clock_ms", core.tick)):
+        spent = []
+        for _ in range(60):
+            began = time.thread_time()
+            what(bench.now)
+            spent.append(1e3 * (time.thread_time() - began))
+        told[name] = [sorted(spent)[len(spent) // 2], max(spent)]
+    return told
+
+
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--servers", type=int, default=1024)
@@ -136,7 +161,16 @@ def main() -> None:
     made.add_argument("--rate", type=float, default=16.0, help="groups that end a second; 512 in 32 s, the model's")
     made.add_argument("--seconds", type=float, default=120.0)
     made.add_argument("--out", type=Path, help="add the figures to this JSON as `control_plane`")
+    made.add_argument("--passes", metavar="NAME", help="measure a pass only; kept under this name")
     given = made.parse_args()
+    if given.passes:
+        told = passes(given.groups)
+        print(json.dumps(told))
+        if given.out is not None:
+            kept = json.loads(given.out.read_text())
+            kept.setdefault("passes", {})[given.passes] = told
+            given.out.write_text(json.dumps(kept, ensure_ascii=False) + "\n")
+        return
     with tempfile.TemporaryDirectory() as folder:
         redis = RedisServer.start(Path(folder) / "redis")
         rollout.GROUP, rollout.BATCH = given.group_size, given.batch

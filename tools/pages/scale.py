@@ -20,6 +20,7 @@ def render(page: Path = PAGE, result: Path = RESULT) -> str:
         "published": _published(found["published"]),
         "curves": _curves(found["curves"]),
         "control": _control(found["control_plane"]),
+        "passes": _passes(found["passes"]),
     }
     text = page.read_text(encoding="utf-8")
     return _BLOCK.sub(lambda at: at[1] + "\n".join(blocks[at[2]]) + "\n" + at[3], text)
@@ -74,3 +75,11 @@ def _control(found: dict[str, Any]) -> Iterator[str]:
     half, most = found["beats_ms"]
     yield f"| age of a heartbeat at its arrival, median and p99 | {half:.1f} / {most:.0f} ms |"
     yield f"| load of the machine (two cores, all peers on it too) | {found['load']:.1f} |"
+
+
+def _passes(found: dict[str, Any]) -> Iterator[str]:
+    yield "| processor time, median / highest of 60 | a pass of leasing | a look at the clock |"
+    yield "| --- | ---: | ---: |"
+    for name, row in found.items():
+        cells = (f"{row[key][0]:.1f} / {row[key][1]:.1f} ms" for key in ("pass_ms", "clock_ms"))
+        yield f"| {name}, {row['groups']:,} groups in work | " + " | ".join(cells) + " |"

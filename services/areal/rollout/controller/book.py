@@ -76,7 +76,8 @@ class Book:
 
     def live(self) -> list[PromptGroup]:
         """Open groups that the trainer did not take, in no order."""
-        return [self.groups[g] for g in self.open if not self.order.taken(g)]
+        groups, order = self.groups, self.order  # one in no batch isn't taken: each pass asks this of every group
+        return [groups[g] for g in self.open if g in order.waiting or not order.taken(g)]
 
     def unsettled(self) -> int:
         """Groups on their way to a tombstone."""
@@ -185,11 +186,8 @@ class Book:
         if group.infra_tries >= self.settings.infra_tries and patience_over:
             self.end(group, GroupVerdict(TombstoneReason.INFRA, report.detail))
 
-    def spend(self, group: PromptGroup, seconds: float) -> None:
-        """An eligible server made progress for this long. At its deadline a group closes with what is whole."""
-        group.spent_s += seconds
-        if group.spent_s < self.settings.group_deadline_s:
-            return
+    def spent(self, group: PromptGroup) -> None:
+        """Eligible servers made progress for all the time that a group has: it closes with what is whole."""
         if len(group.done) >= 2:
             group.short = True
             self._close_whole(group)

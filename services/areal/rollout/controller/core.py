@@ -341,9 +341,12 @@ class Controller:
             self._scan_again_at = None
             self.book.scan()
         if (version := self.fleet.progressing_version(self.attention)) is not None:
-            for group in list(self.book.live()):
+            seconds, limit_s = min(seconds, _LATE_S), self.settings.group_deadline_s
+            for group in self.book.live():
                 if (group.worker or group.done) and group.floor <= version:
-                    self.book.spend(group, min(seconds, _LATE_S))
+                    group.spent_s += seconds
+                    if group.spent_s >= limit_s:
+                        self.book.spent(group)
 
     def decide(self, now: float) -> list[decisions.Decision]:
         """Everything to be carried out, in this order, since the last call."""

@@ -39,7 +39,8 @@ def lease(
     in_work = sum(1 for group in groups if group.worker and group.floor <= newest)
     order = sorted(book.order.waiting) if settings.admission_order else []
     waiting = 0
-    lacking = [group for group in groups if versions and group.unassigned(settings.group_size)]
+    size = settings.group_size  # nearly all groups have all samples in work: no call for these
+    lacking = [group for group in groups if versions and len(group.working) < size and group.unassigned(size)]
     eligible = {group.index: group for group in (*lacking, *parked) if versions}.values()  # one parked may be released
     for group in sorted(eligible, key=PromptGroup.by_urgency):
         if not (missing := group.unassigned(settings.group_size)):

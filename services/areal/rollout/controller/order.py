@@ -139,6 +139,8 @@ class TrainOrder:
 
     def too_old(self, groups: Mapping[int, PromptGroup]) -> list[PromptGroup]:
         """Groups that no batch may hold any more: two controllers at once can come to that, nothing else."""
+        if not any(due < self.chosen for due in self.due):
+            return []
         return [groups[g] for g in self.waiting if (due := groups[g].due) is not None and due < self.chosen]
 
     def assign(self, groups: Collection[PromptGroup]) -> None:
