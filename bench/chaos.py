@@ -1,8 +1,10 @@
 """Recovery benchmark: a small job in which role after role is killed, stopped, or cut off; what each fault costs.
 
     python bench/chaos.py [--faults 100] [--kinds kill stop1 …] [--roles redis …] [--minutes 40] [--seed 0]
+    python bench/chaos.py --standby [--faults 100]  kills of a trainer that has a warm standby
     python bench/chaos.py --ettr injected poisson [--minutes 15]
-    python bench/chaos.py --table                  writes docs/recovery.json and the tables of docs/recovery.md
+    python bench/chaos.py --table                  writes docs/recovery.json and the tables of docs/recovery.md; with
+                                                   --standby it adds to those that are there
 
 One job takes many faults: role and moment are drawn by the seed, and the next fault comes when four steps together had
 the pace of before and two more were trained. Each job ends with `areal audit`. Writes a line of JSON a fault into
@@ -44,14 +46,17 @@ from tools.pages import recovery as page  # noqa: E402
 RESULTS = ROOT / "bench" / "results" / "chaos.jsonl"
 ENDLESS = ("algorithm.maxSteps=100000", "evaluation.intervalSteps=100000")
 NOBODY = "nobody"
+STANDBY = "trainer with a standby"  # as the rows name it
 ROLES = (NOBODY, *VICTIMS)
 LASTS = {"stop1": 1.0, "stop5": 5.0, "stop30": 30.0, "partition": 10.0, "disk": 10.0}
 KINDS = ("kill", *LASTS, "torn")
+KILLS_A_STANDBY = 6  # of one job
 KILLS_A_JOB = 3  # of a role: the launcher waits longer at each restart within ten minutes
 OTHERS_A_JOB = 20
 WARM = 15  # steps before the first fault
 PATIENCE_S = 15.0  # for the old pace, once a new step is trained
 LOST_S = 180.0  # for anything
+BEGIN_S = 900.0  # for the first steps, on a machine that others use, too
 DISK_MB = 256
 HEALED = ("infra", "deadline", "poison")  # tombstones that a fault which healed must not leave
 FAR_S = 45.0
@@ -96,12 +101,15 @@ def schedule(kind: str, cells: Sequence[Cell], faults: int, done: Counter[Cell],
 class Job:
     """One job that takes faults. `write` gets a line a fault, and one at its end."""
 
-    def __init__(self, folder: Path, kind: str, write: Callable[[dict[str, Any]], None], forward: bool) -> None:
+    def __init__(
+        self, folder: Path, kind: str, write: Callable[[dict[str, Any]], None], forward: bool, standby: bool = False
+    ) -> None:
         self._kind = kind
         self._write = write
         self._forwarder = Forwarder(folder / "edges.json") if forward else None
         launcher = ("bench/chaos_launch.py", str(folder / "edges.json")) if forward else ("-m", "areal.cli.main")
-        self._overrides = [*SMALL, *ENDLESS]
+        self._standby = standby
+        self._overrides = [*SMALL, *ENDLESS, *(["trainer.standby=true"] if standby else [])]
         self.run = JobRun(ROOT / "examples" / "quickstart.yaml", folder / "run", self._overrides, launcher=launcher)
         self.watch = Watch(self.run.run_dir)
         self.done: Counter[Cell] = Counter()
@@ -110,7 +118,7 @@ class Job:
         """Start the run, and wait until it is warm."""
         self.run.start()
         self.watch.start()
-        self.wait_steps(WARM)
+        self.wait_steps(WARM, BEGIN_S)
 
     def close(self) -> None:
         self.watch.close()
@@ -118,17 +126,19 @@ class Job:
         if self._forwarder is not None:
             self._forwarder.close()
 
-    def wait_steps(self, more: int) -> None:
+    def wait_steps(self, more: int, patience_s: float = 240) -> None:
         """Until so many more steps are trained than now."""
         steps = self.watch.steps()
         until = max((one.step for one in steps), default=-1) + more
-        self.run.wait_for(f"step {until}", lambda: self.newest() >= until, 240)
+        self.run.wait_for(f"step {until}", lambda: self.newest() >= until, patience_s)
 
     def newest(self) -> int:
         return max((one.step for one in self.watch.steps()), default=-1)
 
     def fault(self, cell: Cell, draw: random.Random) -> Recovery:
         """Put one in at a random moment of the next two steps, and wait for the old pace."""
+        if self._standby:
+            self.run.wait_for("a standby", self.run.standby, BEGIN_S)
         time.sleep(draw.uniform(0, 2 * old_pace(self.watch.steps(), time.time())))
         load = os.getloadavg()[0]
         assert self.run.process is not None
@@ -141,7 +151,8 @@ class Job:
             time.sleep(0.1)
         self.done[cell] += 1
         row = {
-            "kind": cell.kind, "role": cell.role, "nth": self.done[cell], "date": datetime.now(UTC).isoformat()[:19],
+            "kind": cell.kind, "role": STANDBY if self._standby else cell.role, "nth": self.done[cell],
+            "date": datetime.now(UTC).isoformat()[:19],
             "load": round(load, 2), "step_s": round(old_pace(self.watch.steps(), began), 3),
             "lasted": None if ended is None or self._kind == "torn" else round(ended - began, 3), **asdict(told),
         }  # fmt: skip
@@ -215,12 +226,13 @@ def folder_of(kind: str) -> Iterator[Path]:
 
 
 def play(
-    kind: str, job_cells: Sequence[Cell], seed: str, write: Callable[[dict[str, Any]], None], until: float
-) -> bool:
+    kind: str, job_cells: Sequence[Cell], seed: str, write: Callable[[dict[str, Any]], None], until: float,
+    *, standby: bool = False,
+) -> bool:  # fmt: skip
     """One job and its faults; False when it broke a promise or ended by itself. Stops early at `until` (monotonic)."""
     draw = random.Random(seed)
     with folder_of(kind) as folder:
-        job = Job(folder, kind, write, forward=kind == "partition")
+        job = Job(folder, kind, write, forward=kind == "partition", standby=standby)
         try:
             job.start()
             for cell in job_cells:
@@ -309,6 +321,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=100, help="of each role and kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--roles", nargs="+", choices=ROLES, default=list(ROLES))
+    parser.add_argument("--standby", action="store_true", help="kill a trainer that has a warm standby, only")
     parser.add_argument("--ettr", nargs="*", choices=("injected", "poisson"), help="effective training time, only")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no fault after that; of --ettr its length")
     parser.add_argument("--seed", type=int, default=0)
@@ -323,7 +336,7 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
 
     if arguments.table:
-        page.keep(read(arguments.out))
+        (page.add if arguments.standby else page.keep)(read(arguments.out))
         return
     kept = True
     if arguments.ettr is not None:
@@ -340,6 +353,14 @@ def faults(arguments: argparse.Namespace, write: Callable[[dict[str, Any]], None
     until = time.monotonic() + 60 * arguments.minutes
     rows = read(arguments.out)
     hour = datetime.now(UTC).isoformat()[:13]
+    if arguments.standby:
+        left = arguments.faults - sum(row["role"] == STANDBY for row in rows if row["kind"] in KINDS)
+        kept = True
+        while left > 0 and time.monotonic() < until:
+            job = [Cell("kill", "trainer")] * min(left, KILLS_A_STANDBY)
+            kept &= play("kill", job, f"{arguments.seed} standby {left}", write, until, standby=True)
+            left -= len(job)
+        return kept
     if not any(row["kind"] == "floors" and row["date"].startswith(hour) for row in rows):
         write(floors())
     done = Counter(Cell(row["kind"], row["role"]) for row in rows if row["kind"] in KINDS)

@@ -45,6 +45,13 @@ def test_states_in_host_memory_and_layers_inputs_are_rows_of_the_pod():
     assert rows["inputs of layers, pinned"] == 4 * 36 * 4096 * 4096 * 2
 
 
+def test_a_standby_of_the_trainer_has_a_row_of_the_pod():
+    plain, with_standby = (planned(QWEN25_7B, f"trainer.standby={on}")[Role.TRAINER] for on in ("false", "true"))
+    more = {row.what: row.size for row in with_standby.rows} | {row.what: 0 for row in plain.rows}
+    assert {what: size for what, size in more.items() if size} == {"a standby, without a GPU yet (estimate)": 2 * GIB}
+    assert with_standby.limit - plain.limit in (2 * GIB, 3 * GIB), "and a tenth, in whole GiB"
+
+
 def test_staging_disk_is_planned_where_deltas_are_and_not_on_one_machine():
     server = planned(QWEN25_7B)[Role.GENERATION]
     assert server.staging == 3 * 2 * shape_of(QWEN25_7B).parameters

@@ -190,6 +190,39 @@ def test_the_table_says_n_the_worst_and_what_was_not_seen() -> None:
     assert "| 1 of 2 | 2 of 2 |" in text
 
 
+def test_a_measurement_is_added_to_the_figures_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, written = tmp_path / "recovery.json", tmp_path / "recovery.md"
+    figures.write_bytes(page.FIGURES.read_bytes())
+    written.write_bytes(page.PAGE.read_bytes())
+    monkeypatch.setattr(page, "FIGURES", figures)
+    monkeypatch.setattr(page, "PAGE", written)
+    monkeypatch.setattr(page, "render", lambda: written.read_text())
+    old = json.loads(figures.read_text())
+    row = {
+        "kind": "kill", "role": chaos.STANDBY, "load": 1.0, "step_s": 0.5, "date": "2030-01-31T00:00:00",
+        "lasted": None, "detected": 0.2, "replaced": 1.5, "useful": 2.0, "old_step": 2.5, "old_pace": 3.0, "pause": 2.0,
+    }  # fmt: skip
+    job = {
+        "kind": "job",
+        "faults": 1,
+        "trained": 64,
+        "problems": [],
+        "lost": 0,
+        "duplicated": 0,
+        "healed": 0,
+        "oldest": 1,
+    }
+    page.add([row, job])
+    new = json.loads(figures.read_text())
+    assert [cell for cell in new["cells"] if cell["role"] != chaos.STANDBY] == [
+        cell for cell in old["cells"] if cell["role"] != chaos.STANDBY
+    ]
+    (mine,) = (cell for cell in new["cells"] if cell["role"] == chaos.STANDBY and not cell["busy"])
+    assert (mine["n"], mine["old_step"]) == (1, [2.5])
+    assert new["audits"]["trained"] == old["audits"]["trained"] + 64
+    assert (new["audits"]["oldest"], new["floors"], new["date"]) == (2, old["floors"], "2030-01-31")
+
+
 def test_the_page_shows_the_committed_figures() -> None:
     assert page.PAGE.read_text() == page.render()
     figures = json.loads(page.FIGURES.read_text())

@@ -92,6 +92,14 @@ def test_only_the_trainer_gang_waits_for_an_epoch(workspace):
     assert {row.ready for row in rows if row.name != "redis"} == {"grpc"}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [([], []), (["trainer.standby=true"], ["trainer"]), (["trainer.standby=true", "trainer.replicas=2"], [])],
+)
+def test_a_standby_is_kept_of_a_trainer_of_one_process(workspace, overrides, kept):
+    assert [row.name for row in role_table(resolved(workspace, *overrides), PLACE) if row.standby] == kept
+
+
 def test_a_reward_model_has_a_role_and_may_load_for_as_long_as_its_verifier_waits(workspace):
     scores = workspace.root / "scores"
     scores.mkdir()

@@ -8,14 +8,16 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
+import psutil
 import pytest
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.processes import logfile
+from areal.processes import logfile, supervise
 from areal.processes.budget import BudgetPolicy
 from areal.processes.core import ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command
@@ -107,6 +109,84 @@ async def test_a_killed_role_is_back_within_two_seconds(tmp_path):
     await until(supervised, ChildPhase.READY, restarts=1)
     assert asyncio.get_running_loop().time() - before < 2.0
     assert await pid_of(supervised) != first
+    supervised.kill()
+    assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
+
+
+WITH_STANDBY = """\
+import json, os, socket, sys, time
+if (told := os.environ.pop("AREAL_STANDBY", "")):
+    with open(__file__ + ".waits", "w") as waits:
+        waits.write(str(os.getpid()))
+    order = socket.socket(fileno=int(told))
+    data, outputs, _, _ = socket.recv_fds(order, 65536, 1)
+    if not data:
+        sys.exit(0)
+    os.dup2(outputs[0], 1)
+    os.environ.update(json.loads(data))
+    print("took over")
+print("start", os.environ["AREAL_START"], os.environ["AREAL_EPOCH"], os.environ.get("AREAL_LAST_EXIT"))
+time.sleep(600)
+"""
+
+
+async def standby_of(supervised: ChildSupervisor, tmp_path: Path) -> int:
+    """The standby's pid, once it waits."""
+    waits = tmp_path / "role.py.waits"
+    async with asyncio.timeout(60):
+        while not (waits.exists() and waits.read_text()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    pid = int(waits.read_text())
+    waits.unlink()
+    return pid
+
+
+def with_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChildSupervisor:
+    monkeypatch.setattr(supervise, "_STANDBY_AFTER_S", 0.05)
+    supervised = child(tmp_path, WITH_STANDBY)
+    supervised.spec = replace(supervised.spec, standby=True)
+    return supervised
+
+
+async def test_a_standby_takes_over_from_a_killed_role_and_gets_a_standby_of_its_own(tmp_path, monkeypatch):
+    supervised = with_standby(tmp_path, monkeypatch)
+    life = asyncio.create_task(supervised.run())
+    await until(supervised, ChildPhase.READY)
+    await logged(supervised, ["start 1 0 None"])
+    for start in (2, 3):
+        standby = await standby_of(supervised, tmp_path)
+        assert await pid_of(supervised) != standby
+        os.kill(await pid_of(supervised), signal.SIGKILL)
+        await until(supervised, ChildPhase.READY, restarts=start - 1)
+        assert await pid_of(supervised) == standby
+        await logged(supervised, ["took over", f"start {start} 0 -9"])
+    last = await standby_of(supervised, tmp_path)
+    supervised.kill()
+    assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
+    assert not psutil.pid_exists(last), "a standby ends with its role"
+
+
+async def test_a_role_whose_standby_died_starts_as_without_one(tmp_path, monkeypatch):
+    supervised = with_standby(tmp_path, monkeypatch)
+    life = asyncio.create_task(supervised.run())
+    standby = await standby_of(supervised, tmp_path)
+    os.kill(standby, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid) for pid in (standby,) if psutil.pid_exists(pid)], 10)
+    os.kill(await pid_of(supervised), signal.SIGKILL)
+    await until(supervised, ChildPhase.READY, restarts=1)
+    await logged(supervised, ["start 2 0 -9"])
+    supervised.kill()
+    assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
+
+
+async def test_no_standby_is_started_where_memory_is_short(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=-1))
+    supervised = with_standby(tmp_path, monkeypatch)
+    life = asyncio.create_task(supervised.run())
+    async with asyncio.timeout(60):
+        while "role-0 has no standby" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not (tmp_path / "role.py.waits").exists()
     supervised.kill()
     assert (await asyncio.wait_for(life, 60)).phase is ChildPhase.STOPPED
 

@@ -53,6 +53,7 @@ def test_errors_come_before_warnings():
         (["trainer.replicas=2", "trainer.mesh.tensor=2"], "tensor-within-node", "don't make groups of 2"),
         (["trainer.procPerNode=4", "trainer.mesh.context=8"], "mesh", "each in parts of 8"),
         (["trainer.procPerNode=4", "trainer.mesh.replicate=3"], "mesh", "1·4 = 4 processes don't split into 3"),
+        (["trainer.procPerNode=2", "trainer.standby=true"], "standby-of-one-process", "a node has 2 processes"),
         (["algorithm.groupSize=1"], "group-size", "reward − mean = 0"),
     ],
 )

@@ -105,11 +105,20 @@ class JobRun:
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 line = " ".join(child.cmdline())
+                if "AREAL_STANDBY" in child.environ() and child.name() != "areal-trainer":
+                    continue  # a standby of the trainer, with the same command
             except psutil.Error:
                 continue
             if all(word in line for word in words):
                 found.append(child)
         return found
+
+    def standby(self) -> bool:
+        """Whether a standby of the trainer has done its imports and waits."""
+        assert self.process is not None
+        return any(
+            child.name() == "areal-standby" for child in psutil.Process(self.process.pid).children(recursive=True)
+        )
 
     def kill(self, *words: str) -> int:
         """SIGKILL the first descendant whose command line holds `words`; returns its pid."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +54,14 @@ def test_the_only_rank_of_a_node_needs_no_agent():
         "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "t-0",
         "MASTER_PORT": "29503",
     }  # fmt: skip
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
 
 
 class Clock:
@@ -121,3 +131,57 @@ def start_node() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         node.wait(60)
         assert node.stdout is not None
         node.stdout.close()
+
+
+def standing_by(tmp_path: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A standby that has done its imports, and its launcher's end. `rank.py` stands for the trainer."""
+    (tmp_path / "standing.py").write_text(STANDING)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, str(tmp_path / "standing.py"), str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    return ours, process
+
+
+STANDING = """\
+import os, sys
+from types import SimpleNamespace as Some
+from areal_trainer import torchrun
+
+def run(arguments):
+    print(arguments, *map(os.environ.get, ("RANK", "AREAL_EPOCH", "MASTER_PORT")), flush=True)
+    return 75
+
+os.environ["AREAL_STANDBY"] = sys.argv[1]
+job = Some(paths=Some(start_model="m", tensorboard=None))
+sys.modules |= {  # torch takes seconds
+    "areal_trainer.run": Some(), "areal_trainer.engine": Some(), "areal_trainer.publish": Some(),
+    "areal_trainer.engine.engine": Some(PolicyEngine=None), "areal_trainer.engine.group": Some(RankGroup=None),
+    "areal_trainer.engine.model": Some(empty_model={"m": "read"}.__getitem__),
+    "areal_trainer.publish.canary": Some(prepare=None),
+    "areal_trainer.settings": Some(model_options=None, settings_of=lambda path: {"x": job}[str(path)]),
+    "areal_trainer.main": Some(main=run, leave=sys.exit),
+}
+torchrun.await_name = lambda host: None
+gang = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "t-0", "--master-port", "29500"]
+sys.exit(torchrun.main([*gang, "-m", "areal_trainer.main", "--job", "x"]))
+"""
+
+
+def test_a_standby_becomes_the_rank_of_the_epoch_that_it_is_told(tmp_path: Path) -> None:
+    ours, process = standing_by(tmp_path)
+    with ours, (tmp_path / "out").open("w+b") as out:
+        eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "areal-standby\n")
+        socket.send_fds(ours, [b'{"AREAL_EPOCH": "3"}\n'], [out.fileno()])
+        assert process.wait(60) == 75
+        out.seek(0)
+        assert out.read() == b"['--job', 'x'] 1 3 29503\n"
+
+
+def test_a_standby_ends_with_its_launcher(tmp_path: Path) -> None:
+    ours, process = standing_by(tmp_path)
+    eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "areal-standby\n")
+    ours.close()
+    assert process.wait(60) == 143

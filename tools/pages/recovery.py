@@ -21,7 +21,10 @@ NAMES = {
     "run": "the run's disk", "journal": "controller's journal", "evidence": "trainer's evidence",
     "store": "Redis's append-only file",
 }  # fmt: skip
-ORDER = ("redis", "reward", "controller", "worker", "agent", "engine", "trainer", "run", "journal", "evidence", "store")
+ORDER = (
+    "redis", "reward", "controller", "worker", "agent", "engine", "trainer", "trainer with a standby", "run",
+    "journal", "evidence", "store",
+)  # fmt: skip
 KINDS = {  # kind → its title, and what was promised in seconds: detected, a new step
     "kill": ("SIGKILL", 3, 10),
     "stop1": ("SIGSTOP for 1 s", None, 10),
@@ -44,6 +47,17 @@ def render(page: Path = PAGE, figures: Path = FIGURES) -> str:
 def keep(rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the figures of a measurement, and the page."""
     FIGURES.write_text(lines(condensed(rows)))
+    PAGE.write_text(render(), encoding="utf-8")
+
+
+def add(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figures of a measurement into those that are there, whose rows are gone: its cells replace theirs."""
+    old, new = json.loads(FIGURES.read_text()), condensed(rows)
+    cells = {(cell["kind"], cell["role"], cell["busy"]): cell for cell in [*old["cells"], *new["cells"]]}
+    sums = {name: old["audits"][name] + new["audits"][name] for name in old["audits"] if name != "oldest"}
+    oldest = max(old["audits"]["oldest"], new["audits"]["oldest"])
+    figures = {**old, "date": new["date"], "audits": {**sums, "oldest": oldest}}
+    FIGURES.write_text(lines({**figures, "cells": [cells[key] for key in sorted(cells, key=_place)]}))
     PAGE.write_text(render(), encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ member that is late in an old epoch is never taken for one of the new. The addre
 """
 
 import argparse
+import json
 import logging
 import os
 import socket
@@ -16,9 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from areal.errors import ExitCode, InfraError
 from areal.observe import logs
+from areal.processes.family import STANDBY
 
 _log = logging.getLogger("areal_trainer.torchrun")
 
@@ -119,9 +122,57 @@ def await_name(
         sleep(_NAME_PAUSE_S)
 
 
+def stand_by(descriptor: int, job: Path, *, alone: bool) -> bool:
+    """Warm standby of a rank: do all that needs no one else, then wait for the start, whose environment and output
+    become this process'. False when the launcher ended instead. `alone` says that it would be the only rank.
+
+    Nothing here may touch a GPU, the ledger or a fence: the living trainer has them until it is dead.
+    """
+    _name("warming")
+    import areal_trainer.run  # noqa: F401  with torch, what takes seconds
+    from areal_trainer.engine.engine import PolicyEngine
+    from areal_trainer.engine.group import RankGroup
+    from areal_trainer.engine.model import empty_model
+    from areal_trainer.publish.canary import prepare
+    from areal_trainer.settings import model_options, settings_of
+
+    settings = settings_of(job)
+    if settings.paths.tensorboard is not None:
+        import torch.utils.tensorboard  # noqa: F401
+    if alone and settings.spec.trainer.gpus == 0:  # a first pass costs more than a second, in any model
+        ranks = RankGroup()
+        prepare(PolicyEngine(settings.paths.start_model, model_options(settings.spec), ranks), settings.paths.tokenizer)
+        ranks.close()
+    else:
+        empty_model(settings.paths.start_model)  # with its family's code
+    _name("standby")
+    with socket.socket(fileno=descriptor) as launcher:
+        told, outputs = b"", []
+        while not told.endswith(b"\n"):
+            more, descriptors, _, _ = socket.recv_fds(launcher, 1 << 16, 1)
+            if not more:
+                return False
+            told, outputs = told + more, outputs + descriptors
+    for output in outputs:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+    os.environ.update(json.loads(told))
+    _name("trainer")
+    return True
+
+
+def _name(what: str) -> None:
+    """Tell `ps` and `top` what this process does."""
+    Path("/proc/self/comm").write_text(f"areal-{what}")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the gang; returns the exit code."""
     gang = parse(arguments)
+    waits_on = os.environ.pop(STANDBY, "")  # of a node with one process, as the launcher knows
+    if waits_on and not (gang and stand_by(int(waits_on), Path(gang.command[3]), alone=gang.nodes == 1)):
+        return int(ExitCode.DRAINED)
     epoch = int(os.environ.get("AREAL_EPOCH", "0"))
     if gang is not None and gang.nodes > 1:
         logs.setup("trainer", "?")
@@ -131,6 +182,11 @@ def main(arguments: Sequence[str]) -> int:
             _log.error("%s", error)
             return int(error.exit_code)
         arguments = of_epoch(gang, epoch)
+    if waits_on and gang is not None:
+        from areal_trainer import main as rank
+
+        os.environ.update(rank_environment(gang, epoch))
+        rank.leave(rank.main(gang.command[2:]))
     if gang is not None and gang.processes == 1:
         os.execve(sys.executable, [sys.executable, *gang.command], {**os.environ, **rank_environment(gang, epoch)})
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))

@@ -74,6 +74,7 @@ class RoleRow:
     probe_host: str = "127.0.0.1"  # where its readiness is asked
     bind: str = "127.0.0.1"  # the address that its servers listen on
     held: tuple[str, ...] = ()  # ports on which its launcher listens for it
+    standby: bool = False  # its launcher keeps a second process that has done its imports
 
 
 _MAX_RESTARTS = 10
@@ -144,7 +145,14 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> Role
         probe_host="127.0.0.1" if resolved.bind in _ANYWHERE else resolved.bind,
         bind=resolved.bind,
         held=spec.held,
+        standby=spec.program is RoleProgram.TORCHRUN and _one_rank(resolved) and resolved.spec.trainer.standby,
     )
+
+
+def _one_rank(resolved: ResolvedJob) -> bool:
+    """Whether torchrun starts one process: all ranks on one machine, in pods a node's."""
+    trainer = resolved.spec.trainer
+    return (trainer.proc_per_node if resolved.endpoints.rendezvous is not None else trainer.world_size) == 1
 
 
 def _start_s(resolved: ResolvedJob, role: Role) -> float:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -141,6 +141,39 @@ class Family:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while data := self._control.recv(4096):
                 self._said += data
+
+
+STANDBY = "AREAL_STANDBY"  # environment variable: descriptor of the socket on which a warm standby is told its start
+
+
+class WarmStandby:
+    """A command started ahead of its time: it imports what it needs, and waits on a socket for its start.
+
+    Takes nothing of the run until then, and ends with its supervisor. What it writes before its start is lost.
+    """
+
+    def __init__(self, command: Command, living: set[int] | None = None) -> None:
+        self._order, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "wb") as nowhere:
+            env = {**command.env, STANDBY: str(theirs.fileno())}
+            ahead = replace(command, env=env, descriptors=(*command.descriptors, theirs.fileno()))
+            self.family = Family.start(ahead, nowhere.fileno(), living)
+
+    def begin(self, env: Mapping[str, str], output: int) -> Family | None:
+        """Let it start as any other, with `env` on top of its own and its output to `output`; None if it has ended."""
+        with self._order:
+            if self.family.ended:
+                return None
+            try:
+                socket.send_fds(self._order, [json.dumps(dict(env)).encode() + b"\n"], [output])
+            except OSError:
+                return None
+        return self.family
+
+    async def end(self) -> None:
+        """Kill it; one that began is no standby any more."""
+        self._order.close()
+        await self.family.end()
 
 
 async def _gone(process: subprocess.Popen[bytes]) -> None:

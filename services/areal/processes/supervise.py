@@ -5,6 +5,7 @@ Promises that `run` returns only when nothing of the child is left, however it i
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import psutil
+
 from areal.errors import BugError, InfraError
 from areal.net import listening
 from areal.plan import RoleRow
@@ -21,7 +24,7 @@ from areal.processes import logfile
 from areal.processes.budget import BudgetPolicy, RestartGrant, RestartsExhausted
 from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer, RestartBy
 from areal.processes.exits import ERROR_FILE, ProcessExit, read_error
-from areal.processes.family import Command, Family
+from areal.processes.family import Command, Family, WarmStandby
 from areal.processes.logfile import Mirror
 from areal.processes.probe import Probe, ProbeKind, Prober
 
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _ASK_STARTING_S = 0.1  # readiness decides how fast a run starts
 _ASK_RUNNING_S = 2.0
+_STANDBY_AFTER_S = 5.0  # of a ready child: two processes that import at once are later than one after the other
+_STANDBY_ROOM = 2  # times the child's own memory must be free: a standby must not be what ends it
 _TAIL_FOR_REPORT = 200  # lines that may hold torchrun's report
 
 
@@ -42,6 +47,7 @@ class ChildSpec:
     policy: LifePolicy = field(default_factory=LifePolicy)
     mirror: int | None = None  # a descriptor that gets a copy of the log
     listens: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # held for it over its restarts, by purpose
+    standby: bool = False  # keep a second process that has done its imports, which takes over when this one dies
 
     @property
     def name(self) -> str:
@@ -87,6 +93,7 @@ class ChildSupervisor:
         self._living: set[int] = set() if living is None else living
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._family: Family | None = None
+        self._standby: WarmStandby | None = None
         self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._sockets: dict[str, socket.socket] = {}
@@ -131,6 +138,9 @@ class ChildSupervisor:
             if self._family is not None:
                 await asyncio.shield(self._family.end())
                 self._family = None
+            if self._standby is not None:
+                await asyncio.shield(self._standby.end())
+                self._standby = None
             while self._sockets:
                 self._sockets.popitem()[1].close()
             if self._error >= 0:
@@ -199,22 +209,40 @@ class ChildSupervisor:
         output = self._output(header)
         command = self.spec.command
         self._listen()
-        env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
+        env = {"AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts), ERROR_FILE: str(self._error_file())}
         env |= listening.variables(self._sockets)
-        env[ERROR_FILE] = str(self._error_file())
         os.ftruncate(self._error, 0)
-        descriptors = tuple(held.fileno() for held in self._sockets.values())
         if core.last_exit is not None:
             env["AREAL_LAST_EXIT"] = str(core.last_exit.code)
+        descriptors = tuple(held.fileno() for held in self._sockets.values())
+        order = Command(command.name, command.argv, {**command.env, **env}, command.cwd, descriptors)
+        standby, self._standby = self._standby, None
         try:
-            order = Command(command.name, command.argv, env, command.cwd, descriptors)
-            self._family = Family.start(order, output, self._living)
+            begun = standby.begin(env, output) if standby is not None else None
+            self._family = begun or Family.start(order, output, self._living)
         finally:
             os.close(output)
         self._watchers = [
             asyncio.create_task(self._watch_exit(self._family)),
             asyncio.create_task(self._watch_health()),
         ]
+        if standby is not None and begun is None:  # it had died, and its keeper is still to be collected
+            self._watchers.append(asyncio.create_task(standby.end()))
+        if self.spec.standby:
+            self._watchers.append(asyncio.create_task(self._stand_by(order, self._family)))
+
+    async def _stand_by(self, order: Command, live: Family) -> None:
+        """Start a standby of `live` once that has been ready for a while, if the machine has room for both."""
+        while self._core.phase is not ChildPhase.READY:
+            await self.changed()
+        await asyncio.sleep(_STANDBY_AFTER_S)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = psutil.Process(live.pid).memory_info().rss if live.pid else 0
+            free = psutil.virtual_memory().available
+            if free < _STANDBY_ROOM * used:
+                log.warning("%s has no standby: %d MiB are free, it uses %d", self.spec.name, free >> 20, used >> 20)
+                return
+            self._standby = WarmStandby(order, self._living)
 
     def _error_file(self) -> Path:
         """Where the child leaves its error, under a name that its own children know as well."""
@@ -284,6 +312,7 @@ def child_of(
         policy=policy,
         mirror=mirror,
         listens={purpose: (row.bind, row.ports[purpose]) for purpose in row.held},
+        standby=row.standby,
     )
 
 

@@ -63,6 +63,19 @@ def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
+    "spec.trainer.standby",
+    "A standby is of the one trainer process of a node: several meet again, and wait for the last.",
+    fix="Remove trainer.standby, or set trainer.procPerNode to 1.",
+    cel=f"!self.spec.trainer.standby || {PROCESSES_CEL} == 1",
+)
+def standby_of_one_process(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if not trainer.standby or trainer.proc_per_node == 1:
+        return None
+    return f"a node has {trainer.proc_per_node} processes"
+
+
+@rule_of_every_training(
     "spec.trainer.mesh.tensor",
     "Layers with adapters are not split.",
     fix="Set trainer.mesh.tensor to 1, or remove trainer.lora.",

@@ -104,6 +104,11 @@ class Trainer(SpecBlock):
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
         "(cpu). Weights it updates are float32 in each.",
     )
+    standby: bool = resting(
+        False,
+        what="Keep a second process that has done its imports, which takes over when the trainer dies; of one process "
+        "a node.",
+    )
     lora: Lora | None = knob(
         None, what="Train adapters and leave the model's weights as they are; all weights unless given."
     )

@@ -17,6 +17,7 @@ from areal.spec.serving import SglangEngine
 
 _GIB = 1 << 30
 _RANK_BYTES = 6 * _GIB  # estimate: a rank's CUDA context, torch, NCCL, one batch's rows
+_STANDBY_BYTES = 2 * _GIB  # estimate: torch and transformers, imported
 _ENGINE_BYTES = 8 * _GIB  # estimate: a GPU's process of SGLang
 _AGENT_BYTES = 2 * _GIB  # estimate: the server's agent
 _NCCL_SHARED = 32 << 20  # /dev/shm of a rank
@@ -90,6 +91,7 @@ def _trainer(job: RLJob, shape: ModelShape, beside: Beside) -> PodPlan:
         ("what the trainer holds, while servers have the cards, pinned", local * _away(job, shape, beside)),
         ("inputs of layers, pinned", local * _inputs(job, shape) if trainer.recompute == "offload" else 0),
         (f"{local} processes (estimate)", local * _RANK_BYTES),
+        ("a standby, without a GPU yet (estimate)", _STANDBY_BYTES if trainer.standby else 0),
     )
     return PodPlan(tuple(BudgetLine(what, size) for what, size in rows if size), local * _NCCL_SHARED, 0)
 
