@@ -5,7 +5,7 @@ it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -26,6 +26,7 @@ from areal_trainer.algorithms.advantages import (
     estimate_advantages,
     with_teacher,
 )
+from areal_trainer.algorithms.aggregation import divisor
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition, Saving
@@ -37,6 +38,7 @@ from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.figures import checked
 from areal_trainer.frozen_model import FrozenModel, FrozenQuestion, FrozenStage, chosen_of
+from areal_trainer.gradient_sums import GradientPart, GradientSums
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, ObjectiveOptions, PolicyObjective
 from areal_trainer.timer import PhaseTimer
@@ -57,6 +59,7 @@ class ActorOptions:
     pack_length: int | None = None
     seed: int = 0
     keep_tokens: bool = False  # what was computed of each token, for the recording
+    whole_batches: bool = True  # no gradient is taken of a part of a batch
     reference_placement: Place = "same"
     teacher_placement: Place = "same"
 
@@ -73,6 +76,7 @@ class UpdateFigures:
     critic: CriticFigures | None = None
     tokens: TrainedTokens | None = None  # of all ranks; None where nobody asked for it
     figures: Mapping[str, float] = field(default_factory=dict)  # that a recipe's `compute_loss` named, of this rank
+    begun: int = 0  # groups whose gradient was taken before the batch was whole
 
     @property
     def finite(self) -> bool:
@@ -146,6 +150,8 @@ class Actor:
                 (written,) = self.graph.stage(name).writes
                 self._functions[name] = FrozenStage(model, written.name, self._cut, self._timer)
         self._step: _ActorStep | None = None
+        self._sums: GradientSums | None = None
+        self.accumulates = not options.whole_batches and compute_advantages is None and own_graph is None
 
     @property
     def needs_proximal(self) -> bool:
@@ -180,15 +186,36 @@ class Actor:
         run.through("proximal")
         return torch.from_numpy(run.columns["proximal"])
 
-    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
+    def accumulate(self, batch: Trainable, advantages: Advantages) -> None:
+        """Gradient accumulation of groups whose batch isn't whole yet: no weight changes before `update` has it.
+
+        Sums, not means: what they are divided by is known with the whole batch alone.
+        """
+        if self._sums is None or self._sums.step != batch.step:
+            self._forget()
+            self._sums = GradientSums(batch.step, self.engine.ranks.device)
+        step = self._with(batch.tokens, advantages)
+        step.batch, step.sums, step.whole = batch, self._sums, False
+        step.run.rest()
+
+    def update(
+        self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None, *, begun: Sequence[int] = ()
+    ) -> UpdateFigures:
         """Run the stages after the advantages: the updates over the mini-batches of a batch, and what is beside them.
 
         `proximal` is [tokens], or None for what the stage of that name finds. Called again with the same batch, the
-        updates are made once more.
+        updates are made once more. Of the groups in `begun` the gradient is there, if `accumulate` was given just
+        these; else it is taken of all.
         """
         step = self._with(batch.tokens, advantages)
         if step.batch is not None:
             step.run.again("update")
+        sums = self._sums
+        if sums is not None and not sums.fit(batch.step, batch.tokens, advantages, begun):
+            self._forget()
+        if self._sums is not None:  # what comes before the update needn't look at them again
+            step.run.columns["trained"] = advantages.trained & ~np.isin(batch.tokens.group_ids, begun)
+        step.sums, self._sums = self._sums, None
         step.batch = batch
         step.centre = proximal
         if proximal is not None and self.needs_proximal:
@@ -197,6 +224,11 @@ class Actor:
         step.run.rest()
         assert step.figures is not None
         return step.figures
+
+    def _forget(self) -> None:
+        """Drop what was accumulated."""
+        self._sums = None
+        self.engine.optimizer.forget()
 
     # ---- the built-in stages
 
@@ -289,10 +321,12 @@ class Actor:
 
     def _updated(
         self, batch: Trainable, advantages: Advantages, parts: list[NDArray[np.int64]], inputs: StageInputs
-    ) -> UpdateFigures:
+    ) -> UpdateFigures | None:
+        """What the updates did; None for a part of a batch, which waits for the rest."""
         step, tokens, device = batch.step, batch.tokens, self.engine.ranks.device
         predicted = tokens.trainable() & advantages.trained[tokens.sequence_of]
         assert self._step is not None
+        sums = self._step.sums
         proximal, reference = (
             torch.from_numpy(inputs[name]) if name in inputs else None for name in ("proximal", "reference")
         )
@@ -306,12 +340,27 @@ class Actor:
             reference=reference,
             compute_loss=self._compute_loss,
             own={name: inputs[name] for name in self._in_loss},
+            figures=None if sums is None else sums.figures,
         )
         kept = TrainedTokensBuffer(tokens.tokens, device) if self.options.keep_tokens else None
-        statistics = LossStatistics(device)
+        statistics = LossStatistics(device) if sums is None else sums.statistics
         begins = self._critic.options.warmup_steps if self._critic is not None else 0
         rate = self.options.schedule.at(max(0, step - begins), batch.max_steps - begins)  # warmed up once it moves
         norms: list[float] = []
+        if sums is not None:
+            fresh: NDArray[np.bool_] = inputs["trained"]
+            if fresh.any():
+                loss = objective.of(predicted & fresh[tokens.sequence_of], statistics, kept, summed=True)
+                sums.loss += self.engine.accumulate(self._micros(tokens, np.flatnonzero(fresh), predicted), loss)
+            if not self._step.whole:
+                sums.parts.append(GradientPart(tokens, advantages, kept))
+                return None
+            if kept is not None:
+                sums.keep(kept, tokens)
+            if parts:
+                count = divisor(predicted, tokens.sequence_of, self.options.objective.aggregation)
+                norms.append(self.engine.optimizer.step(rate, sums.loss, divisor=count))
+            parts = []
         for chosen in parts if step >= begins else []:
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
@@ -328,6 +377,7 @@ class Actor:
             critic=self._step.critic,
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
             figures=objective.figures.means(),
+            begun=0 if sums is None else len(sums.groups),
         )
 
     def save(self, position: RunPosition) -> Saving:
@@ -367,6 +417,8 @@ class _ActorStep:
     run: StepRun
     batch: Trainable | None = None  # once it is updated with
     centre: Tensor | None = None  # π_prox that the caller hands on, where the graph has no pass for it
+    sums: GradientSums | None = None  # of a batch in parts
+    whole: bool = True  # else a part of it
     advantages: Advantages | None = None
     critic: CriticFigures | None = None
     figures: UpdateFigures | None = None

@@ -69,6 +69,7 @@ class Orders:
     evaluated_rows: int = 0
     turn: int = 0  # of shared cards
     train: bool = False  # the turn is the trainer's
+    due: tuple[int, tuple[int, ...]] = (-1, ())  # a step, and complete groups that its batch will have
 
 
 class ControllerLink:
@@ -209,6 +210,7 @@ class ControllerLink:
         self.orders.evaluation_done = orders.evaluation_done
         self.orders.evaluated_rows = orders.evaluated_rows
         self.orders.train, self.orders.turn = orders.train, orders.turn
+        self.orders.due = orders.due_step, tuple(orders.due_groups)
         if orders.served_policy_id:
             self.orders.served_policy_id = orders.served_policy_id
         self._apply(orders.max_steps)

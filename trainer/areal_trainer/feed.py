@@ -7,6 +7,7 @@ Drives `ledger.consumer`, which owns the rules. Every wait is a bounded slice, s
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from areal_trainer.timer import PhaseTimer
 _log = logging.getLogger(__name__)
 
 SLICE_S = 0.5  # other ranks, signals and fences are looked at this often
+BEGINNING_SLICE_S = 0.1  # the same while groups may be begun before their batch is whole
+PARTS = 16  # of a batch, at most about so many are begun before it is whole: each costs a reduction over ranks
 REATTACH_EVERY = 3  # refused acknowledgements in a row that a controller without memory of this trainer explains
 
 
@@ -37,6 +40,7 @@ class TakenBatch:
     samples: tuple[common.Sample, ...]
     max_steps: int
     micro_batch_divisor: int
+    whole: bool = True  # else groups of a batch that isn't whole yet
 
 
 class Feed:
@@ -77,8 +81,12 @@ class Feed:
 
     # ---- take
 
-    def poll(self) -> TakenBatch | None:
-        """The next batch when it is whole, else None after at most one slice."""
+    def poll(self, *, early: bool = False) -> TakenBatch | None:
+        """The next batch when it is whole, else None after at most one slice.
+
+        With `early` groups of it come before, each once: their gradient may be taken, and counts for nothing until the
+        whole batch comes.
+        """
         self.look()
         wanted = self.consumer.want()
         if wanted is None:
@@ -87,14 +95,19 @@ class Feed:
             groups = self._ledger.take(self.consumer.fence, wanted)
         self.idle = not groups
         if not groups:
+            careful = self._precaution
+            crashed = careful is not None and careful.crashes > 0 and careful.step == wanted
+            early &= not (self._by_turns or crashed)  # a step that crashes shall crash with all of its batch
+            if early and (begun := self._begin(wanted)) is not None:
+                return begun
             if not self._by_turns:
-                self._wait(wanted)
+                self._wait(wanted, BEGINNING_SLICE_S if early else SLICE_S)
             return None
         batch = self.consumer.offer(groups)
         if batch is None:
             return None
         with self._timer.phase("take"):
-            samples = self._decode(batch)
+            samples = self._decode(batch.groups)
             if samples is None or not self._acknowledged(batch):
                 return None
         self._waiting.close()
@@ -105,6 +118,20 @@ class Feed:
             divisor = self._precaution.micro_batch_divisor
         return TakenBatch(batch, samples, self.consumer.policy.max_steps, divisor)
 
+    def _begin(self, step: int) -> TakenBatch | None:
+        """Groups that the batch of `step` will have, when enough are complete that weren't begun."""
+        due, groups = self.link.orders.due
+        fresh = [group for group in groups if group not in self.consumer.begun]
+        if due != step or len(fresh) < max(1, self.consumer.policy.batch_groups // PARTS):
+            return None
+        with self._timer.phase("take"):
+            taken = self._ledger.peek(fresh)
+            samples = self._decode(taken)
+        if samples is None or (part := self.consumer.begin(step, taken)) is None:
+            return None
+        self._evidence.attempt(step, _tokens(part))  # what is begun may be what the trainer dies of
+        return TakenBatch(part, samples, self.consumer.policy.max_steps, 1, whole=False)
+
     def look(self) -> None:
         """Hear the controller: whether this trainer is the living one, and how long the run is."""
         self.link.check()
@@ -112,7 +139,7 @@ class Feed:
             self.consumer.set_max_steps(self.link.orders.max_steps)
             self.link.telling.max_steps = self.consumer.policy.max_steps
 
-    def _wait(self, step: int) -> None:
+    def _wait(self, step: int, slice_s: float) -> None:
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
@@ -124,13 +151,13 @@ class Feed:
                 fix="`areal status` names what the controller, the workers and the servers wait for",
             )
         with self._timer.phase("wait"):
-            self._ledger.wait_ready(self.consumer.fence, step, SLICE_S)
+            self._ledger.wait_ready(self.consumer.fence, step, slice_s)
 
-    def _decode(self, batch: Batch) -> tuple[common.Sample, ...] | None:
+    def _decode(self, groups: Sequence[TakenGroup]) -> tuple[common.Sample, ...] | None:
         """All samples in order; None when one is damaged and its group was given up."""
         samples: list[common.Sample] = []
         self.digests, self._ages = {}, {}
-        for group in batch.groups:
+        for group in groups:
             try:
                 decoded = [payload.decode(raw) for raw in group.payloads]
                 self._ages[group.group] = check_spans(group, decoded)

@@ -68,20 +68,22 @@ class FirstRank:
         self._figures: dict[str, float] = {}
         self._uncommitted: Saving | None = None  # the newest checkpoint, while the ledger still holds what is in it
 
-    def poll(self, vocabulary: int, shape: ImageShape | None, timer: PhaseTimer) -> RankMessage:
-        """The next batch, that there is none yet, whose turn begins on shared cards, or the run's end."""
+    def poll(self, vocabulary: int, shape: ImageShape | None, timer: PhaseTimer, *, early: bool = False) -> RankMessage:
+        """The next batch, a part with `early`; that there is none yet, or whose turn shared cards have; or the end."""
         self.commit_sealed()
         stopping, feed = self._stopping(), self._feed
         if self._turn is not None and self._turn.asleep:
             return self._rest(self._turn, stopping)
         if stopping or feed.consumer.finished:
             return RankMessage({"kind": "end", "stopped": stopping and not feed.consumer.finished}, {})
-        if (taken := feed.poll()) is None:
+        if (taken := feed.poll(early=early)) is None:
             gives = self._turn is not None and feed.idle and self._turn.known(_BEAT_S)
             return RankMessage({"kind": "sleep" if gives else "wait"}, {})
-        self._batch, self._figures = taken.batch, sample_means(taken.samples)
+        if taken.whole:
+            self._batch, self._figures = taken.batch, sample_means(taken.samples)
         header = {
-            "kind": "batch",
+            "kind": "batch" if taken.whole else "part",
+            "begun": taken.batch.begun,
             "step": taken.batch.step,
             "max_steps": taken.max_steps,
             "micro_batch_divisor": taken.micro_batch_divisor,

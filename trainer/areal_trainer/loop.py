@@ -12,11 +12,16 @@ def train(ctx: "TrainContext") -> None:
     """Take, train, publish, save, until the run is over.
 
     Every rank runs this. Both calls of the actor run stages of the step's graph: through the advantages, and the rest.
+    Where advantages need the group alone, groups are taken as they become complete: their gradient is accumulated
+    while others are still sampled, and the one update is made when the batch is whole.
     """
     rollout, actor = ctx.rollout, ctx.actor
-    while (batch := rollout.prepare_batch()) is not None:
+    while (batch := rollout.prepare_batch(early=actor.accumulates)) is not None:
         advantages = actor.advantages(batch.tokens)
-        update = actor.update(batch, advantages)
+        if not batch.whole:
+            actor.accumulate(batch, advantages)
+            continue
+        update = actor.update(batch, advantages, begun=batch.begun)
 
         due = rollout.trained(batch, advantages, update)
         if due.publish:

@@ -84,15 +84,19 @@ class PolicyObjective:
         reference: Tensor | None = None,
         compute_loss: ComputeLoss | None = None,
         own: Mapping[str, NDArray[Any]] | None = None,
+        figures: FigureMeans | None = None,
     ) -> None:
-        """`own` are columns of a recipe's stages, by token or by sequence, for its `compute_loss`."""
+        """`own` are columns of a recipe's stages, by token or by sequence, for its `compute_loss`.
+
+        What that names goes into `figures`, those of this objective alone where none are given.
+        """
         if options.proximal == "recompute" and proximal is None:
             raise ValueError("this objective needs the log-probabilities from before the first update")
         self._options = options
         self._step = step
         self._device = device
         self._compute_loss = compute_loss
-        self.figures = FigureMeans()
+        self.figures = figures or FigureMeans()
         self._sequence = tokens.sequence_of
         self._behaviour = tokens.behaviour_logprobs
         self._proximal = proximal
@@ -109,16 +113,22 @@ class PolicyObjective:
         self._reference = None if reference is None else reference.to(device)
 
     def of(
-        self, trained: NDArray[np.bool_], statistics: LossStatistics, kept: TrainedTokensBuffer | None = None
+        self,
+        trained: NDArray[np.bool_],
+        statistics: LossStatistics,
+        kept: TrainedTokensBuffer | None = None,
+        *,
+        summed: bool = False,
     ) -> LossFunction:
         """The loss of the mini-batch whose tokens are `trained`, [tokens]; it adds up over micro-batches and ranks.
 
-        What is computed of each token goes into `kept`, when there is one.
+        What is computed of each token goes into `kept`, when there is one. `summed`: it isn't divided by the count of
+        what is trained, `divisor`, so that it adds up over the parts of a batch, too.
         """
         options = self._options
-        factors = token_weights(trained, self._sequence, options.aggregation, options.horizon)
+        factors = token_weights(trained, self._sequence, options.aggregation, options.horizon, summed=summed)
         weights = torch.from_numpy(factors.astype(np.float32)).to(self._device)
-        count = max(int(trained.sum()), 1)
+        count = 1 if summed else max(int(trained.sum()), 1)
         dropped = self._dropped(trained)
 
         def loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch) -> Tensor:

@@ -158,6 +158,7 @@ class Reporter(StepLog):
             "reward_mean": _mean(rewards),
             "reward_std": _spread(rewards),
             "groups": len(np.unique(tokens.group_ids)),
+            "groups_begun": update.begun,
             "samples": len(np.unique(tokens.sample_of)),
             "sequences": tokens.sequences,
             "answer_tokens_mean": _mean(answers),

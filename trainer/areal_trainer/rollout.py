@@ -60,6 +60,8 @@ class TrainBatch:
     max_steps: int
     tokens: TokenBatch
     micro_batch_divisor: int = 1
+    whole: bool = True  # else complete groups of a batch that isn't whole yet
+    begun: tuple[int, ...] = ()  # groups of a whole batch that were handed out before
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,18 @@ class Rollout:
         self.stopped = False  # asked to stop before the last step
         self.resting = False  # the servers have the shared cards
 
-    def prepare_batch(self) -> TrainBatch | None:
-        """The next batch in order, as soon as it may be trained; None when the run is over or must stop."""
+    def prepare_batch(self, *, early: bool = False) -> TrainBatch | None:
+        """The next batch in order, as soon as it may be trained; None when the run is over or must stop.
+
+        With `early` complete groups of it come before it is whole, for `Actor.accumulate` alone.
+        """
         while True:
-            said = self._first.poll(self._vocabulary, self._images, self._timer)
+            said = self._first.poll(self._vocabulary, self._images, self._timer, early=early)
             # The others' wait for samples is the wait for rank 0's word.
             with nullcontext() if self._ranks.first else self._timer.phase("wait"):
                 message = self._ranks.tell(said)
             match message.header["kind"]:
-                case "batch":
+                case "batch" | "part":
                     return _batch(message)
                 case "sleep":
                     self._rest()
@@ -209,4 +214,6 @@ def _batch(message: RankMessage) -> TrainBatch:
         max_steps=message.header["max_steps"],
         tokens=TokenBatch(**arrays),
         micro_batch_divisor=message.header["micro_batch_divisor"],
+        whole=message.header["kind"] == "batch",
+        begun=tuple(message.header["begun"]),
     )

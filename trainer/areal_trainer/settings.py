@@ -14,7 +14,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.redis_conf import login_of
 from areal.plan.resolved import ResolvedJob
 from areal.spec.job import JobSpec
-from areal.spec.resolved_algorithm import resolve
+from areal.spec.resolved_algorithm import resolve, whole_batches_for
 from areal.weights.adapter import AdapterConfig
 from areal.weights.exports import Exports
 from areal.workflow.recipe import load_recipe
@@ -143,6 +143,7 @@ class TrainerSettings:
             pack_length=trainer.row_tokens,
             seed=self.spec.seed,
             keep_tokens=self.spec.recording.share > 0,
+            whole_batches=bool(whole_batches_for(self.spec)),
             reference_placement=needs.reference_placement,
             teacher_placement=needs.teacher_placement,
         )

@@ -34,6 +34,10 @@ class TrainedTokensBuffer:
         flags = TRAINED + CLIPPED * terms.clipped.float() + REJECTED * terms.rejected.float()
         self._rows[:, place] = torch.stack([logprobs.float(), entropy.float(), flags])
 
+    def put(self, place: NDArray[np.int64], part: "TrainedTokensBuffer") -> None:
+        """What was computed of a part of the batch, whose tokens are at `place`."""
+        self._rows[:, torch.from_numpy(place)] = part._rows
+
     def reduced(self, add: Callable[[Tensor], None]) -> TrainedTokens:
         """All ranks' tokens: each is predicted on exactly one data rank. A collective."""
         add(self._rows)

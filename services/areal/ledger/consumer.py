@@ -53,6 +53,7 @@ class Batch:
     step: int
     groups: tuple[TakenGroup, ...]
     oldest_version: int | None  # over all samples; None without any sampled token
+    begun: tuple[int, ...] = ()  # groups of it that were begun before it was whole, all of those that were
 
 
 class StalenessViolation(BugError):
@@ -104,6 +105,7 @@ class Consumer:
         self.served_version = served_version
         self.state = state  # for a checkpoint taken now
         self.committed_state = state  # of the newest checkpoint
+        self._begun: dict[int, TakenGroup] = {}  # of the next batch, before it is whole
         self._offered: Batch | None = None
         self._accepted = False
         self._final_published: int | None = None
@@ -124,6 +126,23 @@ class Consumer:
         """Step whose batch is to be taken next; None while a batch is in work or when all is trained."""
         return None if self.finished or self._offered is not None else self.state.step
 
+    def begin(self, step: int, groups: Sequence[TakenGroup], ages: Ages = ages_from_meta) -> Batch | None:
+        """Takes over complete groups of the batch of `step` before it is whole, to begin with.
+
+        Nothing is promised of them: `offer` tells whether its batch has them as they were. Raises as `offer`.
+        """
+        fresh = tuple(group for group in groups if group.complete and group.group not in self._begun)
+        if self.want() != step or not fresh:
+            return None
+        versions = [age.oldest_version for group in fresh for age in self._checked(group, ages)]
+        self._begun |= {group.group: group for group in fresh}
+        return Batch(step, fresh, min(versions, default=None))
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """Groups that were begun before their batch was whole."""
+        return frozenset(self._begun)
+
     def offer(self, groups: Sequence[TakenGroup], ages: Ages = ages_from_meta) -> Batch | None:
         """Takes over the batch that was taken, if it was there.
 
@@ -136,7 +155,8 @@ class Consumer:
             raise BugError(f"step {self.state.step} has the batch {[group.group for group in groups]}")
         complete = tuple(group for group in groups if group.complete)
         versions = [age.oldest_version for group in complete for age in self._checked(group, ages)]
-        self._offered = Batch(self.state.step, complete, min(versions, default=None))
+        begun = sorted(self._begun) if all(group in complete for group in self._begun.values()) else ()
+        self._offered = Batch(self.state.step, complete, min(versions, default=None), tuple(begun))
         self._accepted = False
         return self._offered
 
@@ -163,6 +183,7 @@ class Consumer:
         if batch is not self._offered:
             raise BugError(f"the batch of step {batch.step} is not the one offered last")
         self.state = TrainerState(batch.step + 1)
+        self._begun = {}
         self.drop()
 
     # ---- publish

@@ -8,7 +8,7 @@ it may have forgotten a `recover`, so the last one is repeated before anything i
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -97,6 +97,13 @@ class SyncLedger:
             if gone is None:
                 return taken
         raise lost_samples(-1 if gone is None else gone)
+
+    def peek(self, groups: Sequence[int]) -> list[TakenGroup]:
+        """These complete groups, in a batch or in none; those whose samples are gone are left out."""
+        taken: list[TakenGroup] = []
+        for group in groups:
+            taken += [one for one in self._fetch([(group, COMPLETE)])[0] if one.payloads]
+        return taken
 
     def wait_ready(self, fence: int, step: int, timeout_s: float) -> bool:
         """Waits until `take(step)` has something; False when the time is over."""

@@ -122,6 +122,28 @@ def one_turn(spec: JobSpec) -> bool:
     return spec.rollout.workflow == "rlvr"
 
 
+def whole_batches_for(spec: JobSpec) -> str:
+    """Why no gradient is taken of a batch's first groups while its last ones are sampled; empty where it is the same.
+
+    It is where a group's advantages and loss need the group alone, and all terms of the loss are divided alike.
+    """
+    meant, algorithm = resolve(spec), spec.algorithm
+    apart = meant.kl is not None or algorithm.entropy_coefficient != 0
+    needed = {
+        "miniBatches above 1": algorithm.mini_batches > 1,
+        "a critic": meant.critic is not None,
+        "a teacher": algorithm.teacher is not None,
+        "a KL penalty in the reward": meant.kl is not None and meant.kl.where == "reward",
+        "advantages compared over the batch": "batch"
+        in (meant.advantage_mean, meant.advantage_std, meant.advantage_normalize),
+        "m2Threshold": meant.m2_threshold is not None,
+        f"a KL or entropy term beside lossAggregation {meant.loss_aggregation}": apart
+        and meant.loss_aggregation != "token",
+        "sharedCards": spec.shared_cards,
+    }
+    return ", ".join(name for name, needs in needed.items() if needs)
+
+
 def _given(algorithm: PolicyGradient, name: str) -> Any:
     """What a job says of a field that a name decides; None where it says nothing."""
     return getattr(algorithm.advanced if name in ExpertFields.model_fields else algorithm, name)

@@ -592,6 +592,8 @@ class TrainerOrders(_message.Message):
     EVALUATED_ROWS_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     TRAIN_FIELD_NUMBER: _builtins.int
+    DUE_STEP_FIELD_NUMBER: _builtins.int
+    DUE_GROUPS_FIELD_NUMBER: _builtins.int
     checkpoint_now: _builtins.bool
     """the byte budget is 80 % full"""
     max_steps: _builtins.int
@@ -605,6 +607,12 @@ class TrainerOrders(_message.Message):
     """of shared cards; 0: cards of its own"""
     train: _builtins.bool
     """the turn is the trainer's"""
+    due_step: _builtins.int
+    """the step whose batch is chosen next"""
+    @_builtins.property
+    def due_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """complete groups that it will have, whatever else becomes complete"""
+
     def __init__(
         self,
         *,
@@ -616,10 +624,12 @@ class TrainerOrders(_message.Message):
         evaluated_rows: _builtins.int = ...,
         turn: _builtins.int = ...,
         train: _builtins.bool = ...,
+        due_step: _builtins.int = ...,
+        due_groups: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "evaluated_rows", b"evaluated_rows", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id", "train", b"train", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "due_groups", b"due_groups", "due_step", b"due_step", "evaluated_rows", b"evaluated_rows", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id", "train", b"train", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,8 +28,13 @@ class ShardedAdamW:
         decays = {name: _decays(name, self._shards[name]) for name in held}
         self._adam = KINDS[options.state](held, decays, options)
 
-    def step(self, learning_rate: float, loss: Tensor | None = None) -> float:
-        """Clip, update, drop the gradients; returns the norm before clipping.
+    def forget(self) -> None:
+        """Drop the gradients."""
+        for shard in self._shards.values():
+            shard.grad = None
+
+    def step(self, learning_rate: float, loss: Tensor | None = None, *, divisor: int = 1) -> float:
+        """Divide by `divisor`, clip, update, drop the gradients; returns the norm before clipping.
 
         A norm or a rank's `loss` that is not finite changes nothing, and the norm returned is not finite on any rank.
         """
@@ -38,10 +43,12 @@ class ShardedAdamW:
         for name, shard in self._shards.items():
             tensor = self._local[name]
             gradient = shard.grad
-            shard.grad = None
             if tensor.numel():
                 gradients[name] = torch.zeros_like(tensor) if gradient is None else local(gradient).contiguous()
                 copies.append(self._ranks.world_size // _parts(shard))
+        self.forget()
+        if divisor > 1:
+            torch._foreach_div_(list(gradients.values()), float(divisor))
         norm = self._norm(list(gradients.values()), copies, loss)
         if torch.isfinite(norm):
             scale = self._options.grad_clip / (norm + 1e-6)

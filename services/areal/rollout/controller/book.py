@@ -248,6 +248,8 @@ class Book:
         group.phase = GroupPhase.CLOSED
         group.closed_at = now
         self.order.set_due(group, group.made_due)
+        if index in self.order.waiting and self.order.due_now(group):
+            self._emit(decisions.TrainerNews())
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
         self.bad_rows.completed()

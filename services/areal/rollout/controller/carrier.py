@@ -216,6 +216,8 @@ class Carrier:
                 case decisions.TurnChanged():
                     ports.tell_servers()
                     ports.tell_trainers()
+                case decisions.TrainerNews():
+                    ports.tell_trainers()
                 case decisions.FleetChanged():
                     ports.tell_fleet()
                 case decisions.Resend():

@@ -170,6 +170,11 @@ class TurnChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerNews:
+    """A group of the next batch is complete: the trainer is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetChanged:
     """Tell every worker the whole fleet."""
 
@@ -210,5 +215,5 @@ class StopWorkers:
 Decision: TypeAlias = (
     Admit | GrantLease | Revoke | JournalTombstone | JournalBatch | JournalTrainer | JournalPools | CloseGroup
     | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger | KeepServed | KeepHot | CallAnswer | Resend
-    | WantWeights | TurnChanged | FleetChanged | LeaseEvaluation | RecordEvaluation | StopWorkers
+    | WantWeights | TurnChanged | TrainerNews | FleetChanged | LeaseEvaluation | RecordEvaluation | StopWorkers
 )  # fmt: skip

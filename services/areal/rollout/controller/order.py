@@ -137,6 +137,15 @@ class TrainOrder:
         by_index = settings.admission_order or self.chosen < settings.max_staleness
         return choose(waiting, self.chosen, settings.batch_groups, by_index=by_index)
 
+    def certain(self, groups: Mapping[int, PromptGroup]) -> list[int]:
+        """Complete groups that the next batch has whatever else becomes complete: they are due with it."""
+        whole = (groups[g] for g in self.waiting if groups[g].phase is GroupPhase.CLOSED)
+        return sorted(group.index for group in whole if self.due_now(group))
+
+    def due_now(self, group: PromptGroup) -> bool:
+        """Whether no batch after the next may have the group."""
+        return group.due is not None and group.due <= self.chosen
+
     def too_old(self, groups: Mapping[int, PromptGroup]) -> list[PromptGroup]:
         """Groups that no batch may hold any more: two controllers at once can come to that, nothing else."""
         if not any(due < self.chosen for due in self.due):

@@ -165,6 +165,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
         orders.served_policy_id = core.fleet.served.policy_id if core.fleet.served else ""
         orders.evaluation_done = core.done
         orders.evaluated_rows = core.evaluations.ended_rows
+        orders.due_step = core.book.order.chosen
+        orders.due_groups.extend(core.book.order.certain(core.book.groups))
         if core.turns is not None:
             orders.turn, orders.train = core.turns.number, core.turns.training
 
