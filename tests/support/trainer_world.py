@@ -54,6 +54,7 @@ class ScriptedController(rollout_grpc.RolloutServicer):
         self.checkpoint_now = False
         self.refuse_advances = 0
         self.on_advance: Callable[[int], None] = lambda step: None
+        self.due: tuple[int, tuple[int, ...]] = (0, ())  # a step, and groups that it will have
 
     async def AttachTrainer(self, request: Any, context: Any) -> rollout.AttachTrainerResponse:
         self.fence = request.fence
@@ -90,6 +91,8 @@ class ScriptedController(rollout_grpc.RolloutServicer):
                 max_steps=self.max_steps,
                 served_policy_id=self.served,
                 evaluation_done=self.finished,
+                due_step=self.due[0],
+                due_groups=self.due[1],
             )
 
 
