@@ -18,6 +18,7 @@ from typing import Any
 from areal.generation import core as agent_core
 from areal.generation.core import AgentCore
 from areal.ledger import gate
+from areal.ledger.consumer import Consumer
 from areal.ledger.journal import Journal, apply
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller import carrier, disk_writer, leasing
@@ -95,6 +96,21 @@ MUTANTS = {
             "for group in groups if group.complete)",
             "for group in groups)",
         ),
+        Mutant(
+            "begun: whatever became of it",
+            Consumer.offer,
+            "all(group in complete for group in",
+            "all(True for group in",
+        ),
+        Mutant("begun: again and again", Consumer.begin, "group.group not in self._begun", "group.complete"),
+        Mutant(
+            "begun: counts as the batch",
+            Consumer.offer,
+            "self.state.step, complete,",
+            "self.state.step, complete[len(begun):],",
+        ),
+        Mutant("begun: not forgotten", Consumer.trained, "self._begun = {}", "self._begun = self._begun"),
+        Mutant("begun: what later batches may have", TrainOrder.due_now, "group.due <= self.chosen", "group.due >= 0"),
         Mutant("grant: one group too many", gate.grant, "+ 1 <= batch", "<= batch"),
         Mutant("grant: later deadlines are not looked at", gate.grant, "if step > mine", "if False"),
         Mutant("grant: nothing is looked at", gate.grant, "+ 1 <= batch_groups * (step - next_step + 1)", ">= 0"),

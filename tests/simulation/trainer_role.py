@@ -37,6 +37,8 @@ class TrainerProcess:
         self._connection = Connection(world, controller)
         self._turn = 0  # of shared cards: the newest after which it gave them back
         self._wants = False
+        self._due: tuple[int, list[int]] = (-1, [])  # as the controller said a little ago
+        self._gradient: list[TakenGroup] = []  # of groups that were begun before their batch was whole
         self.life.start(self._whole_life(rollback))
 
     def _whole_life(self, rollback: bool) -> Process:
@@ -96,6 +98,8 @@ class TrainerProcess:
             if world.store.up:
                 world.used_ledger("trainer", self.fence)
             if not taken:
+                if world.store.up and not world.scenario.shared:
+                    self._begin(consumer, want)
                 yield from self._rest(consumer) if world.scenario.shared else (_POLL_S,)
                 continue
             world.on_point(Point.TOOK)
@@ -111,6 +115,17 @@ class TrainerProcess:
                 self._trained(batch)
                 yield 0.01
                 consumer.trained(batch)
+
+    def _begin(self, consumer: Consumer, want: int) -> None:
+        """Groups that the batch will have; what was said of them may be old, and they lost since."""
+        (step, due), process = self._due, self._connection.process()
+        if process is not None and process.core is not None:
+            book = process.core.book
+            self._due = book.order.chosen, book.order.certain(book.groups)
+        fresh = [group for group in due if group not in consumer.begun]
+        if step == want and (part := consumer.begin(step, self.world.store.model.peek(fresh))) is not None:
+            self._gradient += part.groups
+            self.world.log(lambda: f"trainer f{self.fence} begins {[group.group for group in part.groups]}")
 
     def _give_up(self, groups: list[TakenGroup]) -> Process:
         self.world.unreadable = False
@@ -139,9 +154,14 @@ class TrainerProcess:
         return process.core.turns if process is not None and process.core is not None else None
 
     def _trained(self, batch: Batch) -> None:
-        world = self.world
-        groups = tuple(group.group for group in batch.groups)
-        payloads = tuple(group.payloads for group in batch.groups)
+        world, begun = self.world, self._gradient
+        if sorted(group.group for group in begun) != list(batch.begun):  # as `GradientSums.fit`
+            begun = []
+        left = [group for group in batch.groups if not begun or group.group not in batch.begun]
+        gradient = sorted([*begun, *left], key=lambda group: group.group)
+        self._gradient = []
+        groups = tuple(group.group for group in gradient)
+        payloads = tuple(group.payloads for group in gradient)
         world.trained(TrueStep(batch.step, self.fence, groups, payloads, world.scheduler.now))
         world.log(lambda: f"trainer f{self.fence} trains step {batch.step}: {groups}")
         world.on_point(Point.TRAINED)

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 SLICE_S = 0.5  # other ranks, signals and fences are looked at this often
 BEGINNING_SLICE_S = 0.1  # the same while groups may be begun before their batch is whole
-PARTS = 16  # of a batch, at most about so many are begun before it is whole: each costs a reduction over ranks
+PARTS = 32  # of a batch, at most about so many are begun before it is whole: each costs a reduction over ranks
 REATTACH_EVERY = 3  # refused acknowledgements in a row that a controller without memory of this trainer explains
 
 

@@ -152,6 +152,10 @@ class LedgerModel:
             return []
         return [self._taken(group, outcome) for group, outcome in zip(groups, outcomes, strict=True)]
 
+    def peek(self, groups: Sequence[int]) -> list[values.TakenGroup]:
+        """These complete groups, in a batch or in none; those whose samples are gone are left out."""
+        return [self._taken(group, values.COMPLETE) for group in groups if self.samples.get(group)]
+
     def commit(self, fence: int, step: int) -> int:
         """A checkpoint holds the batches of the steps below `step`: frees them. Returns the steps committed."""
         self._check_trainer(fence)

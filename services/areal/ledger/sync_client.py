@@ -99,7 +99,7 @@ class SyncLedger:
         raise lost_samples(-1 if gone is None else gone)
 
     def peek(self, groups: Sequence[int]) -> list[TakenGroup]:
-        """These complete groups, in a batch or in none; those whose samples are gone are left out."""
+        """See `LedgerModel.peek`."""
         taken: list[TakenGroup] = []
         for group in groups:
             taken += [one for one in self._fetch([(group, COMPLETE)])[0] if one.payloads]

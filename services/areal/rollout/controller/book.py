@@ -6,7 +6,10 @@ trainer has in hand is ended or made again. The order in which they are trained 
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
+
+from cachetools import LRUCache
 
 from areal.ledger.values import TRAINED, LedgerSnapshot, TombstoneReason
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
@@ -23,6 +26,7 @@ _CLAIMED = 1024
 """So many unknown groups a controller believes workers to hold, or `maxConcurrentRollouts` when it is more: a claim
 creates every group up to the one it names, and no pass may take long."""
 
+_KNOWN_ROWS = 1 << 17  # whose length is remembered: about 30 MB
 _TRIES_THERE = 3  # in a row at the worker that keeps what the tries drew; then at any
 
 
@@ -49,6 +53,7 @@ class Book:
         self.epoch = 0  # grows when the ledger loses data: answers to older questions are void
         self._emit = emit
         self._scans = 0
+        self._lengths: LRUCache[str, float] = LRUCache(_KNOWN_ROWS)  # mean tokens of a row's answers, lately
         self.claims_below: int | None = None  # workers may hold groups below that nothing here shows; None: unknown
         self._claimed = 0  # groups that were created because a worker says that it, or another, must hold them
 
@@ -73,6 +78,10 @@ class Book:
         """Complete groups that the trainer did not take yet."""
         untaken = (group for g, group in self.groups.items() if not self.order.taken(g))
         return sum(group.phase is GroupPhase.CLOSED for group in untaken)
+
+    def expected_tokens(self, index: int) -> float:
+        """Tokens of an answer to the group's row, as the last groups of that row had; a new row may be the longest."""
+        return float(self._lengths.get(self._place(index), math.inf))
 
     def live(self) -> list[PromptGroup]:
         """Open groups that the trainer did not take, in no order."""
@@ -253,6 +262,8 @@ class Book:
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
         self.bad_rows.completed()
+        mean, row = sum(figures.tokens for figures in group.done.values()) / len(group.done), self._place(index)
+        self._lengths[row] = (mean + self._lengths.get(row, mean)) / 2
 
     def _reopen(self, group: PromptGroup, now: float) -> None:
         """Samples of a closed group are lost: it is made again, due when it was."""

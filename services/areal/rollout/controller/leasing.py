@@ -63,12 +63,16 @@ def lease(
         _grant(group, missing, settings.group_deadline_s, now, emit)
     gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     before = book.next_admission
+    fresh: list[PromptGroup] = []
     for _ in range(min(gate, by_bytes, seats.free, admit) if versions else 0):
         floor = book.order.floor_for(versions, len(book.order.waiting))
         if floor is None:
             break
         group = book.admit()
         book.order.grant(group, floor, settings.max_staleness)
+        fresh.append(group)
+    # The longest first: answers that begin last are the short ones, and no server is left alone with a long one.
+    for group in sorted(fresh, key=lambda group: -book.expected_tokens(group.index)):
         worker = seats.take()
         assert worker is not None
         group.worker = worker

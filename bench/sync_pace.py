@@ -1,0 +1,201 @@
+"""Pace of the synchronous loop (η = 0): routing and queue order of one round, and the streamed step, in virtual time.
+
+    python bench/sync_pace.py [--seeds 10] [--out FILE] [--quickstart 12]
+
+A round is 64 groups of 8 on servers with so many slots each (the decode model of `bench/order.py`); requests queue at
+their server in the order in which they are sent. "Round robin" deals whole groups in admission order, as a plain loop
+does. "Routed" asks the product's `routing.choose`; "longest first" sorts the groups of the round by what their rows'
+answers had before, which is the group's true mean with a log-error of 0.3. "Shared" ignores what a server has in its
+cache. The streamed step takes complete groups as `Feed` does (1/32 of the batch at least) while others are sampled,
+each part with a fixed cost of its own. Steps of n × are a round's time before training, round robin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from areal.clients.generation.routing import RoutedServer, choose
+from areal_trainer.feed import PARTS
+from order import ALIKE, CAP, LAWS, Server, Setting
+
+ROOT = Path(__file__).resolve().parents[1]
+FLEETS = {"12 × 128": (12, 128), "4 × 32": (4, 32), "2 × 16": (2, 16)}
+"""Servers × slots: all samples start at once, in 4 waves, in 16."""
+SHARES = (0.35, 0.43, 0.7, 1.0, 1.5)
+"""Seconds of training over those of generation."""
+ERROR = 0.3  # of a row's history, in log-length
+PART_S, UPDATE_S = 1.0, 5.0  # fixed, of each part's passes and reduction; of the optimizer's step
+POLL_S = 0.1  # how often the trainer looks
+
+
+@dataclass(frozen=True)
+class Round:
+    """A batch that is about to be sampled."""
+
+    lengths: np.ndarray  # [groups, samples] tokens
+    expected: np.ndarray  # [groups]
+    scored_after: np.ndarray  # [groups, samples] seconds
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """[groups], without prompts."""
+        return np.asarray(self.lengths.sum(1))
+
+
+def drawn(setting: Setting) -> Round:
+    random = np.random.default_rng(setting.seed)
+    median, spread = LAWS[setting.law]
+    shape = (setting.batch_groups, setting.group_size)
+    shared, own = random.standard_normal((shape[0], 1)), random.standard_normal(shape)
+    lengths = np.clip(median * np.exp(spread * (math.sqrt(ALIKE) * shared + math.sqrt(1 - ALIKE) * own)), 64, CAP)
+    expected = lengths.mean(1) * np.exp(ERROR * random.standard_normal(shape[0]))
+    return Round(lengths.astype(int), expected, setting.score_s + random.exponential(setting.score_tail_s, shape))
+
+
+def placed(setting: Setting, batch: Round, how: str) -> list[deque[tuple[int, int]]]:
+    """The queue of each server: (group, sample), in the order of sending."""
+    order = list(range(setting.batch_groups))
+    if "longest first" in how:
+        order.sort(key=lambda group: -batch.expected[group])
+    queues: list[deque[tuple[int, int]]] = [deque() for _ in range(setting.servers)]
+    for place, group in enumerate(order):
+        server = f"s{place % setting.servers:03d}" if how == "round robin" else None
+        for sample in range(setting.group_size):
+            if how != "round robin":
+                fleet = [RoutedServer(f"s{at:03d}", 0, load=len(queue)) for at, queue in enumerate(queues)]
+                server = choose(fleet, 0, None if "shared" in how else server)
+            assert server is not None
+            queues[int(server[1:])].append((group, sample))
+    return queues
+
+
+def complete_at(setting: Setting, batch: Round, how: str) -> np.ndarray:
+    """[groups] When all samples of a group are scored."""
+    ends = np.zeros_like(batch.scored_after)
+    for queue in placed(setting, batch, how):
+        server, now = Server(), 0.0
+        while queue or server.running:
+            while queue and len(server.running) < setting.slots:
+                group, sample = queue.popleft()
+                began = server.done - setting.prompt
+                key = group * setting.group_size + sample
+                heapq.heappush(server.running, (server.done + batch.lengths[group, sample], key, None, began))
+                server.context += began
+            now = server.next_end(setting)
+            server.advance(setting, now)
+            end, key, _, began = heapq.heappop(server.running)
+            server.done = max(server.done, end)
+            server.context -= began
+            ends[divmod(key, setting.group_size)] = now
+    return np.asarray((ends + batch.scored_after).max(1))
+
+
+def plain(complete: np.ndarray, work: np.ndarray) -> float:
+    """End of a step that waits for its batch. `work` is seconds of training by group."""
+    return float(complete.max() + work.sum() + PART_S + UPDATE_S)
+
+
+def streamed(complete: np.ndarray, work: np.ndarray, parts: int = PARTS) -> tuple[float, int]:
+    """End of a step that takes groups as they come; and groups that were begun before the batch was whole."""
+    left, now, begun = set(range(len(complete))), 0.0, 0
+    least, whole = max(1, len(complete) // parts), float(complete.max())
+    while left:
+        ready = [group for group in left if complete[group] <= now]
+        if now < whole and len(ready) < least:
+            rest = sorted(float(complete[group]) for group in left)
+            now = max(now, min(whole, rest[min(least, len(rest)) - 1])) + POLL_S
+            continue
+        begun += len(ready) if now < whole else 0
+        now += float(work[ready].sum()) + PART_S
+        left.difference_update(ready)
+    return now + UPDATE_S, begun
+
+
+def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
+    """Means over the seeds of what each way takes, over the plain loop's."""
+    servers, slots = FLEETS[fleet]
+    setting = Setting(law, 0, 0, servers=servers, slots=slots)
+    ways = ("round robin", "routed", "routed, longest first", "shared", "shared, longest first")
+    pace: dict[str, list[float]] = {way: [] for way in ways}
+    steps: dict[str, list[tuple[float, float, float]]] = {f"{share:g}": [] for share in SHARES}
+    base = []
+    for seed in seeds:
+        batch = drawn(replace(setting, seed=seed))
+        times = {way: complete_at(setting, batch, way) for way in ways}
+        base.append(float(times["round robin"].max()))
+        for way in ways:
+            pace[way].append(base[-1] / float(times[way].max()))
+        for share in SHARES:
+            work = batch.tokens / batch.tokens.sum() * share * base[-1]
+            whole, ours = times["round robin"], times["routed, longest first"]
+            (parts, begun), (both, _) = streamed(whole, work), streamed(ours, work)
+            before = plain(whole, work)
+            steps[f"{share:g}"].append((before / parts, before / both, begun / len(work)))
+    return {
+        "law": law, "fleet": fleet, "samples_over_slots": 512 / servers / slots, "round_s": float(np.mean(base)),
+        "generation": {way: float(np.mean(found)) for way, found in pace.items()},
+        "spread": {way: float(np.std(found) / math.sqrt(len(seeds))) for way, found in pace.items()},
+        "streamed": {share: float(np.mean([one[0] for one in found])) for share, found in steps.items()},
+        "both": {share: float(np.mean([one[1] for one in found])) for share, found in steps.items()},
+        "begun": {share: float(np.mean([one[2] for one in found])) for share, found in steps.items()},
+    }  # fmt: skip
+
+
+def quickstart(steps: int) -> list[dict[str, object]]:
+    """The quickstart at η = 0, plain and streamed in turn: seconds a step after the second, CPU seconds of all roles."""
+    told: list[dict[str, object]] = []
+    for turn in range(4):
+        home = ROOT / "runs" / f"sync-pace-{turn}"
+        shutil.rmtree(home, ignore_errors=True)
+        own = [] if turn % 2 else [f"trainer.hooks={ROOT / 'bench' / 'whole_batches.py'}"]
+        fields = ["algorithm.maxStaleness=0", f"algorithm.maxSteps={steps}", "evaluation.rows=20", *own]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [str(ROOT / ".venv/bin/areal"), "run", "examples/quickstart.yaml", "--run-dir", str(home), *fields]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        rows = [json.loads(line) for line in (home / "metrics.jsonl").read_text().splitlines()]
+        told.append({
+            "loop": "streamed" if turn % 2 else "plain",
+            "step_s": float(np.median([row["wall_s"] for row in rows[2:]])),
+            "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            "begun": float(np.mean([row["groups_begun"] / row["groups"] for row in rows])),
+            "reward": [row["reward_mean"] for row in rows],
+            "load": os.getloadavg()[1],
+        })  # fmt: skip
+        print(told[-1], flush=True)
+    return told
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--seeds", type=int, default=10)
+    asked.add_argument("--out", type=Path, default=Path("docs/sync_pace.json"))
+    asked.add_argument("--quickstart", type=int, default=0, metavar="STEPS", help="run it, too: a few minutes")
+    options = asked.parse_args()
+    rows = [measured(law, fleet, range(options.seeds)) for law in LAWS for fleet in FLEETS]
+    for row in rows:
+        print(f"{row['law']}, {row['fleet']} slots: a round takes {row['round_s']:.0f} s round robin")
+        for name in ("generation", "streamed", "both", "begun"):
+            told = row[name]
+            assert isinstance(told, dict)
+            print(f"  {name}: " + ", ".join(f"{key} {value:.2f}" for key, value in told.items()), flush=True)
+    runs = quickstart(options.quickstart) if options.quickstart else []
+    told = {"setting": asdict(Setting("light", 0, 0)), "seeds": options.seeds, "part_s": PART_S, "rows": rows}
+    told["quickstart"] = runs
+    options.out.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
