@@ -21,9 +21,10 @@ import resource
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from areal.clients.generation.routing import RoutedServer, choose
@@ -36,6 +37,7 @@ FLEETS = {"12 × 128": (12, 128), "4 × 32": (4, 32), "2 × 16": (2, 16)}
 SHARES = (0.35, 0.43, 0.7, 1.0, 1.5)
 """Seconds of training over those of generation."""
 ERROR = 0.3  # of a row's history, in log-length
+BEGIN, END = "<!-- sync: pace -->\n", "<!-- sync: end -->"
 PART_S, UPDATE_S = 1.0, 5.0  # fixed, of each part's passes and reduction; of the optimizer's step
 POLL_S = 0.1  # how often the trainer looks
 
@@ -144,7 +146,8 @@ def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
             before = plain(whole, work)
             steps[f"{share:g}"].append((before / parts, before / both, begun / len(work)))
     return {
-        "law": law, "fleet": fleet, "samples_over_slots": 512 / servers / slots, "round_s": float(np.mean(base)),
+        "law": law, "fleet": fleet, "dropped": dropped(setting, seeds),
+        "samples_over_slots": 512 / servers / slots, "round_s": float(np.mean(base)),
         "generation": {way: float(np.mean(found)) for way, found in pace.items()},
         "spread": {way: float(np.std(found) / math.sqrt(len(seeds))) for way, found in pace.items()},
         "streamed": {share: float(np.mean([one[0] for one in found])) for share, found in steps.items()},
@@ -154,7 +157,7 @@ def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
 
 
 def quickstart(steps: int) -> list[dict[str, object]]:
-    """The quickstart at η = 0, plain and streamed in turn: seconds a step after the second, CPU seconds of all roles."""
+    """The quickstart at η = 0, plain and streamed in turn: seconds a step from the third on, CPU seconds of roles."""
     told: list[dict[str, object]] = []
     for turn in range(4):
         home = ROOT / "runs" / f"sync-pace-{turn}"
@@ -178,6 +181,43 @@ def quickstart(steps: int) -> list[dict[str, object]]:
     return told
 
 
+def dropped(setting: Setting, seeds: Sequence[int]) -> float:
+    """Mean length of what is trained over the policy's own, where the first 64 of 80 groups are taken: not built."""
+    found = []
+    more = replace(setting, batch_groups=setting.batch_groups * 5 // 4)
+    for seed in seeds:
+        batch = drawn(replace(more, seed=seed))
+        first = np.argsort(complete_at(more, batch, "shared"))[: setting.batch_groups]
+        found.append(batch.lengths[first].mean() / batch.lengths.mean())
+    return float(np.mean(found))
+
+
+def table(told: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of the page."""
+    yield (
+        "| lengths, servers × slots | routed | longest first | streamed, T/G = "
+        + " | ".join([f"{SHARES[0]:g}", *(f"{share:g}" for share in SHARES[1:])])
+        + " | both, 0.43 | trained length if 16 of 80 were dropped |"
+    )
+    yield "|---" * (5 + len(SHARES)) + "|"
+    for row in told["rows"]:
+        made = row["generation"]
+        cells = [made["routed"], made["routed, longest first"], *row["streamed"].values(), row["both"]["0.43"]]
+        shown = " | ".join(f"{cell:.2f}" for cell in [*cells, row["dropped"]])
+        yield f"| {row['law']}, {row['fleet']}: {row['round_s']:.0f} s a round | {shown} |"
+    runs = told["quickstart"]
+    for loop in ("plain", "streamed"):
+        mine = [run for run in runs if run["loop"] == loop]
+        if mine and loop == "plain":
+            yield ""
+            yield "The quickstart at η = 0 on two cores that both sides share, each loop in turn:"
+        if mine:
+            steps = ", ".join(f"{run['step_s']:.1f} s a step and {run['cpu_s']:.0f} CPU seconds in all" for run in mine)
+            begun = sum(run["begun"] for run in mine) / len(mine)
+            load = ", ".join(f"{run['load']:.0f}" for run in mine)
+            yield f"{loop} {steps} ({begun:.0%} of the groups begun before the batch was whole; load {load})."
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--seeds", type=int, default=10)
@@ -191,10 +231,16 @@ def main() -> None:
             told = row[name]
             assert isinstance(told, dict)
             print(f"  {name}: " + ", ".join(f"{key} {value:.2f}" for key, value in told.items()), flush=True)
-    runs = quickstart(options.quickstart) if options.quickstart else []
+    earlier = json.loads(options.out.read_text()) if options.out.exists() else {}
+    runs = quickstart(options.quickstart) if options.quickstart else earlier.get("quickstart", [])
     told = {"setting": asdict(Setting("light", 0, 0)), "seeds": options.seeds, "part_s": PART_S, "rows": rows}
     told["quickstart"] = runs
     options.out.write_text(json.dumps(told, indent=1) + "\n")
+    page = (ROOT / "docs" / "asynchrony.md").read_text()
+    head, _, rest = page.partition(BEGIN)
+    (ROOT / "docs" / "asynchrony.md").write_text(
+        head + BEGIN + "\n".join(table(told)) + "\n" + END + rest.partition(END)[2]
+    )
 
 
 if __name__ == "__main__":

@@ -282,6 +282,8 @@ FALLEN = {  # a trainer goes back below the version that groups in work are mean
 }  # fmt: skip
 
 CAUGHT = {
+    "begun: whatever became of it": SimLook(44),
+    "begun: counts as the batch": SimLook(2),
     "gate: one step too many": SimLook(17),
     "gate: one step too few": SimLook(2),
     "gate: the published version counts, not the routable": SimLook(1),
@@ -358,6 +360,9 @@ CAUGHT = {
 }
 
 EQUIVALENT = {  # what hides a change from every schedule
+    "begun: again and again": "the gradient isn't that of the batch's groups, so it is taken anew of all",
+    "begun: not forgotten": "a batch doesn't have the groups of the one before, so its gradient is taken anew of all",
+    "begun: what later batches may have": "a group that the batch doesn't have costs its gradient and nothing else",
     "lease: released by a stranger": "a sample counts once, whoever makes it: it is made twice (test_controller_book)",
     "lease: a stranger's failure counts": "a try more for a group that another worker makes (test_controller_book)",
     "ledger: a batch is taken with a hole": "the controller compares what was taken (test_ledger_consumer)",

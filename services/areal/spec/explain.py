@@ -3,7 +3,7 @@
 from areal.spec import numbers
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import needs_scores, resolve
+from areal.spec.resolved_algorithm import needs_scores, resolve, whole_batches_for
 from areal.spec.supervised import FixedRowsBlock
 
 _FEW_VERSIONS = 6
@@ -84,7 +84,9 @@ def _teacher(job: RLJob) -> dict[str, str]:
 def _staleness(job: RLJob) -> str:
     bound, lead = job.spec.algorithm.max_staleness, numbers.ahead(job)
     if bound == 0:
-        return "maxStaleness 0: synchronous, every token is made by the version that trains it"
+        waits = whole_batches_for(job.spec)
+        how = f"a step waits for its whole batch ({waits})" if waits else "groups are trained as they become complete"
+        return f"maxStaleness 0: synchronous, every token is made by the version that trains it; {how}"
     given = "" if job.spec.rollout.ahead is not None or job.spec.rollout.order == "admission" else " (by default)"
     order = "whatever is complete, the oldest first" if job.spec.rollout.order == "deadline" else "admission order"
     return (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import WorkerReport, WorkReport
 from areal.rollout.controller.crew import Crew
-from areal.rollout.controller.decisions import GrantLease, Revoke
-from areal.rollout.controller.groups import GroupVerdict
+from areal.rollout.controller.decisions import GrantLease, Revoke, TrainerNews
+from areal.rollout.controller.groups import GroupPhase, GroupVerdict
 from areal.rollout.controller.leasing import AdmissionRound, lease
 from areal.rollout.controller.streak import FAILED_TO_PAUSE
 from controller_bench import SETTINGS
-from controller_shelf import NOW, Shelf, View
+from controller_shelf import NOW, Shelf, View, figures
 
 
 def passed(shelf: Shelf, *, newest: int = 0, admit: int = 0, **places: int) -> AdmissionRound:
@@ -122,3 +123,31 @@ def test_a_group_counts_its_time_from_its_first_lease() -> None:
     known.leased_at = NOW - 5.0
     passed(shelf, w=9)
     assert (new.leased_at, known.leased_at) == (NOW, NOW - 5.0)
+
+
+def test_groups_of_rows_with_long_answers_are_leased_first_and_new_rows_before_them() -> None:
+    """Rows 0 to 3, each answered once by answers of 1, 9, 5 and 3 tokens; rows 4 and 5 are new."""
+    shelf = Shelf(replace(SETTINGS, max_staleness=9, batch_groups=6))
+    shelf.book._place = lambda group: f"rows.jsonl, line {group if group < 4 else (group - 4) % 6}"
+    for group, tokens in zip(shelf.admitted(4), (1, 9, 5, 3), strict=True):
+        group.done = {i: replace(figures(), tokens=tokens) for i in range(2)}
+        group.phase = GroupPhase.CLOSING
+        shelf.book.closed(NOW, shelf.book.epoch, group.index, COMPLETE, ())
+    passed(shelf, admit=6, w=9)
+    grants = [one.group for one in shelf.said if isinstance(one, GrantLease)]
+    assert grants == [8, 9, 5, 6, 7, 4]
+    assert shelf.book.expected_tokens(4) == 1.0
+
+
+def test_complete_groups_that_are_due_with_the_next_batch_are_certain_to_be_in_it() -> None:
+    shelf = Shelf(replace(SETTINGS, batch_groups=3))
+    now, later, open_, again = shelf.admitted(4)
+    for group, oldest in ((now, -1), (later, 0), (again, -1)):
+        group.done = {i: figures(oldest=oldest) for i in range(2)}
+        group.phase = GroupPhase.CLOSING
+        shelf.book.closed(NOW, shelf.book.epoch, group.index, COMPLETE, ())
+    assert shelf.order.certain(shelf.book.groups) == [now.index, again.index], "due at step 0; the other may be in 1"
+    assert shelf.said.count(TrainerNews()) == 2, "the trainer hears of each at once"
+    assert open_.index in shelf.order.waiting
+    shelf.book._reopen(again, NOW)
+    assert shelf.order.certain(shelf.book.groups) == [now.index], "its samples are lost"
