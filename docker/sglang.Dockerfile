@@ -1,15 +1,18 @@
-# Generation: the agent beside stock SGLang. DEVICE is cuda or cpu.
+# Generation: the agent beside stock SGLang, and the trainer, which shares a pod with both under `placement: shared`. DEVICE is
+# cuda or cpu.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS code
 COPY services /opt/areal/app
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
+COPY trainer/areal_trainer /opt/areal/app/areal_trainer
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app/areal_trainer
 
 FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 ARG DEVICE=cuda
 COPY docker/environment pyproject.toml constraints.txt requirements/sglang-cpu.txt docker/sglang-lock.txt /build/
-RUN /build/environment "$ENVIRONMENT" engine traces "sglang-$DEVICE"
+RUN /build/environment "$ENVIRONMENT" engine trainer traces "sglang-$DEVICE"
 
 FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install

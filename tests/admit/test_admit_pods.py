@@ -114,7 +114,15 @@ def test_who_scores(changes, source, verifier):
         ({"dataset": {"train": {"jsonl": "data.jsonl"}}}, "LocalPath", "spec.dataset.train.jsonl"),
         ({"dataset": {"train": {"huggingFace": {"path": "./set"}}}}, "LocalPath", "huggingFace.path"),
         ({"trainer": {"hooks": "~/hooks.py"}}, "LocalPath", "spec.trainer.hooks"),
-        ({"placement": "shared"}, "SharedPlacement", "one pod"),
+        (
+            {
+                "placement": "shared",
+                "algorithm": {"maxStaleness": 1},
+                "podTemplate": {"generation": {"labels": {"a": "b"}}},
+            },
+            "SharedPlacement",
+            "the trainer's pod",
+        ),
     ],
 )
 def test_what_a_cluster_cannot_do_is_refused_with_its_reason_and_a_fix(changes, reason, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +75,35 @@ def test_an_example_is_accepted_and_its_pods_have_gpus_network_cards_shared_memo
         places = {place["mountPath"]: volumes[place["name"]] for place in pod["spec"]["containers"][0]["volumeMounts"]}
         assert places["/dev/shm"]["emptyDir"]["medium"] == "Memory"
         assert places["/areal/kernels"]["persistentVolumeClaim"]["claimName"] == "kernels"
+
+
+def test_a_job_whose_cards_are_shared_has_one_pod_for_both_and_one_request_for_the_card(
+    admin: Client, kubectl: Runner, namespace: str, pods: ScriptedPods, tmp_path: Path
+) -> None:
+    job = yaml.safe_load((tools.ROOT / "examples" / "lora-8b.yaml").read_text())
+    job["spec"]["placement"] = "shared"
+    job["spec"]["algorithm"]["maxStaleness"] = 1
+    file, name = tmp_path / "shared.yaml", job["metadata"]["name"]
+    file.write_text(yaml.safe_dump(job))
+    for volume in ("models", "kernels"):
+        claim(admin, namespace, volume)
+    pods.run(namespace, name).pace_s = 5.0
+    kubectl("create", "--filename", str(file), namespace=namespace)
+    wait_for(admin, namespace, name, TrainerReady="True", GenerationReady="AllReplicasReady", timeout_s=120)
+
+    there = admin.list("v1", "Pod", namespace)
+    asking = [pod for pod in there if asked(pod, GPU)]
+    assert [pod["metadata"]["name"] for pod in asking] == [f"{name}-trainer-0"]
+    (both,) = asking
+    assert both["spec"]["nodeName"].startswith("fake-")
+    (main,) = both["spec"]["containers"]
+    assert asked(both, GPU) == 1
+    assert "/sglang:" in main["image"]
+    assert {port["name"] for port in main["ports"]} >= {"grpc", "grpc-0", "metrics-0"}
+    assert main["readinessProbe"]["grpc"]["service"] == "beside"
+    assert not [pod for pod in there if pod["metadata"]["labels"].get("areal.dev/role") == "generation"]
+    policy = admin.get("networking.k8s.io/v1", "NetworkPolicy", namespace, f"{name}-trainer")
+    assert policy is not None
+    opened = {port["port"]: rule["from"] for rule in policy["spec"]["ingress"] for port in rule.get("ports", ())}
+    (worker,) = opened[9010]
+    assert worker["podSelector"]["matchLabels"]["areal.dev/role"] == "worker"

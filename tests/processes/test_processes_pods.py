@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from areal.processes.core import ChildPhase
@@ -20,8 +21,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 WORST_ORDER = ("trainer", "worker", "generation", "controller", "reward-custom", "redis")
 
 
-def small_job(model: Path) -> RLJob:
-    """The quickstart's job, small, with sources as a cluster takes them."""
+def small_job(model: Path, **changes: Any) -> RLJob:
+    """The quickstart's job, small, with sources as a cluster takes them, and with `changes` of its spec."""
     loaded = read_document(ROOT / "examples" / "quickstart.yaml").values
     spec = loaded["spec"]
     spec["model"] = {"path": str(model)}
@@ -31,6 +32,8 @@ def small_job(model: Path) -> RLJob:
     spec["algorithm"] |= {"batchSize": 16, "maxSteps": 16}
     spec["evaluation"] |= {"intervalSteps": 16, "rows": 50}
     spec["checkpoint"] = {"intervalSteps": 4, "keep": 2}
+    for name, value in changes.items():
+        spec[name] = {**spec.get(name, {}), **value} if isinstance(value, dict) else value
     return RLJob.model_validate(loaded)
 
 

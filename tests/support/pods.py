@@ -98,6 +98,8 @@ class Pods:
     def _on_loopback(self, resolved: ResolvedJob) -> ResolvedJob:
         """The same job with other addresses and mounts; nothing else differs from a cluster's."""
         rows = [(role, index) for role, pods in roles_of(resolved).items() for index in range(pods)]
+        if resolved.in_one_pod:  # each server has ports of its own in the trainer's pod
+            rows += [(Role.GENERATION, index) for index in range(resolved.spec.generation.replicas)]
         wanted = [(role, index, purpose) for role, index in rows for purpose in spec_of(role).ports]
         ports: dict[str, dict[str, int]] = {}
         for (role, index, purpose), port in zip(wanted, free_ports(len(wanted)), strict=True):

@@ -248,7 +248,7 @@ def settings_of(job: Path) -> TrainerSettings | RowsSettings:
 
 
 _OF_LAYOUT = (
-    "checkpoints", "fences", "cards", "evidence", "weights", "metrics", "tensorboard", "recording", "tokens", "model",
+    "checkpoints", "fences", "evidence", "weights", "metrics", "tensorboard", "recording", "tokens", "model",
     "exports", "evaluations",
 )  # fmt: skip
 
@@ -261,5 +261,6 @@ def _paths(resolved: ResolvedJob) -> TrainerPaths:
         recipe=resolved.recipe_path,
         hooks=resolved.hooks_path,
         teacher=resolved.teacher_path,
+        cards=resolved.cards,
         **{name: getattr(layout, name) for name in _OF_LAYOUT},
     )

@@ -16,7 +16,8 @@ from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import RedisPlaces, redis_acl, redis_text
 from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import counts, long_running, redis_logins, spec_of
-from areal.spec.job import Metadata, RLJob
+from areal.spec.cluster import PodPatch
+from areal.spec.job import JobSpec, Metadata, RLJob
 from areal.spec.sources import DatasetSource, on_volume
 
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # these leave the scoring to somebody else
@@ -48,11 +49,11 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     name = job.metadata.name
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
-    if job.spec.shared_cards:
+    if job.spec.shared_cards and job.spec.pod_template.generation != PodPatch():
         raise ClusterRefusal(
             "SharedPlacement",
-            "spec.placement: shared needs trainer and servers in one pod, which a cluster doesn't give them yet",
-            fix="set placement: separate here, or use `areal run` on one machine with the GPUs",
+            "spec.podTemplate.generation: with placement: shared, servers are processes of the trainer's pod",
+            fix="Say it of podTemplate.trainer, whose resources are both's.",
         )
     layout = RunLayout(Path(names.RUN_DIR))
     model = _model(job, layout)
@@ -98,7 +99,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         ),
         redis_users={} if external else {user: _access(names.password_key(user)) for user in users},
         redis_urls={user: _access(names.url_key(user)) for user in users} if external else {},
-        ports={f"{role}": spec_of(role).pod_ports for role in long_running()},
+        ports=_ports(job.spec),
         bind=_BIND,
         access_dir=Path(names.ACCESS_DIR),
         namespace=namespace,
@@ -107,8 +108,21 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
 
 
 def roles_of(resolved: ResolvedJob) -> dict[Role, int]:
-    """The long-running roles of a job and how many pods each has, in the order in which they are needed."""
-    return counts(resolved.spec, resolved.verifier)
+    """The long-running roles that have pods in a job, and how many, in the order in which they are needed."""
+    found = counts(resolved.spec, resolved.verifier)
+    if resolved.in_one_pod:
+        del found[Role.GENERATION]
+    return found
+
+
+def _ports(spec: JobSpec) -> dict[str, dict[str, int]]:
+    """Ports by role and, of servers in the trainer's pod, by row."""
+    found = {f"{role}": spec_of(role).pod_ports for role in long_running()}
+    if spec.shared_cards:
+        del found[Role.GENERATION]
+        rows = {spec_of(Role.GENERATION).row(index): index for index in range(spec.generation.replicas)}
+        found |= {row: names.ports_beside_trainer(index) for row, index in rows.items()}
+    return found
 
 
 def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str]) -> tuple[str, str]:

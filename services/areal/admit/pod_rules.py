@@ -41,7 +41,7 @@ def _asked(patch: PodPatch, allow: Allow) -> Iterator[tuple[str, str, str, Seque
 def _wrong_devices(job: RLJob, runtime: RuntimeSpec) -> Iterator[str]:
     name, most, pods = runtime.devices.name, runtime.devices.per_pod, job.spec.pod_template
     served = getattr(job.spec.generation.engine, "gpus", 0)
-    rows = (("trainer.gpus", job.spec.trainer.gpus, "trainer"), ("generation.engine.gpus", served, "generation"))
+    rows = (("trainer.gpus", job.spec.trainer_pod_gpus, "trainer"), ("generation.engine.gpus", served, "generation"))
     for owner, count, role in rows:
         given = pods.by_role()[role].resources
         for device, amount in [*given.requests.items(), *given.limits.items()]:

@@ -53,7 +53,7 @@ async def settings_of(ctx: RoleContext) -> AgentSettings:
         port=ctx.port,
         host=ctx.bind,
         advertise=ctx.advertise,
-        cards=ctx.resolved.layout.cards if ctx.resolved.spec.shared_cards else None,
+        cards=ctx.resolved.cards if ctx.resolved.spec.shared_cards else None,
         weight_group=ctx.resolved.endpoints.trainer if ctx.resolved.spec.weights_by_group else None,
         journal=ctx.resolved.layout.tokens if recording.token_audit else None,
         traces=ctx.traces,

@@ -61,9 +61,13 @@ class GrpcServer:
 
     async def set_ready(self, ready: bool) -> None:
         """Answer health checks of the server and of each service."""
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ["", *self._names]:
-            await self._health.set(name, status)
+            await self.set_service_ready(name, ready)
+
+    async def set_service_ready(self, name: str, ready: bool) -> None:
+        """Answer health checks of one service, which may be served elsewhere."""
+        status = health_pb2.HealthCheckResponse
+        await self._health.set(name, status.SERVING if ready else status.NOT_SERVING)
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Answer NOT_SERVING, let running calls end for `grace_s`, then stop."""

@@ -149,6 +149,16 @@ Pods of one gang of trainers also reach each other on ports of their libraries' 
 """
 
 
+BESIDE = "beside"
+"""What a launcher's health calls the servers that are in its trainer's pod."""
+_BESIDE_TRAINER = 10  # from a port's number to that of the first server
+
+
+def ports_beside_trainer(index: int) -> dict[str, int]:
+    """Ports of a server in the trainer's pod, whose network it shares: none is the trainer's own."""
+    return {name: PORT_NUMBERS[name] + _BESIDE_TRAINER + index for name in ("grpc", "metrics", "engine")}
+
+
 def port_word(purpose: str) -> str:
     """Name of a port in pods and Services: Redis' one port is `main` in a resolved job."""
     return "redis" if purpose == "main" else purpose

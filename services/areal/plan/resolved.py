@@ -7,6 +7,7 @@ URLs are files that it names.
 
 import functools
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -91,8 +92,18 @@ class ResolvedJob(_ResolvedValue):
 
     @property
     def in_pods(self) -> bool:
-        """Whether each role runs in a pod of its own."""
+        """Whether roles run in pods: each in its own, or servers in the trainer's."""
         return self.namespace is not None
+
+    @property
+    def in_one_pod(self) -> bool:
+        """Whether the servers are processes of the trainer's pod, whose devices they have by turns."""
+        return self.in_pods and self.spec.shared_cards
+
+    @property
+    def cards(self) -> Path:
+        """The directory of the lock of shared devices. In a pod on its own disk: a volume's may be across a network."""
+        return Path(tempfile.gettempdir()) / self.layout.cards.name if self.in_pods else self.layout.cards
 
     @property
     def access(self) -> Path:

@@ -50,8 +50,9 @@ class RoleHost:
 
     @classmethod
     def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> "RoleHost":
-        """A container that holds one role."""
-        return cls(sys.executable, _AREAL_ROLE, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
+        """A container. Its GPUs are dealt to rows only where several have them by turns."""
+        gpus = Machine().devices()
+        return cls(sys.executable, _AREAL_ROLE, "redis-server", "127.0.0.1", interface, scratch, job_file, gpus)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,23 @@ def role_table(resolved: ResolvedJob, place: RoleHost | None = None) -> list[Rol
             depends_on=[name for role in spec_of(instance.role).depends_on for name in by_role.get(role, ())],
         )
         for instance, row in rows
+    ]
+
+
+def pod_rows(resolved: ResolvedJob, role: str, index: int, place: RoleHost) -> list[RoleRow]:
+    """The rows of one pod: its role's, and in a trainer's those of the servers that have its devices by turns.
+
+    Raises ConfigError for a role that has no row, and where the pod sees fewer GPUs than the rows have.
+    """
+    first = role_row(resolved, role, index, place)
+    if first.role is not Role.TRAINER or not resolved.in_one_pod:
+        return [first]
+    servers = [role_row(resolved, Role.GENERATION, at, place) for at in range(resolved.spec.generation.replicas)]
+    rows = [*servers, first]
+    dealt = deal(resolved.spec, [RoleInstance(row.name, row.role, row.index) for row in rows], place.gpus or ())
+    return [
+        replace(row, env={**row.env, **({VISIBLE: ",".join(dealt[row.name])} if dealt[row.name] else {})})
+        for row in (first, *servers)
     ]
 
 

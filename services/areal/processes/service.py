@@ -45,7 +45,7 @@ def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
 
 
 class LauncherService(operations_grpc.LauncherServicer):
-    """Serves one or several children. A request without a name means the only child."""
+    """Serves one or several children. A request without a name means the first."""
 
     def __init__(self, children: Mapping[str, ChildSupervisor]) -> None:
         self._children = children
@@ -68,7 +68,7 @@ class LauncherService(operations_grpc.LauncherServicer):
         return operations.DrainChildResponse(accepted=True)
 
     async def _child(self, name: str, context: Context) -> ChildSupervisor:
-        if len(self._children) == 1:
+        if not name or len(self._children) == 1:
             return next(iter(self._children.values()))
         if name not in self._children:
             known = ", ".join(sorted(self._children))

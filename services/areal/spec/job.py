@@ -192,6 +192,12 @@ class JobSpec(SpecBlock):
         """Whether servers and trainer have the same devices, by turns."""
         return self.is_rl and self.placement == "shared"
 
+    @property
+    def trainer_pod_gpus(self) -> int:
+        """GPUs of a trainer's pod: its own or, where servers have them by turns, theirs if those are more."""
+        serving = getattr(self.generation.engine, "gpus", 0) * self.generation.replicas if self.shared_cards else 0
+        return max(self.trainer.gpus, serving)
+
     def publishes_deltas(self, *, in_pods: bool) -> bool:
         """Whether a version may be published as changes from the one before.
 

@@ -230,7 +230,7 @@ def _pod_gpus(id: str, role: str, owner: str) -> Rule:
     def broken(job: RLJob, facts: Facts) -> str | None:
         asked = getattr(job.spec.pod_template, role).resources
         engine = job.spec.generation.engine
-        count = job.spec.trainer.gpus if role == "trainer" else getattr(engine, "gpus", 0)
+        count = job.spec.trainer_pod_gpus if role == "trainer" else getattr(engine, "gpus", 0)
         for kind, amounts in (("requests", asked.requests), ("limits", asked.limits)):
             if (given := amounts.get(GPU)) is not None and given != str(count):
                 if role == "generation" and engine.type == "embedded":

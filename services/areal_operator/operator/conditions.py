@@ -238,21 +238,22 @@ def _trainer(view: _View) -> ConditionText:
 
 
 def _generation(view: _View) -> ConditionText:
-    ready, wanted = len(view.ready(Role.GENERATION)), view.desired(Role.GENERATION)
-    if Role.GENERATION not in view.replicas:
+    home = view.seen.home(Role.GENERATION)
+    ready, wanted = len(view.ready(home)), view.desired(home)
+    if home not in view.replicas:
         return ConditionText(GenerationReason.NOT_NEEDED, "the training generates nothing")
-    text = f"{ready} of {wanted} servers answer"
+    text = f"{ready} of {wanted} {'servers answer' if home is Role.GENERATION else 'pods have servers that answer'}"
     if ready >= wanted:
         return ConditionText(GenerationReason.ALL_REPLICAS_READY, text)
     if ready:
         return ConditionText(GenerationReason.SOME_REPLICAS_READY, text)
-    return ConditionText(GenerationReason.NO_REPLICA_READY, text + _waiting(view, Role.GENERATION))
+    return ConditionText(GenerationReason.NO_REPLICA_READY, text + _waiting(view, home))
 
 
 def _reward(view: _View) -> ConditionText:
     roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL) if view.desired(role)]
     if not roles:
-        generates = Role.GENERATION in view.replicas
+        generates = view.seen.home(Role.GENERATION) in view.replicas
         return ConditionText(
             RewardReason.NOT_NEEDED, f"the {'workflow scores by itself' if generates else 'training scores nothing'}"
         )

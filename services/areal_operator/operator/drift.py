@@ -40,7 +40,8 @@ def inputs_hash(admitted: RunnableJob) -> str:
     for name in _NO_INPUT["spec"]:
         spec.pop(name, None)
     for name in _NO_INPUT["replicas"]:
-        spec[name] = {key: value for key, value in spec[name].items() if key != "replicas"}
+        if name != "generation" or not admitted.resolved.in_one_pod:  # there each has ports and GPUs of the pod
+            spec[name] = {key: value for key, value in spec[name].items() if key != "replicas"}
     spec["rollout"] = {}
     text = json.dumps({"runtime": admitted.runtime_hash, "spec": spec}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -146,8 +146,13 @@ _ANY_OF = (
 )
 
 
+def _served_by(seen: Observation) -> list[tuple[Role, str]]:
+    """Roles whose pods must answer, and what to say when none does."""
+    return [(seen.home(role), text) for role, text in (*_NEEDED, *_ANY_OF)]
+
+
 def _unserved(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
-    for role, text in (*_NEEDED, *_ANY_OF):
+    for role, text in _served_by(seen):
         if desired.get(role) and not _serving(seen, role):
             waiting = next((f"; {pod.name}: {pod.waiting}" for pod in seen.of(role) if pod.waiting), "")
             return Lack(FaultOwner.ROLE, text + waiting)
@@ -161,7 +166,7 @@ def _serving(seen: Observation, role: Role) -> list[Pod]:
 def served_since(seen: Observation, desired: Mapping[Role, int]) -> float:
     """Since when everything that the trainers need has been there: before that, no step was theirs to make."""
     since = [0.0]
-    for role, _ in (*_NEEDED, *_ANY_OF):
+    for role, _ in _served_by(seen):
         if not desired.get(role):
             continue
         at = [pod.conditions["Ready"].at for pod in _serving(seen, role) if "Ready" in pod.conditions]

@@ -214,6 +214,11 @@ class Observation:
         """The pods of a role, by index, then by name."""
         return tuple(pod for pod in self.pods if pod.role is role)
 
+    def home(self, role: Role) -> Role:
+        """The role in whose pods a role's processes are: servers may be in the trainer's."""
+        beside = self.admitted is not None and self.admitted.resolved.in_one_pod
+        return Role.TRAINER if role is Role.GENERATION and beside else role
+
     def workload(self, role: Role) -> Workload | None:
         """The StatefulSet or Deployment of a role."""
         return next((workload for workload in self.workloads if workload.role is role), None)

@@ -148,10 +148,10 @@ def _access(w: JobBlueprint, role: Role) -> list[Json]:
     A source must name its items: one without them would show the whole Secret.
     """
     external = w.job.spec.replay.external if w.resolved.redis_urls else None
-    row = spec_of(role)
-    login = row.redis_login
+    login = spec_of(role).redis_login
     own = Role.REDIS in w.roles
-    keys = [key for key in row.secret_keys if own or login is None or key != names.password_key(login)]
+    every = dict.fromkeys(key for one in w.hosted(role) for key in spec_of(one).secret_keys)
+    keys = [key for key in every if own or login is None or key != names.password_key(login)]
     if w.one_token and names.DIGESTS_KEY in keys:
         keys = [names.TOKEN_KEY, *(key for key in keys if key in (w.secrets or ()))]
     found: list[Json] = []

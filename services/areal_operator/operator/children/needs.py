@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
+from areal.plan.cluster_names import BESIDE, GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.job import RLJob
@@ -64,7 +64,7 @@ def devices(role: Role, job: RLJob, gpu: str) -> dict[str, str]:
     rdma = job.spec.scheduling.rdma
     cards = {rdma.resource: str(rdma.count)} if rdma else {}
     if role is Role.TRAINER:
-        return ({gpu: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}) | cards
+        return ({gpu: str(count)} if (count := job.spec.trainer_pod_gpus) else {}) | cards
     engine = job.spec.generation.engine
     if role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus:
         by_nccl = job.spec.weights_by_group and job.spec.trainer.gpus
@@ -94,17 +94,20 @@ def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:
     return max(budget_bytes * _REDIS_DISK, _REDIS_DISK_FLOOR, has_bytes)
 
 
-def probes(role: Role) -> Json:
+def probes(role: Role, *, beside: bool = False) -> Json:
     """Startup and liveness ask the launcher only: a role that hangs is restarted by its launcher, in place.
 
     Readiness asks the role, but of a gang only the first member serves: the launcher of every pod tells how its member
-    is. Health is the one gRPC service that needs no token, so the kubelet may ask.
+    is, and whether all servers `beside` it are ready. Health is the one gRPC service that needs no token, so the
+    kubelet may ask.
     """
     row = spec_of(role)
     if not row.runs_on:
         return {}
     first: Json = {"grpc": {"port": LAUNCHER_PORT}}
     ready = first if row.gang else {"grpc": {"port": GRPC_PORT}}
+    if beside:
+        ready = {"grpc": {"port": LAUNCHER_PORT, "service": BESIDE}}
     if not row.supervised:  # has no launcher to ask
         ready = first = {"tcpSocket": {"port": next(iter(row.pod_ports.values()))}}
     return {

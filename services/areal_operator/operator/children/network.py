@@ -6,7 +6,7 @@ nothing else, whatever token the caller holds. The platform's runtime opens the 
 code, or manages policies itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from areal.plan import cluster_names as names
@@ -49,8 +49,8 @@ def _policy(w: JobBlueprint, role: Role) -> Json:
 
 def _ingress(w: JobBlueprint, role: Role) -> list[Json]:
     rules: list[Json] = []
-    for port, callers in _by_port(_of_job(w, calls_to(role))).items():
-        peers = [peer for call in callers for peer in _callers(w, call.caller)]
+    for port, callers in _by_port(_of_job(w, calls_to(*w.hosted(role)))).items():
+        peers = [peer for who in dict.fromkeys(call.caller for call in callers) for peer in _callers(w, who)]
         if any(peer == {} for peer in peers):
             rules.append(_ports(port))  # anybody
         elif peers:
@@ -88,8 +88,8 @@ def _egress(w: JobBlueprint, role: Role) -> list[Json]:
     if reach == "Open":
         return [{}]
     rules: list[Json] = [_dns()]
-    for port, calls in _by_port(_of_job(w, calls_from(role))).items():
-        present = [call.callee for call in calls if call.callee in w.roles]
+    for port, calls in _by_port(_of_job(w, calls_from(*w.hosted(role)))).items():
+        present = [callee for callee in dict.fromkeys(call.callee for call in calls) if callee in w.roles]
         if present:
             peers = [{"podSelector": {"matchLabels": names.selector(w.name, callee)}} for callee in present]
             rules.append({"to": peers, **_ports(port)})
@@ -124,7 +124,21 @@ def _service(url: str) -> list[Json]:
 
 def _of_job(w: JobBlueprint, listed: "list[NetworkCall]") -> "list[NetworkCall]":
     ways = {"": True, "group": w.resolved.spec.weights_by_group, "fetch": w.resolved.spec.servers_fetch}
-    return [call for call in listed if ways[call.only]]
+    return [placed for call in listed if ways[call.only] for placed in _placed(w, call)]
+
+
+def _placed(w: JobBlueprint, call: "NetworkCall") -> "list[NetworkCall]":
+    """The call where caller and callee are: servers may be in the trainer's pod, each at ports of its own."""
+    if Role.GENERATION not in w.hosted(Role.TRAINER) or Role.GENERATION not in (call.caller, call.callee):
+        return [call]
+    if call.caller is Role.GENERATION:
+        return [replace(call, caller=Role.TRAINER)]
+    there = replace(call, callee=Role.TRAINER)
+    purpose = next((name for name, port in names.PORT_NUMBERS.items() if port == call.port), None)
+    if purpose is None:
+        return [there]
+    servers = range(w.job.spec.generation.replicas)
+    return [replace(there, port=names.ports_beside_trainer(index)[purpose]) for index in servers]
 
 
 def _by_port(calls: "list[NetworkCall]") -> "dict[int | None, list[NetworkCall]]":
@@ -187,14 +201,14 @@ def calls() -> list[NetworkCall]:
     ]
 
 
-def calls_to(role: Role) -> list[NetworkCall]:
-    """Who may call a role."""
-    return [call for call in calls() if call.callee == role]
+def calls_to(*roles: Role) -> list[NetworkCall]:
+    """Who may call these roles."""
+    return [call for call in calls() if call.callee in roles]
 
 
-def calls_from(role: Role) -> list[NetworkCall]:
-    """Whom a role may call, by port and name: a new role must not reorder the policies of jobs that run."""
-    found = [call for call in calls() if call.caller == role]
+def calls_from(*roles: Role) -> list[NetworkCall]:
+    """Whom these roles may call, by port and name: a new role must not reorder the policies of jobs that run."""
+    found = [call for call in calls() if call.caller in roles]
     return sorted(found, key=lambda call: (call.port is None, call.port or 0, call.callee))
 
 

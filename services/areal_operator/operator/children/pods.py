@@ -42,6 +42,8 @@ def pod_template(w: JobBlueprint, role: Role) -> Json:
     key = spec_of(role).template_key
     everybody = _of_platform(w.runtime.template, "the runtime's spec.template")
     own = _of_platform(w.runtime.template_of(key), f"the runtime's spec.roles.{key}.template")
+    for beside in w.hosted(role)[1:]:
+        own = merge(own, _image_of(w.runtime.template_of(spec_of(beside).template_key)))
     default = _default(w, role, _containers(everybody, own))
     merged = merge(default, everybody, own)
     needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {}, w.runtime.devices.name)
@@ -53,6 +55,15 @@ def main_container(template: Json) -> Json:
     """The container that runs the role."""
     found: Json = next(c for c in template["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)
     return found
+
+
+def _image_of(template: Json) -> Json:
+    """Of a runtime's template the main container's image alone: those of engines have a trainer, too."""
+    for container in (template.get("spec") or {}).get("containers") or ():
+        if container.get("name") == names.MAIN_CONTAINER:
+            image = {name: container[name] for name in ("name", "image", "imagePullPolicy") if name in container}
+            return {"spec": {"containers": [image]}}
+    return {}
 
 
 def _of_platform(template: Json, where: str) -> Json:
@@ -94,7 +105,7 @@ def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> J
         "resources": needs.resources(role, w.job),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
         "volumeMounts": places,
-        **needs.probes(role),
+        **needs.probes(role, beside=len(w.hosted(role)) > 1),
     }
     rest = {
         "securityContext": pod_security(),
@@ -208,7 +219,7 @@ def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runti
         "resources": fitted(main.get("resources") or {}, main_container(default)["resources"]),
         "volumeMounts": [*kept, *mounts.mounts(w, role)],
     }
-    ports = [*_ports(role)]
+    ports = [*_ports(w, role)]
     taken = {port["containerPort"] for port in ports}
     ports += [port for port in main.get("ports") or [] if port["containerPort"] not in taken]
     return {**container, "ports": ports} if ports else container
@@ -246,11 +257,14 @@ def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:
     return [{"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)}]
 
 
-def _ports(role: Role) -> list[Json]:
+def _ports(w: JobBlueprint, role: Role) -> list[Json]:
     row = spec_of(role)
     named = {name: port for name, port in row.pod_ports.items() if name not in _PRIVATE_PORTS}
     if row.supervised:
         named["launcher"] = names.LAUNCHER_PORT
+    for index in range(w.job.spec.generation.replicas) if len(w.hosted(role)) > 1 else ():
+        served = names.ports_beside_trainer(index)
+        named |= {f"{name}-{index}": port for name, port in served.items() if name not in _PRIVATE_PORTS}
     return [{"name": names.port_word(name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
 
 

@@ -60,6 +60,10 @@ class JobBlueprint:
         """The roles that run beside the job, a pod each while it has any."""
         return beside(self.resolved.spec)
 
+    def hosted(self, role: Role) -> tuple[Role, ...]:
+        """The roles whose processes are in a role's pods, itself first."""
+        return (role, Role.GENERATION) if role is Role.TRAINER and self.resolved.in_one_pod else (role,)
+
     @property
     def one_token(self) -> bool:
         """Whether an older version made the job's Secret. Its pods' image, of the same age, knows no other token, so
