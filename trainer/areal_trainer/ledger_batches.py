@@ -58,7 +58,7 @@ class LedgerBatches:
         keep = settings.spec.checkpoint.keep
         self.checkpointer = Checkpointer(settings.paths.checkpoints, keep, self._engine, beside, waits=waits)
         self._publisher = Publisher(
-            settings.paths.weights,
+            settings.paths.handed or settings.paths.weights,
             _published_files(settings),
             ranks.rank,
             Meeting(ranks, "writing a version", PUBLISH_DEADLINE_S),
@@ -68,6 +68,8 @@ class LedgerBatches:
             base=settings.paths.start_model if settings.adapter is not None else None,
             exporter=desk.exporter(),
             group=desk.group(),
+            volume=settings.paths.weights if settings.paths.handed else None,
+            keep_every=settings.spec.checkpoint.interval_steps,
         )
         half = settings.spec.generation.engine.dtype == "bfloat16"
         self._probe = prepare(self._engine, settings.paths.tokenizer, served_in_bfloat16=half)

@@ -1,5 +1,6 @@
 """Rank 0's desk of a run that takes its batches from the ledger: store, controller, servers of weights."""
 
+import logging
 import os
 import time
 import uuid
@@ -36,6 +37,8 @@ from areal_trainer.reporting import Reporter
 from areal_trainer.settings import TrainerSettings
 from areal_trainer.spans import StepSpans
 from areal_trainer.timer import PhaseTimer
+
+log = logging.getLogger(__name__)
 
 _SLICE_S = 2.0  # of the wait for Redis
 
@@ -88,7 +91,7 @@ class LedgerDesk(Desk):
             link.propose_tombstone(careful.tombstone, TombstoneReason.POISON.value, detail)
         log = EvidenceLog(self.paths.evidence, fence)
         log.start(state.step, settings.spec.algorithm.batch_size, settings.spec.algorithm.group_size)
-        consumer = Consumer(fence, state, settings.consumer, PolicyId.parse(served).version if served else -1)
+        consumer = Consumer(fence, state, settings.consumer, self._served_version(served))
         if link.orders.max_steps is not None:
             consumer.set_max_steps(link.orders.max_steps)
         self.telling.max_steps = consumer.policy.max_steps
@@ -120,6 +123,21 @@ class LedgerDesk(Desk):
         return FirstRank(
             self._feed, reporter, stopping, recorder=recorder, batches=batches, spans=self._spans, turn=turn
         )
+
+    def _served_version(self, served: str) -> int:
+        """Version that servers hold or can read; −1 where none is left, and this trainer's first is handed to them.
+
+        What was handed over in memory is gone with the machine or pod, unless the volume had it, too.
+        """
+        if not served:
+            return -1
+        policy, handed = PolicyId.parse(served), self.paths.handed
+        if handed and not any((root / policy.directory).is_dir() for root in (handed, self.paths.weights)):
+            log.warning(
+                "%s is lost with the memory that it was in: version %d is handed over", policy, self._state.step
+            )
+            return -1
+        return policy.version
 
     def announce(self, reference: WeightsRef, final: bool) -> str:
         """Tell the controller about a version; answers the policy that is served then."""

@@ -17,6 +17,7 @@ from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import resolve, whole_batches_for
 from areal.weights.adapter import AdapterConfig
 from areal.weights.exports import Exports
+from areal.weights.stage import memory_directory
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
@@ -35,6 +36,7 @@ class TrainerPaths:
     checkpoints: Path
     fences: Path
     cards: Path
+    handed: Path | None  # in memory, where versions are handed to servers beside the trainer
     evidence: Path
     weights: Path
     metrics: Path
@@ -262,5 +264,6 @@ def _paths(resolved: ResolvedJob) -> TrainerPaths:
         hooks=resolved.hooks_path,
         teacher=resolved.teacher_path,
         cards=resolved.cards,
+        handed=memory_directory(resolved.uid) if resolved.spec.weights_by_memory else None,
         **{name: getattr(layout, name) for name in _OF_LAYOUT},
     )

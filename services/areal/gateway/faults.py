@@ -38,7 +38,7 @@ class CallRefusal(Exception):
     def headers(self) -> dict[str, str]:
         """Whether a client may try again, and when."""
         if self.again:
-            return {"retry-after-ms": "1000"}
+            return {"retry-after-ms": "1000", "retry-after": "1"}
         return {"x-should-retry": "false"}
 
 

@@ -88,6 +88,7 @@ class AgentSettings:
     journal: Path | None = None  # where to journal what is sampled; None: nowhere
     journal_bytes: int = 1 << 30  # at most, of all its processes together
     mirror: VolumeMirror | None = None  # copies of versions, where the run's volume isn't mounted
+    volume: Path | None = None  # of versions, where the trainer hands them over in memory
     traces: Traces = NO_TRACES
 
 
@@ -127,7 +128,8 @@ class GenerationAgent:
             max_running=settings.engine.max_running_requests,
             adapters=beside,
         )
-        self._stage = StagingArea(own_directory(settings.run, settings.server_id), settings.mirror)
+        own = own_directory(settings.run, settings.server_id)
+        self._stage = StagingArea(own, settings.mirror, settings.volume)
         self._memory = EngineMemory(self.engine, [KV_CACHE] if beside else [KV_CACHE, WEIGHTS])
         self._group = None if settings.weight_group is None else self._member(settings.weight_group)
         self._swapper = Swapper(

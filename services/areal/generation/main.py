@@ -58,6 +58,7 @@ async def settings_of(ctx: RoleContext) -> AgentSettings:
         journal=ctx.resolved.layout.tokens if recording.token_audit else None,
         traces=ctx.traces,
         mirror=mirror,
+        volume=ctx.resolved.layout.weights if ctx.resolved.spec.weights_by_memory else None,
         journal_bytes=recording.keep // (2 * generation.replicas),  # the trainer has the other half
     )
 

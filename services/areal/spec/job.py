@@ -178,6 +178,11 @@ class JobSpec(SpecBlock):
         return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
 
     @property
+    def weights_by_memory(self) -> bool:
+        """Whether the trainer hands versions to servers in shared memory, and the volume gets some of them."""
+        return self.shared_cards and self.weight_sync.mode == "Auto"
+
+    @property
     def servers_fetch(self) -> bool:
         """Whether servers read the start model and versions over the network, not from the run's volume."""
         return self.is_rl and self.weight_sync.servers == "Fetch"
@@ -204,7 +209,7 @@ class JobSpec(SpecBlock):
         Of a float32 number some low bit always changes, so nothing would be saved; an adapter is small; and on one
         machine a server reads the version where it lies: no network is saved, and copies would fill the disk.
         """
-        bfloat16 = self.trainer.precision == "bfloat16"
+        bfloat16 = self.trainer.precision == "bfloat16" and not self.weights_by_memory
         return in_pods and bfloat16 and self.trainer.lora is None and self.weight_sync.full_every > 1
 
     @property

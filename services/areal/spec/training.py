@@ -225,7 +225,8 @@ class WeightSync(SpecBlock):
         "SharedVolume",
         what="How servers get versions, which are directories on the run's volume in any case: SharedVolume reads them "
         "there; Group sends them from the trainer to the servers by a process group, and any fault falls back to the "
-        "volume; Auto is Group with one trainer process and no adapters.",
+        "volume; Auto is Group with one trainer process and no adapters and, with placement: shared, the machine's "
+        "shared memory, from which the volume gets the versions of checkpoints and the last.",
     )
     servers: Literal["Mount", "Fetch"] = knob(
         "Mount",

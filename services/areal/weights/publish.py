@@ -73,6 +73,23 @@ def publish(
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def copy_version(source: Path, root: Path, policy: PolicyId) -> None:
+    """Copy a published version to below another root, whole or not at all. Raises InfraError for a broken disk."""
+    if (root / policy.directory).is_dir():
+        return
+    with _volume_errors(root, policy):
+        staging = open_staging(root, policy)
+        try:
+            for file in sorted(source.iterdir()):
+                shutil.copyfile(file, staging / file.name)
+                sync_file(staging / file.name)
+            sync_directory(staging)
+            _rename_new(staging, root / policy.directory)
+            sync_directory(root)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
 def open_staging(root: Path, policy: PolicyId) -> Path:
     """An empty directory for the files of `policy`, under a name that no reader looks at."""
     if policy.version < 0:

@@ -53,6 +53,20 @@ def own_directory(run: str, server: str, parent: Path | None = None) -> Path:
     return path
 
 
+def memory_directory(run: str, parent: Path = Path("/dev/shm")) -> Path:
+    """The directory in shared memory where a run's trainer publishes for servers of its machine, or its pod.
+
+    It is this user's alone, and found again by a restart. Raises InfraError where somebody else has its name.
+    """
+    path = parent / f"areal-weights-{os.getuid()}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise InfraError(f"{path} is not this user's alone", fix="Remove it, or set weightSync.mode: SharedVolume.")
+    return path
+
+
 def _empty(path: Path) -> None:
     """Raises OSError, and changes nothing, unless this is a directory of this user."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -84,27 +98,36 @@ class StagedVersion:
 class StagingArea:
     """One server's staged versions, below `directory`, which is its own. Not for several threads at once."""
 
-    def __init__(self, directory: Path, mirror: VolumeMirror | None = None) -> None:
-        """`mirror`: versions aren't on a volume that is mounted here, but copied from one."""
+    def __init__(self, directory: Path, mirror: VolumeMirror | None = None, volume: Path | None = None) -> None:
+        """`mirror`: versions aren't on a volume that is mounted here, but copied from one. `volume`: of those that were
+        handed over in memory, this has some, for when that is gone.
+        """
         self._directory = directory
         self._mirror = mirror
+        self._volume = volume
         self._staged: dict[str, StagedVersion] = {}  # by manifest digest, oldest use first
 
     def loadable(self, path: Path, digest: str) -> Path | None:
         """Directory from which an engine can load the version at `path`, its bytes unread; None when there is none."""
         if (staged := self._staged.get(digest)) is not None:
             return staged.path if staged.path.is_dir() else None
+        path = self._place(path)
         whole = not (path / ADAPTER_CONFIG).is_file()  # an adapter alone is nothing to start from
         return path if whole and any(path.glob("*.safetensors")) else None
 
     def manifest(self, path: Path, digest: str) -> Manifest:
         """The manifest of the version at `path`; raises as `open_version` does."""
+        path = self._place(path)
         return open_version(path, digest) if self._mirror is None else self._mirror.manifest(path, digest)
+
+    def _place(self, path: Path) -> Path:
+        """Where the version that was announced at `path` is now."""
+        return path if self._volume is None or path.is_dir() else self._volume / path.name
 
     def prepare(self, path: Path, digest: str) -> StagedVersion:
         """The version at `path` as a directory that an engine loads. Raises DataError, or InfraError for the volume."""
         if self._mirror is None:
-            return self._prepare(path, digest)
+            return self._prepare(self._place(path), digest)
         try:
             staged = self._prepare(path, digest)
         except DataError:

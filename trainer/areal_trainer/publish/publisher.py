@@ -22,9 +22,9 @@ from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.adapter import base_checksums
-from areal.weights.collect import collect
+from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.publish import WeightsRef, open_staging, seal, seal_delta
+from areal.weights.publish import WeightsRef, copy_version, open_staging, seal, seal_delta
 from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, write_delta, write_part
 from areal.weights.verify import open_version
 from torch import Tensor
@@ -127,13 +127,19 @@ class Publisher:
         base: Path | None = None,
         exporter: Exporter | None = None,
         group: GroupSender | None = None,
+        volume: Path | None = None,
+        keep_every: int = 1,
         at: Callable[[str], None] = lambda point: None,
     ) -> None:
         """Every `full_every`-th version is a full one, the others are deltas of the one before if that saves much.
 
         `base` is the frozen model whose adapters these are; adapters are one file, so rank 0 has all tensors.
         `exporter` makes models of what is published. `group` sends versions to servers, beside the volume.
+        `volume`: `root` is memory that servers read, and ends with this machine or pod. Every `keep_every`-th version,
+        the last and those for exports are copied to the volume: after they were announced, so that nobody waits for it.
         """
+        self._volume, self._keep_every = volume, keep_every
+        self._copying: Future[Publication] | None = None
         self._root = root
         self._files = files
         self._rank = rank
@@ -184,6 +190,10 @@ class Publisher:
         self._places = self._places or VersionPlaces(device)
         self._at("copied")
         self._running = self._pool.submit(self._publish, order, canary)
+        if self._volume is not None and self._rank == 0:
+            self._copying = self._pool.submit(self._keep, self._volume, order, self._running)
+            if order.final:
+                self._running = self._copying  # there is no memory to find the model in afterwards
 
     def wait(self, deadline_s: float) -> None:
         """Wait until nothing is being published. Raises what went wrong with it."""
@@ -195,6 +205,8 @@ class Publisher:
 
     def idle(self, within_s: float) -> bool:
         """Whether nothing is being published, or that ends in time. Raises what went wrong with it."""
+        if self._copying is not None and self._copying.done():
+            self._copying.result()
         if self._running is None:
             return True
         try:
@@ -205,7 +217,9 @@ class Publisher:
         return True
 
     def close(self) -> None:
-        """Give the thread back; what runs is finished."""
+        """Give the thread back; what runs is finished, and the volume has the newest version."""
+        if self._volume is not None and self._rank == 0:
+            self._pool.submit(self._leave_memory, self._volume)
         self._pool.shutdown(wait=True)
         if self._group is not None:
             self._group.close()
@@ -238,6 +252,23 @@ class Publisher:
             hand_over(others, self._snapshots.current, self._snapshots.places)
         return Publication(order.policy, time.monotonic() - began, written)
 
+    def _keep(self, volume: Path, order: PublishOrder, published: "Future[Publication]") -> Publication:
+        """Copy what was announced to the volume, where it is to stay; in the servers' turn, and in this thread."""
+        publication = published.result()
+        policy, exported = order.policy, self._exporter is not None and self._exporter.due(order.policy)
+        if order.final or exported or policy.version % self._keep_every == 0:
+            copy_version(self._root / policy.directory, volume, policy)
+            if self._exporter is not None:
+                self._exporter.run(policy)
+            collect(volume, set(), latest=policy)
+        return publication
+
+    def _leave_memory(self, volume: Path) -> None:
+        """Memory is given back once the volume has its newest version; else it stays, for a restart to find."""
+        if found := versions(self._root):
+            copy_version(self._root / found[-1].directory, volume, found[-1])
+        shutil.rmtree(self._root, ignore_errors=True)
+
     def _write(self, order: PublishOrder) -> tuple[ShardPart | DeltaPart, int]:
         """Write this rank's part; also how many bytes."""
         current = sources(self._snapshots.current.items())
@@ -262,7 +293,7 @@ class Publisher:
         self._count(self._base)
         owners = {name: rank for rank, raw in enumerate(heard) for name in _names(raw, full=order.full)}
         served = self._announced(order, reference, owners, others)
-        if self._exporter is not None:
+        if self._exporter is not None and self._volume is None:
             self._exporter.run(order.policy)
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
 

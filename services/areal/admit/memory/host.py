@@ -20,6 +20,7 @@ _RANK_BYTES = 6 * _GIB  # estimate: a rank's CUDA context, torch, NCCL, one batc
 _STANDBY_BYTES = 2 * _GIB  # estimate: torch and transformers, imported
 _ENGINE_BYTES = 8 * _GIB  # estimate: a GPU's process of SGLang
 _AGENT_BYTES = 2 * _GIB  # estimate: the server's agent
+_HANDED = 3  # versions in /dev/shm: the served one, the one before it, the one that is written
 _NCCL_SHARED = 32 << 20  # /dev/shm of a rank
 _SGLANG_SHARED = 16 << 20  # /dev/shm of a server's GPU
 _HEADROOM = 1.1  # page cache that is written back late, and the estimates
@@ -93,7 +94,8 @@ def _trainer(job: RLJob, shape: ModelShape, beside: Beside) -> PodPlan:
         (f"{local} processes (estimate)", local * _RANK_BYTES),
         ("a standby, without a GPU yet (estimate)", _STANDBY_BYTES if trainer.standby else 0),
     )
-    return PodPlan(tuple(BudgetLine(what, size) for what, size in rows if size), local * _NCCL_SHARED, 0)
+    handed = _HANDED * _published(job, shape, trained) if job.spec.weights_by_memory else 0
+    return PodPlan(tuple(BudgetLine(what, size) for what, size in rows if size), local * _NCCL_SHARED + handed, 0)
 
 
 def _away(job: RLJob, shape: ModelShape, beside: Beside) -> int:
