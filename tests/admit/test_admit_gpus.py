@@ -49,7 +49,11 @@ def test_servers_and_trainer_that_share_have_the_same_devices(workspace):
     separate = resolved(workspace, *ON_GPUS)
     with pytest.raises(ConfigError) as refused:
         role_table(separate, place)
-    assert "placement: shared" in refused.value.fix
+    assert "placement: shared and algorithm.maxStaleness: 1, so" in refused.value.fix
+    near = resolved(workspace, *ON_GPUS, "algorithm.maxStaleness=1")
+    with pytest.raises(ConfigError, match="shows 4") as refused:
+        role_table(near, place)
+    assert "placement: shared, so" in refused.value.fix
     waits = {row.start_deadline_s for run in (job, separate) for row in role_table(run, PLACE) if row.role == "trainer"}
     assert len(waits) == 2, "a trainer that starts again waits for the servers' turn"
 

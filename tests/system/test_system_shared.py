@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from areal.cards import CardSide
+from areal.plan import ResolvedJob
+from areal.weights.collect import versions
+from areal.weights.stage import memory_directory
 from support.job_run import VICTIMS, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(1800)]
@@ -82,3 +87,37 @@ def test_a_run_that_is_stopped_saves_what_it_has_and_goes_on_from_there(
     started = [int(line.rpartition("at step ")[2]) for line in log.splitlines() if "starts under fence" in line]
     assert started[-1] >= 4, "asked to stop it took the cards, to save its newest step"
     check(again, 24)
+
+
+def memory_of(run: JobRun) -> Path:
+    """Where the run's trainer hands versions over."""
+    return memory_directory(ResolvedJob.load(run.run_dir).uid)
+
+
+def test_versions_are_handed_over_in_memory_and_one_that_is_lost_with_it_is_handed_over_again(
+    start_job: Callable[..., JobRun],
+) -> None:
+    auto = ("weightSync.mode=Auto", "algorithm.maxStaleness=1", "checkpoint.intervalSteps=8")
+    run = start_job(*SHARED, *auto)
+    run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=600)
+    memory = memory_of(run)
+    assert versions(memory), "what servers read is in memory"
+    kill(run, "trainer", CardSide.TRAINING)
+    kill(run, "engine", CardSide.SERVING)
+    run.wait_for("step 11", lambda: run.step() >= 11, timeout_s=600)
+    assert {policy.version for policy in versions(run.run_dir / "weights")} <= {0, 8}
+
+    # the machine's memory is gone with the trainer and the server: as when their pod is
+    run.wait_for("a version that no disk has", lambda: run.step() % 8 in (3, 4, 5), timeout_s=600)
+    for role in ("trainer", "agent"):
+        for victim in run.processes(*VICTIMS[role]):
+            victim.kill()
+    shutil.rmtree(memory)
+    before = run.step()
+    run.wait_for("a later step", lambda: run.step() > before, timeout_s=600)
+    assert run.finish(timeout_s=900) == 0, run.output[-4000:]
+    check(run, 24)
+    assert "is lost with the memory that it was in" in (run.run_dir / "logs" / "trainer.log").read_text()
+    assert max(policy.version for policy in versions(run.run_dir / "weights")) == 24
+    assert not memory.exists()
+    assert (run.run_dir / "model" / "model.safetensors").exists()

@@ -277,14 +277,17 @@ def deal(spec: JobSpec, instances: Sequence[RoleInstance], devices: Sequence[str
     shared = spec.shared_cards
     wanted = max(totals) if shared else sum(totals)
     if wanted > len(devices):
-        alike = not shared and min(totals) > 0 and max(totals) <= len(devices)
+        alike = not shared and min(totals) > 0 and max(totals) <= len(devices) and spec.trainer.replicas == 1
+        older = " and algorithm.maxStaleness: 1" if spec.algorithm.max_staleness > 1 else ""
         parts = (" or " if shared else " + ").join(
             f"{name} {count}" for of_role in rows.values() for name, count in of_role if count
         )
         raise ConfigError(
             f"the job asks for {wanted} GPUs on this machine ({parts}), and it shows {len(devices)}",
             fix=(
-                "Set placement: shared, so that servers and trainer have them by turns; or lower" if alike else "Lower"
+                f"Set placement: shared{older}, so that servers and trainer have them by turns; or lower"
+                if alike
+                else "Lower"
             )
             + " trainer.gpus, generation.replicas or generation.engine.tensorParallel; 0 GPUs run on CPUs.",
         )
