@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from admit_shapes import QWEN3_32B, QWEN25_7B
-from areal.admit.memory import memory_of
+from areal.admit.memory import memory_of, pods_of
 from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
 
@@ -17,6 +17,7 @@ QWEN3_8B = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
 }  # fmt: skip
 EIGHT_CARDS = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "podTemplate=null"]
+GIB = 1 << 30
 MASKED = "trainer.attention=dense"
 
 
@@ -243,3 +244,15 @@ def test_of_dpo_no_second_model_is_planned():
     lines = dict(memory_of(load_job(CORPUS / "dpo.yaml", cards), QWEN3_8B)[1])
     assert "reference" not in lines["a trainer's GPU"]
     assert "no second model is held" in lines["DPO's reference"]
+
+
+def test_a_pod_for_both_asks_for_the_memory_of_both_and_of_versions_that_are_handed_over_in_it():
+    def planned(*overrides):
+        return pods_of(load_job(CORPUS / "gpus.yaml", [*EIGHT_CARDS, *ONE_CARD, *overrides]), QWEN3_8B)
+
+    shared, separate = planned(), planned("placement=separate")
+    assert shared.keys() == {"trainer"}
+    assert separate.keys() == {"trainer", "generation"}
+    assert shared["trainer"] >= separate["trainer"] + separate["generation"] - 2 * GIB
+    handed = planned("weightSync.mode=Auto")["trainer"] - shared["trainer"]
+    assert handed >= 3 * 15.2 * GIB, "three versions of eight billion parameters in bfloat16"

@@ -115,11 +115,7 @@ def test_who_scores(changes, source, verifier):
         ({"dataset": {"train": {"huggingFace": {"path": "./set"}}}}, "LocalPath", "huggingFace.path"),
         ({"trainer": {"hooks": "~/hooks.py"}}, "LocalPath", "spec.trainer.hooks"),
         (
-            {
-                "placement": "shared",
-                "algorithm": {"maxStaleness": 1},
-                "podTemplate": {"generation": {"labels": {"a": "b"}}},
-            },
+            {"placement": "shared", "podTemplate": {"generation": {"labels": {"a": "b"}}}},
             "SharedPlacement",
             "the trainer's pod",
         ),

@@ -54,7 +54,16 @@ def pod_plans(job: RLJob, shape: ModelShape, trained: int | None, teacher: Model
     engine = job.spec.generation.engine
     if job.spec.is_rl and isinstance(engine, SglangEngine) and engine.gpus:
         plans[Role.GENERATION] = _server(job, shape, engine)
+    if job.spec.shared_cards and len(plans) > 1:
+        plans = {Role.TRAINER: _together(plans[Role.TRAINER], plans[Role.GENERATION], job.spec.generation.replicas)}
     return plans
+
+
+def _together(trainer: PodPlan, server: PodPlan, servers: int) -> PodPlan:
+    """Of a pod that has a trainer and its servers."""
+    rows = tuple(BudgetLine(f"of servers: {row.what}", servers * row.size) for row in server.rows)
+    shared, staging = trainer.shared + servers * server.shared, trainer.staging + servers * server.staging
+    return PodPlan((*trainer.rows, *rows), shared, staging)
 
 
 def pod_memory(plans: dict[Role, PodPlan]) -> dict[str, int]:
