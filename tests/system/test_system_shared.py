@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from areal.cards import CardSide
 from areal.plan import ResolvedJob
 from areal.weights.collect import versions
 from areal.weights.stage import memory_directory
-from support.job_run import VICTIMS, JobRun
+from support.job_run import ROOT, VICTIMS, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -121,3 +124,19 @@ def test_versions_are_handed_over_in_memory_and_one_that_is_lost_with_it_is_hand
     assert max(policy.version for policy in versions(run.run_dir / "weights")) == 24
     assert not memory.exists()
     assert (run.run_dir / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("sglang", marks=pytest.mark.sglang_real)])
+def test_the_quickstart_reaches_its_bar_through_a_death_in_each_phase(
+    digits: Path, tmp_path: Path, engine: str
+) -> None:
+    told = tmp_path / "told.json"
+    command = [sys.executable, "bench/shared_cards.py", f"--engine={engine}", f"--run-dir={tmp_path / 'run'}"]
+    subprocess.run([*command, f"--json={told}"], cwd=ROOT, check=True, timeout=7000)
+    run = json.loads(told.read_text())
+    assert (run["exit"], run["status"], run["steps"]) == (0, "Complete", 160)
+    assert run["groups"] == {"trained": 160 * 64, "tombstoned": {}, "lost": 0, "duplicated": 0}
+    assert run["held_out"]["last"] >= 0.9
+    assert {kill["phase"] for kill in run["kills"]} == {*CardSide, "switching"}
+    assert {kill["role"] for kill in run["kills"]} == {"trainer", "engine", "agent", "controller"}

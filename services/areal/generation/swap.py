@@ -27,11 +27,11 @@ from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import NOTHING
 from areal.weights.manifest import Manifest, difference, problem
-from areal.weights.stage import StagedVersion, StagingArea
+from areal.weights.stage import VOLUME, StagedVersion, StagingArea
 
 log = logging.getLogger(__name__)
 
-VOLUME, GROUP = "volume", "group"  # how a version came: label of the weight metrics
+GROUP = "group"  # how a version came: label of the weight metrics
 _REASONS = ("canary", "checksum", "digest", "engine", GROUP, "load", VOLUME)  # why one is refused
 
 
@@ -120,7 +120,7 @@ class Swapper:
             log.warning("%s was not taken: %s", wanted.policy, error.message)
             await asyncio.sleep(FIRST_RETRY_S)
             return False
-        self._taken(wanted, staged.manifest, began, VOLUME)
+        self._taken(wanted, staged.manifest, began, self._stage_room.way(staged))
         return True
 
     def _taken(self, wanted: WantedVersion, manifest: Manifest, began: float, mode: str) -> None:
@@ -207,7 +207,7 @@ class Swapper:
         async with self._lock:
             self._core.accept(wanted)
             await self._requests.settle()
-        self._taken(wanted, staged.manifest, began, VOLUME)
+        self._taken(wanted, staged.manifest, began, self._stage_room.way(staged))
         return True
 
     async def sleep(self) -> None:

@@ -83,6 +83,7 @@ def _empty(path: Path) -> None:
         os.close(directory)
 
 
+VOLUME, MEMORY = "volume", "memory"
 _KEPT = 2  # what the engine holds, to go back to, and what it takes next
 _FIX = "The next full version heals it (weightSync.fullEvery)."
 
@@ -119,6 +120,10 @@ class StagingArea:
         """The manifest of the version at `path`; raises as `open_version` does."""
         path = self._place(path)
         return open_version(path, digest) if self._mirror is None else self._mirror.manifest(path, digest)
+
+    def way(self, staged: StagedVersion) -> str:
+        """How a staged version came: label of the weight metrics."""
+        return VOLUME if self._volume is None or staged.path.parent == self._volume else MEMORY
 
     def _place(self, path: Path) -> Path:
         """Where the version that was announced at `path` is now."""
