@@ -100,28 +100,22 @@ def memory_of(run: JobRun) -> Path:
 def test_versions_are_handed_over_in_memory_and_one_that_is_lost_with_it_is_handed_over_again(
     start_job: Callable[..., JobRun],
 ) -> None:
-    auto = ("weightSync.mode=Auto", "algorithm.maxStaleness=1", "checkpoint.intervalSteps=8")
+    auto = ("weightSync.mode=Auto", "algorithm.maxStaleness=1", "algorithm.maxSteps=12", "checkpoint.intervalSteps=8")
     run = start_job(*SHARED, *auto)
-    run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=600)
+    run.wait_for("a version that the volume doesn't have", lambda: 3 <= run.step() <= 5, timeout_s=600)
     memory = memory_of(run)
     assert versions(memory), "what servers read is in memory"
-    kill(run, "trainer", CardSide.TRAINING)
-    kill(run, "engine", CardSide.SERVING)
-    run.wait_for("step 11", lambda: run.step() >= 11, timeout_s=600)
-    assert {policy.version for policy in versions(run.run_dir / "weights")} <= {0, 8}
+    assert [policy.version for policy in versions(run.run_dir / "weights")] == [0]
 
     # the machine's memory is gone with the trainer and the server: as when their pod is
-    run.wait_for("a version that no disk has", lambda: run.step() % 8 in (3, 4, 5), timeout_s=600)
     for role in ("trainer", "agent"):
         for victim in run.processes(*VICTIMS[role]):
             victim.kill()
     shutil.rmtree(memory)
-    before = run.step()
-    run.wait_for("a later step", lambda: run.step() > before, timeout_s=600)
-    assert run.finish(timeout_s=900) == 0, run.output[-4000:]
-    check(run, 24)
+    assert run.finish(timeout_s=1200) == 0, run.output[-4000:]
+    check(run, 12)
     assert "is lost with the memory that it was in" in (run.run_dir / "logs" / "trainer.log").read_text()
-    assert max(policy.version for policy in versions(run.run_dir / "weights")) == 24
+    assert max(policy.version for policy in versions(run.run_dir / "weights")) == 12
     assert not memory.exists()
     assert (run.run_dir / "model" / "model.safetensors").exists()
 
