@@ -21,10 +21,11 @@ from support.job_run import ROOT
 from support.pods import TOKEN, Pods
 from test_processes_pods import small_job
 
-pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 ROLES = ("redis", "reward-custom", "controller", "worker")
-STEPS = 12
+STEPS = 8
+SLOW_S = 400.0  # a loaded machine starts torch for minutes
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_servers_outlive_their_trainer_s_epochs_and_die_without_it(pods: Pods) -
     pods.until("ready servers", lambda: readiness(pods))
     assert trainer.phase() is ChildPhase.IDLE, "servers wait for no epoch, the trainer does"
     assert trainer.restart(1)
-    pods.until("step", lambda: pods.step() >= 3)
+    pods.until("step", lambda: pods.step() >= 2, SLOW_S)
     before = [server(pods, index).pid for index in (0, 1)]
 
     # the trainer dies, and a new epoch starts it: no server notices
@@ -77,17 +78,17 @@ def test_servers_outlive_their_trainer_s_epochs_and_die_without_it(pods: Pods) -
     pods.until("trainer that waits", trainer.awaits)
     assert readiness(pods)
     assert trainer.restart(2)
-    pods.until("step after the trainer's death", lambda: pods.step() >= 6)
+    pods.until("step after the trainer's death", lambda: pods.step() >= 4, SLOW_S)
     assert [server(pods, index).pid for index in (0, 1)] == before
     assert (pods.mounts["tmp"] / "cards" / CardSide.TRAINING).exists(), "the lock is on the pod's own disk"
 
     # a server dies: its launcher starts it again in the trainer's epoch
     agent(pods, 1).kill()
     pods.until("pod that isn't ready", lambda: not readiness(pods))
-    pods.until("another server", lambda: server(pods, 1).restarts == 1 and readiness(pods))
+    pods.until("another server", lambda: server(pods, 1).restarts == 1 and readiness(pods), SLOW_S)
     assert (trainer.child().epoch, trainer.child().restarts) == (2, 1)
 
-    pods.until("the end", lambda: trainer.phase() is ChildPhase.COMPLETE)
+    pods.until("the end", lambda: trainer.phase() is ChildPhase.COMPLETE, SLOW_S)
     codes = pods.stop(*pods.pods)
     assert {name: code for name, code in codes.items() if code not in (0, 143)} == {}, pods.all_output()
     code, words = pods.tool("finish")
