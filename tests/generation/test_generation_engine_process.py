@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,11 +17,12 @@ import pytest
 from areal.errors import DataError, InfraError
 from areal.generation import engine_process
 from areal.generation.engine_client import EngineClient
-from areal.generation.engine_command import EngineStart, Launch, cuda_of, launch
+from areal.generation.engine_command import AdapterRoom, EngineStart, Launch, cuda_of, launch
 from areal.generation.engine_process import EngineProcess
 from areal.generation.main import seed_kernels
 from areal.observe.waits import WaitRegistry
 from areal.processes.budget import BudgetPolicy
+from areal.processes.family import lend_keeper
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from support.processes import lives
 from support.redis_server import free_port
@@ -230,3 +233,124 @@ def test_a_cache_without_room_costs_a_compilation_and_no_server(tmp_path, monkey
     monkeypatch.setattr("shutil.copytree", full)
     assert seed_kernels() == 0
     assert list((tmp_path / "cache").rglob("*.so")) == list((tmp_path / "cache").rglob(".seed-*")) == []
+
+
+class Container:
+    """Another container: a Python and an environment of its own, and a directory that both see."""
+
+    def __init__(self, place: Path) -> None:
+        command = ["python3", "-I", "-S", "-u", place / "keeper.py", "--serve", place / "keeper.sock"]
+        self.process = subprocess.Popen(command, cwd="/", env={"PATH": os.environ["PATH"], "IMAGE": "upstream"})
+
+    def kill(self) -> None:
+        """As the kubelet does, and as a full memory does: everything in it."""
+        for one in [*psutil.Process(self.process.pid).children(recursive=True), self.process]:
+            one.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def shared_place():
+    with tempfile.TemporaryDirectory(prefix="areal-") as short:  # a socket's path has 108 bytes
+        lend_keeper(Path(short))
+        yield Path(short)
+
+
+@pytest.mark.component
+async def test_an_engine_in_another_container_is_started_killed_and_started_again(shared_place, tmp_path):
+    container, seen = Container(shared_place), tmp_path / "seen"
+    noted = f"import os; open({str(seen)!r}, 'a').write(os.environ.get('IMAGE', 'none') + os.environ['TOLD'] + ' ')\n"
+    watched = Watched("")
+    watched.process._command = lambda: Launch(
+        ["python3", "-c", noted + SLEEPER, str(watched.port)], {"TOLD": "!"}, place=shared_place
+    )
+    running = asyncio.create_task(watched.process.run())
+    pids = []
+    for ends in ("SIGKILL", "its container", "nothing"):
+        await asyncio.wait_for(watched.up.wait(), 60)
+        watched.up.clear()
+        pids.append(watched.process.pid)
+        if ends == "SIGKILL":
+            os.kill(pids[-1], signal.SIGKILL)
+        elif ends == "its container":
+            container.kill()
+            container = Container(shared_place)
+    await watched.process.stop()
+    await asyncio.wait_for(running, 60)
+    await watched.client.close()
+    assert watched.process.starts == watched.ups == len(set(pids)) == 3
+    assert watched.reasons == ["it ended, killed by SIGKILL"] * 2
+    assert not any(psutil.pid_exists(pid) and lives(psutil.Process(pid)) for pid in pids)
+    assert seen.read_text() == "upstream! " * 3, "its own environment, and what it is told"
+    container.process.terminate()
+    assert container.process.wait(15) == 0
+
+
+@pytest.mark.component
+async def test_a_container_that_never_comes_ends_the_agent_with_its_name(shared_place):
+    watched = Watched("")
+    watched.process._command = lambda: Launch(["true"], {}, 0.3, shared_place)
+    with pytest.raises(InfraError, match=r"no container serves .* engine is to run there"):
+        await asyncio.wait_for(watched.process.run(), 60)
+    await watched.client.close()
+
+
+def test_an_upstream_image_is_asked_for_its_own_python_and_keeps_its_own_cuda(monkeypatch):
+    monkeypatch.setenv("AREAL_ENGINE_PLACE", "/areal/engine")
+    monkeypatch.setenv("SGLANG_PYTHON", "/opt/areal/sglang/bin/python")
+    monkeypatch.setenv("SGLANG_JIT_CACHE_DIR", "/areal/kernels/sglang/jit")
+    unnamed = ON_GPUS.model_copy(update={"python": None})
+    made = launch(unnamed, START)
+    assert made.place == Path("/areal/engine")
+    assert made.argv[:3] == ["python3", "-m", "sglang.launch_server"]
+    assert made.env["SGLANG_JIT_CACHE_DIR"] == "/areal/kernels/sglang/jit"
+    assert not {"CUDA_HOME", "LD_LIBRARY_PATH", "PATH", "SGLANG_PYTHON"} & made.env.keys()
+    assert launch(ON_GPUS, START).argv[0] == "/opt/sglang/bin/python", "unless the job names another"
+    assert launch(ON_CPU, START).place is None
+    monkeypatch.delenv("AREAL_ENGINE_PLACE")
+    assert made.argv[1:] == launch(unnamed, START).argv[1:], "the same flags as in our image"
+
+
+PARSES = """
+import json, sys
+from sglang.srt.server_args import prepare_server_args
+for argv in json.load(sys.stdin):
+    args = prepare_server_args(argv)
+    print(json.dumps({name: value for name, value in vars(args).items() if isinstance(value, (int, str, float, list))}))
+"""
+
+
+def every_command() -> list[list[str]]:
+    """What follows `sglang.launch_server`, with all flags that are ever given, and with the fewest."""
+    plain = SglangEngine(type="sglang", gpus=1, dtype="bfloat16")
+    room = AdapterRoom(rank=32, targets=("q_proj", "o_proj"), slots=3)
+    full = replace(START, fp32_head=True, shared=True, adapters=room)
+    return [launch(engine, start).argv[3:] for engine, start in ((plain, START), (ON_GPUS, full))]
+
+
+@pytest.mark.sglang_real
+@pytest.mark.component
+@pytest.mark.timeout(900)
+def test_stock_sglangs_own_parser_takes_every_command(tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, '
+        '"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "intermediate_size": 128, '
+        '"max_position_embeddings": 8192}'
+    )
+    commands = [
+        [word if word not in ("/models/m", "/models/t") else str(tmp_path) for word in argv] for argv in every_command()
+    ]
+    asked = [sys.executable, "-c", PARSES]
+    done = subprocess.run(asked, input=json.dumps(commands), capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    plain, full = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    for args in (plain, full):
+        assert (args["host"], args["port"], args["stream_interval"], args["weight_version"]) == (
+            "127.0.0.1",
+            4000,
+            16,
+            "3.f1",
+        )
+    assert (plain["tp_size"], full["tp_size"]) == (1, 2)
+    assert (full["context_length"], full["mem_fraction_static"], full["sampling_backend"]) == (4096, 0.7, "pytorch")
+    assert (full["max_lora_rank"], full["max_loras_per_batch"], full["enable_memory_saver"]) == (32, 3, True)

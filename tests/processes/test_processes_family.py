@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from areal.errors import InfraError
 from areal.processes import family as families
-from areal.processes.family import Command, Family
+from areal.processes.family import Command, Family, RemoteFamily
 
 pytestmark = pytest.mark.component
 
@@ -177,3 +179,137 @@ def test_a_sweep_spares_helpers_of_our_own_session(tmp_path):
         for process in (helper, stray, keeper):
             process.kill()
             process.wait(60)
+
+
+# Another container: a Python of its own, an environment of its own, the keeper in a directory that both see.
+
+
+class Container:
+    """A server of keepers as the first process of a container."""
+
+    def __init__(self, shared: Path) -> None:
+        self.shared = shared
+        command = ["python3", "-I", "-S", "-u", shared / "keeper.py", "--serve", shared / "keeper.sock"]
+        self.process = subprocess.Popen(command, cwd="/", env={"PATH": os.environ["PATH"], "THERE": "yes"})
+
+    def ended(self) -> int:
+        return self.process.wait(timeout=15)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="areal-") as short:  # a socket's path has 108 bytes
+        place = Path(short)
+        families.lend_keeper(place)
+        yield place
+
+
+@pytest.fixture
+def container(shared: Path) -> Iterator[Container]:
+    made = Container(shared)
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+async def pid_of(family: RemoteFamily, ready=lambda pid: True) -> int:
+    for _ in range(1500):
+        if (pid := family.pid) and ready(pid):
+            return pid
+        await asyncio.sleep(0.01)
+    raise AssertionError("no such family within 15 s")
+
+
+def proc(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def handles_sigterm(pid: int) -> bool:
+    (line,) = (one for one in proc(pid, "status").splitlines() if one.startswith(b"SigCgt:"))
+    return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def lone_engine(shared: Path) -> int:
+    """The engine of an agent that was killed."""
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, shared], stdout=subprocess.PIPE, text=True)
+    with agent.stdout:
+        engine = int(agent.stdout.readline())
+    agent.kill()
+    agent.wait()
+    return engine
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from areal.processes.family import Command, RemoteFamily
+async def main():
+    family = await RemoteFamily.start(Command('x', ['sleep', '60'], {}), Path(sys.argv[1]), 15.0)
+    while not family.pid:
+        await asyncio.sleep(0.01)
+    print(family.pid, flush=True)
+    await family.wait()
+asyncio.run(main())
+"""
+
+
+async def test_a_family_in_another_container_has_that_ones_environment_and_ends_as_a_whole(container, tmp_path):
+    script, pids = tmp_path / "tree.py", tmp_path / "pids"
+    script.write_text(TREE)
+    command = Command("tree", ["python3", "-S", str(script), str(pids), "2"], {"HERE": "too"})
+    family = await RemoteFamily.start(command, container.shared, 15.0)
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 3, "three processes")
+    members = [int(pid) for pid in pids.read_text().split()]
+    said = proc(members[0], "environ").split(b"\0")
+    assert {b"THERE=yes", b"HERE=too"} <= set(said)
+    assert not any(word.startswith(b"PYTEST") for word in said), "the agent's own environment stays with it"
+    assert os.readlink(f"/proc/{members[0]}/cwd") == "/"
+    assert not family.ended
+    assert await family.end() == -signal.SIGKILL
+    assert not any(map(alive, members))
+    assert container.process.poll() is None, "the next one is started by it"
+
+
+async def test_a_family_in_another_container_tells_its_exit_and_is_asked_to_stop_by_its_connection(container):
+    for code, wanted in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL)):
+        family = await RemoteFamily.start(Command("x", ["python3", "-c", code], {}), container.shared, 15.0)
+        assert await asyncio.wait_for(family.wait(), 15) == wanted
+    asked = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); time.sleep(60)"
+    family = await RemoteFamily.start(Command("x", ["python3", "-c", asked], {}), container.shared, 15.0)
+    await pid_of(family, handles_sigterm)
+    family.terminate()
+    assert await asyncio.wait_for(family.wait(), 15) == 3
+    family = await RemoteFamily.start(Command("x", ["no such program"], {}), container.shared, 15.0)
+    assert await asyncio.wait_for(family.wait(), 15) == 127
+
+
+async def test_whoever_of_both_containers_dies_takes_the_family_along(container):
+    engine = lone_engine(container.shared)
+    until(lambda: not alive(engine), "end of the engine")
+    family = await RemoteFamily.start(Command("x", ["sleep", "60"], {}), container.shared, 15.0)
+    psutil.Process(await pid_of(family)).parent().kill()
+    assert await asyncio.wait_for(family.wait(), 15) == -signal.SIGKILL
+    until(lambda: not alive(family.pid), "end of the engine")
+    assert container.process.poll() is None
+
+
+async def test_a_container_that_is_asked_to_stop_leaves_when_its_last_family_has(container):
+    family = await RemoteFamily.start(Command("x", ["sleep", "60"], {}), container.shared, 15.0)
+    await pid_of(family)
+    container.process.terminate()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(family.wait(), 0.5)
+    await family.end()
+    assert container.ended() == 0
+
+
+async def test_a_container_that_never_comes_is_an_error_that_names_it(shared):
+    with pytest.raises(InfraError, match=r"no container serves .* and engine is to run there") as error:
+        await RemoteFamily.start(Command("engine", ["true"], {}), shared, 0.3)
+    assert "container engine" in error.value.fix
+    late = asyncio.create_task(RemoteFamily.start(Command("x", ["true"], {}), shared, 15.0))
+    await asyncio.sleep(0.3)
+    coming = Container(shared)
+    assert await (await late).wait() == 0
+    coming.process.terminate()
+    assert coming.ended() == 0

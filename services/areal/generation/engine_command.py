@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal.plan.cluster_names import ENV_ENGINE_PLACE
+from areal.plan.table import caches, kernel_caches
 from areal.spec.serving import START_S, EmbeddedEngineBlock, SglangEngine
 
 SGLANG_PYTHON = "SGLANG_PYTHON"  # environment variable of an image: the Python that has SGLang, apart from the agent's
@@ -46,6 +48,7 @@ class Launch:
     argv: list[str]
     env: Mapping[str, str]
     start_s: float = START_S  # to its first answer, at most
+    place: Path | None = None  # where another container serves keepers, and the command runs there
 
 
 def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> Launch:
@@ -57,7 +60,7 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
         "--port", str(start.port),
         "--weight-version", start.weight_version,
         "--stream-interval", str(start.stream_interval),
-        "--max-running-requests", str(engine.max_running_requests),
+        "--max-running-requests", str(engine.running_requests),
         "--dtype", engine.dtype,
         *(["--enable-fp32-lm-head"] if start.fp32_head else []),
     ]  # fmt: skip
@@ -79,9 +82,18 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
         stock += ["--enable-memory-saver"]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
     if engine.gpus:
+        graphs = [
+            "--cuda-graph-max-bs-decode",
+            str(engine.running_requests),
+        ]  # of no batch that it decodes there is none
+        own = [*stock, "--tp-size", str(engine.tensor_parallel), *graphs, *engine.extra_args]
+        if place := os.environ.get(ENV_ENGINE_PLACE):  # an upstream image, which has its own CUDA
+            kept = {name: os.environ[name] for name in caches(Path()) | kernel_caches(Path()) if name in os.environ}
+            argv = [engine.python or "python3", "-m", "sglang.launch_server", *own]
+            return Launch(argv, kept | env, engine.start_s, Path(place))
         python = engine.python or os.environ.get(SGLANG_PYTHON) or sys.executable
-        argv = [python, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
-        return Launch([*argv, *engine.extra_args], env | cuda_of(Path(python), os.environ), engine.start_s)
+        argv = [python, "-m", "sglang.launch_server", *own]
+        return Launch(argv, env | cuda_of(Path(python), os.environ), engine.start_s)
     cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
     cpu += ["--max-total-tokens", str(SGLANG_CPU_TOKENS)]
     cpu += ["--lora-backend", "torch_native"] if start.adapters is not None else []

@@ -20,7 +20,7 @@ from areal.generation.engine_command import Launch
 from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
 from areal.processes.budget import Budget, BudgetPolicy, RestartsExhausted
 from areal.processes.exits import ERROR_FILE, describe, read_error
-from areal.processes.family import Command, Family
+from areal.processes.family import Command, Family, RemoteFamily
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ HEALTH_DEADLINE_S = HEALTH_MISSES * (HEALTH_TIMEOUT_S + HEALTH_PERIOD_S)
 STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
 STOP_S = 2.0  # between SIGTERM and SIGKILL; nothing runs any more, and stock SGLang looks every 5 s only
 RESTARTS = BudgetPolicy(max_restarts=10)
+CONTAINER_S = 120.0  # until the container of the engine, which was there before, is there again
 HOPELESS = 3  # deaths of an engine that never answered: its command or its model is wrong
 
 
@@ -61,7 +62,7 @@ class EngineProcess:
         self._stalled_s = stalled_s
         self._waits = waits
         self._budget = Budget(budget)
-        self._family: Family | None = None
+        self._family: Family | RemoteFamily | None = None
         self._cards = cards
         self._allowed = asyncio.Event()
         if cards is None:
@@ -128,7 +129,17 @@ class EngineProcess:
         words = Path(f"/proc/self/fd/{memory}")
         env = {**os.environ, **launch.env, ERROR_FILE: str(words)}
         passed = (memory,) if self._cards is None else (memory, self._cards.descriptor)
-        family = self._family = Family.start(Command("engine", launch.argv, env, descriptors=passed), output=2)
+        family: Family | RemoteFamily
+        if launch.place is None:
+            family = Family.start(Command("engine", launch.argv, env, descriptors=passed), output=2)
+        else:
+            patience_s = CONTAINER_S if self.starts else launch.start_s  # its image may take as long as a model
+            try:
+                family = await RemoteFamily.start(Command("engine", launch.argv, launch.env), launch.place, patience_s)
+            except InfraError:
+                os.close(memory)
+                raise
+        self._family = family
         self.starts += 1
         exited = asyncio.ensure_future(family.wait())
         watching = asyncio.ensure_future(self._watch(launch.start_s))

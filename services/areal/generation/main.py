@@ -11,7 +11,9 @@ from areal import nvidia
 from areal.errors import ExitCode
 from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import AdapterRoom
+from areal.plan.cluster_names import ENV_ENGINE_PLACE
 from areal.plan.context import RoleContext
+from areal.processes.family import lend_keeper
 from areal.spec.job import JobSpec
 from areal.spec.rules_lora import lora_slots
 from areal.spec.serving import SglangEngine
@@ -101,7 +103,9 @@ async def run(ctx: RoleContext) -> int:
     and ConfigError when GPUs were promised and aren't there.
     """
     settings = await settings_of(ctx)
-    if isinstance(settings.engine, SglangEngine):
+    if place := os.environ.get(ENV_ENGINE_PLACE):  # GPUs are that container's
+        lend_keeper(Path(place))
+    elif isinstance(settings.engine, SglangEngine):
         nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
         seed_kernels()
     agent = GenerationAgent(settings, ctx.progress)

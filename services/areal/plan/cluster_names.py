@@ -70,6 +70,8 @@ def selector(job: str, role: Role) -> dict[str, str]:
 
 MAIN_CONTAINER = "main"
 """The container of a role's pod that runs the role."""
+ENGINE_CONTAINER = "engine"
+"""The container of a generation pod that has SGLang, where the runtime names an image for it."""
 
 
 def workload(job: str, role: Role) -> str:
@@ -182,6 +184,8 @@ RECIPE_DIR = PurePosixPath("/areal/recipe")
 """The user's ConfigMap with the recipe, in the prepare pod."""
 KERNELS_DIR = PurePosixPath("/areal/kernels")
 """Compiled kernels, where the job names a claim that keeps them."""
+ENGINE_DIR = PurePosixPath("/areal/engine")
+"""What an agent shares with the container of its engine."""
 REDIS_DATA_DIR = PurePosixPath("/data")
 """Redis' own volume."""
 SCRATCH_DIR = PurePosixPath("/tmp")
@@ -235,5 +239,6 @@ ENV_POD_IP = "AREAL_POD_IP"
 ENV_POD_NAME = "AREAL_POD_NAME"
 ENV_ADDRESS = "AREAL_ADDRESS"  # outside pods: of the host, where a job has several
 
+ENV_ENGINE_PLACE = "AREAL_ENGINE_PLACE"  # in generation pods whose engine has a container of its own: ENGINE_DIR
 ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
 """Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""

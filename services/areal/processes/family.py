@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from areal.processes.keeper import PR_SET_CHILD_SUBREAPER, prctl
 _KEEPER = Path(__file__).with_name("keeper.py")
 _ABANDONED = 137  # a keeper's exit code when the socket ended: the family was killed
 _KEEPER_PATIENCE_S = 12.0  # longer than the keeper's own limit for a sweep
+_SERVED, SERVER_SOCKET = "keeper.py", "keeper.sock"  # in a directory that two containers share
+_CONNECT_S = 0.2  # between two tries
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,96 @@ class WarmStandby:
         """Kill it; one that began is no standby any more."""
         self._order.close()
         await self.family.end()
+
+
+class RemoteFamily:
+    """A command and everything it started in another container of this pod, under a keeper that is served there.
+
+    Its connection is its life: whoever closes it, everything ends. Only `env`, beside that container's own environment,
+    and `argv` count of a command.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._said = b""
+        self._reading = asyncio.create_task(self._read(), name="keeper in another container")
+
+    @classmethod
+    async def start(cls, command: Command, place: Path, patience_s: float) -> "RemoteFamily":
+        """Start `command` by the server in the directory `place`, which is there in `patience_s` or InfraError."""
+        deadline = time.monotonic() + patience_s
+        while (control := await _connected(place / SERVER_SOCKET)) is None:
+            if time.monotonic() > deadline:
+                words = f"no container serves {place} after {patience_s:.0f} s, and {command.name} is to run there"
+                raise InfraError(words, fix=f"`kubectl describe pod` says what keeps the container {command.name} back")
+            await asyncio.sleep(_CONNECT_S)
+        order = {"command": list(command.argv), "env": dict(command.env), "cwd": "/", "descriptors": [], "beside": True}
+        with contextlib.suppress(OSError):  # its end says so
+            await asyncio.get_running_loop().sock_sendall(control, json.dumps(order).encode() + b"\n")
+        return cls(control)
+
+    @property
+    def pid(self) -> int:
+        """The command's pid there; 0 until the keeper has told it."""
+        return next((int(told["pid"]) for told in self._told() if "pid" in told), 0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection has."""
+        return self._reading.done()
+
+    def terminate(self) -> None:
+        """Ask the command to stop: SIGTERM."""
+        with contextlib.suppress(OSError):
+            self._control.send(bytes([signal.SIGTERM]))
+
+    def kill(self) -> None:
+        """End the command and everything it started, at once."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
+    async def wait(self) -> int:
+        """The exit code, once nothing of the family is left (a negative code is a signal)."""
+        await asyncio.shield(self._reading)
+        return next((int(told["code"]) for told in self._told() if "code" in told), -signal.SIGKILL)
+
+    async def end(self) -> int:
+        """Kill, and wait until nothing is left; of a container that is gone nothing is."""
+        self.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KEEPER_PATIENCE_S):
+                return await self.wait()
+        self._reading.cancel()
+        return -signal.SIGKILL
+
+    async def _read(self) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                while data := await asyncio.get_running_loop().sock_recv(self._control, 4096):
+                    self._said += data
+        finally:
+            self._control.close()
+
+    def _told(self) -> list[dict[str, int]]:
+        return [json.loads(line) for line in self._said.split(b"\n")[:-1]]
+
+
+async def _connected(place: Path) -> socket.socket | None:
+    control = socket.socket(socket.AF_UNIX)
+    control.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(control, str(place))
+    except OSError:
+        control.close()
+        return None
+    return control
+
+
+def lend_keeper(place: Path) -> None:
+    """Put the keeper into a directory that another container waits for: it runs it as a server."""
+    whole = place / f".{_SERVED}"
+    shutil.copyfile(_KEEPER, whole)
+    whole.rename(place / _SERVED)
 
 
 async def _gone(process: subprocess.Popen[bytes]) -> None:

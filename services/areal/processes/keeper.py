@@ -13,6 +13,10 @@ Being a subreaper means that a descendant whose parent dies becomes the keeper's
 
 Protocol on the socket: the supervisor writes one JSON line {"command", "env", "cwd", "descriptors"}, the last of which
 are the child's alone; the keeper answers one JSON line {"pid"} and later {"code"}. SIGTERM is passed on to the child.
+A supervisor that can't signal the keeper writes a byte instead, the signal's number.
+
+`keeper.py --serve SOCKET` is a server of keepers, one a connection, for a supervisor in another container of the pod.
+Its image needs Python and nothing else: an order with "beside" adds its variables to the environment there.
 """
 
 import contextlib
@@ -22,6 +26,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import time
 
@@ -74,7 +79,8 @@ def become(order: "dict[str, object]", keeper: int) -> None:
         os.close(null)
         os.chdir(str(order["cwd"]))
         command = [str(part) for part in order["command"]]  # type: ignore[attr-defined]
-        os.execvpe(command[0], command, order["env"])  # type: ignore[arg-type]
+        env: dict[str, str] = order["env"]  # type: ignore[assignment]
+        os.execvpe(command[0], command, {**os.environ, **env} if order.get("beside") else env)
     except BaseException as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         os.write(2, f"can't start {order['command']}: {error}\n".encode())
@@ -158,11 +164,10 @@ def watch(child: int, wake_read: int) -> "int | None":
     tell({"pid": child})
     while True:
         readable, _, _ = select.select([0, wake_read], [], [])
-        if 0 in readable and supervisor_gone():
+        numbers = heard() if 0 in readable else b""
+        if 0 in readable and not numbers:
             return None
-        if wake_read not in readable:
-            continue
-        for number in os.read(wake_read, 512):
+        for number in numbers + (os.read(wake_read, 512) if wake_read in readable else b""):
             if number in PASSED_ON:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, number)
@@ -170,12 +175,12 @@ def watch(child: int, wake_read: int) -> "int | None":
             return status
 
 
-def supervisor_gone() -> bool:
-    """Whether the socket ended. A supervisor that died with unread words of ours in its queue resets it."""
+def heard() -> bytes:
+    """Signals that the supervisor wrote; none when the socket ended. One that died with unread words resets it."""
     try:
-        return not os.read(0, 4096)
+        return os.read(0, 4096)
     except OSError:
-        return True
+        return b""
 
 
 def reap(child: int) -> "int | None":
@@ -192,5 +197,40 @@ def reap(child: int) -> "int | None":
         return found
 
 
+def serve(place: str) -> None:
+    """Start a keeper for each connection to the Unix socket at `place`.
+
+    All containers of a pod get SIGTERM at once, and the supervisor drains with its child: the server then ends when no
+    family is left.
+    """
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # as the first process of a container is anyway: what a killed keeper leaves
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(place)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(place)
+    listening.listen()
+    keepers: set[int] = set()
+    leaving = False
+    while keepers or not leaving:
+        readable, _, _ = select.select([listening, wake_read], [], [])
+        if listening in readable:
+            talk, _ = listening.accept()
+            command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "served"]
+            dup = (os.POSIX_SPAWN_DUP2, talk.fileno(), 0)
+            keepers.add(os.posix_spawn(command[0], command, os.environ, file_actions=[dup], setsid=True))
+            talk.close()
+        if wake_read in readable:
+            leaving |= signal.SIGTERM in os.read(wake_read, 512)
+            with contextlib.suppress(ChildProcessError):
+                while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                    keepers.discard(pid)
+            if not keepers:
+                end_family()
+
+
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[2]) if sys.argv[1] == "--serve" else main()

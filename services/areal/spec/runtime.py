@@ -17,7 +17,7 @@ from areal.spec.job import JobSpec, Metadata
 from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
-from areal.spec.text import AbsolutePath, LabelKey, LabelValue, Name, WireSchema
+from areal.spec.text import AbsolutePath, LabelKey, LabelValue, Name, WireSchema, Word
 
 MAIN_CONTAINER = "main"
 
@@ -160,6 +160,11 @@ class RuntimeSpec(SpecBlock):
     sandbox: RuntimeSandbox = knob(RuntimeSandbox, what="What RuntimeClasses mean to the reward service.")
     allow: Allow = knob(Allow, what="What a job's podTemplate may ask for.")
     devices: Devices = knob(Devices, what="The GPUs of trainer and generation pods.")
+    engine_image: Word | None = knob(
+        None,
+        what="An upstream image of SGLang, such as lmsysorg/sglang:v0.5.23: generation pods on GPUs have a container "
+        "of it beside the agent's. Unless given, the agent's own image has SGLang.",
+    )
 
     def template_of(self, role: str) -> dict[str, Any]:
         """The template of one role's pods alone, by the role's name here (rewardCustom, tools)."""

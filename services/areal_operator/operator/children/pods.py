@@ -17,6 +17,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, spec_of
 from areal.spec.cluster import DEFAULT_ACCESS_MODE
 from areal.spec.runtime import volume_of
+from areal.spec.serving import SglangEngine
 
 from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.merge import merge, refuse_annotations, refuse_env, refuse_labels, refuse_template
@@ -32,6 +33,9 @@ GROUP = 65532
 _FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
 _GRACE = "terminationGracePeriodSeconds"
 _PRIVATE_PORTS = frozenset({"engine"})  # on loopback
+_KEYS = {"env": "name", "volumeMounts": "mountPath"}
+_AGENT = {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}  # requests of an agent beside its engine's container
+_SERVES = "trap 'exit 0' TERM; until [ -f $0 ]; do sleep 0.2; done; exec python3 -I -S -u $0 --serve $1"
 
 
 def pod_template(w: JobBlueprint, role: Role) -> Json:
@@ -185,6 +189,10 @@ def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json
         for kind in ("containers", "initContainers")
         if spec.get(kind)
     }
+    engines: list[Json] = []
+    if has_engine_container(w, role):
+        lists["containers"] = _beside_engine(lists["containers"], str(w.runtime.engine_image))
+        engines = [{"name": names.ENGINE_CONTAINER, "emptyDir": {}}]
     spec = {
         **{name: value for name, value in spec.items() if name not in ("hostname", "subdomain", "nodeName")},
         **lists,
@@ -193,11 +201,49 @@ def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json
         "restartPolicy": "Always" if spec_of(role).runs_on else "Never",
         "serviceAccountName": names.service_account(w.name),
         _GRACE: _grace_s(spec.get(_GRACE), default["spec"][_GRACE]),
-        "volumes": _replaced(spec.get("volumes") or [], mounts.volumes(w, role), "name"),
+        "volumes": _replaced(spec.get("volumes") or [], [*mounts.volumes(w, role), *engines], "name"),
     }
     metadata = template.get("metadata") or {}
     labels = {**(metadata.get("labels") or {}), **names.role_labels(w.name, role)}
     return {"metadata": {**metadata, "labels": labels}, "spec": spec}
+
+
+def has_engine_container(w: JobBlueprint, role: Role) -> bool:
+    """Whether the engine of a role's pods has a container of its own, of the runtime's upstream image."""
+    engine, shared = w.job.spec.generation.engine, w.job.spec.shared_cards
+    on_gpus = role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus > 0 and not shared
+    return on_gpus and w.runtime.engine_image is not None
+
+
+def _beside_engine(containers: list[Json], image: str) -> list[Json]:
+    """The containers of a generation pod with the engine's: it has the agent's mounts, variables, memory and all GPUs.
+
+    It waits for the agent's keeper and serves it; what the platform's template says of `engine` stays.
+    """
+    place = str(names.ENGINE_DIR)
+    agent = next(one for one in containers if one["name"] == names.MAIN_CONTAINER)
+    given = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
+    mount = {"name": names.ENGINE_CONTAINER, "mountPath": place}
+    agent = {**agent, "volumeMounts": [*agent["volumeMounts"], mount]}
+    both = {
+        "env": [*agent["env"], {"name": "USER", "value": "areal"}],  # libraries ask for a name, which 65532 has none of
+        "volumeMounts": agent["volumeMounts"],
+    }
+    engine = {
+        "securityContext": container_security(),
+        "resources": agent["resources"],
+        **given,
+        "name": names.ENGINE_CONTAINER,
+        "image": image,
+        "command": ["sh", "-c", _SERVES, f"{place}/keeper.py", f"{place}/keeper.sock"],
+        **{field: _replaced(ours, given.get(field) or [], _KEYS[field]) for field, ours in both.items()},
+    }
+    limits = {name: most for name, most in (agent["resources"].get("limits") or {}).items() if name in _AGENT}
+    needs = fitted({"requests": _AGENT, **({"limits": limits} if limits else {})}, {"requests": _AGENT})
+    agent["env"] = [{"name": names.ENV_ENGINE_PLACE, "value": place}, *agent["env"]]
+    agent["resources"] = needs
+    others = [one for one in containers if one["name"] not in (names.MAIN_CONTAINER, names.ENGINE_CONTAINER)]
+    return [agent, *others, _tidy(engine)]
 
 
 def _grace_s(given: object, needed: int) -> int:
