@@ -54,7 +54,8 @@ def submit(
     from areal_operator.submit.submit import submit as submit_objects
 
     made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
-    verifier, pods = checked_submission(made, job.path, base_dir)
+    verifier, pods, planned = checked_submission(made, job.path, base_dir)
+    made = job_from(job, [*(overrides or ()), *planned]) if planned else made
     console = Console(stderr=True)
     if dry_run:
         from areal.spec.runtime import RuntimeSpec
@@ -127,13 +128,16 @@ def fetched(
     return fetch.pull_beside(found, cluster, parts, lambda text: print(text, file=sys.stderr))
 
 
-def checked_submission(job: RLJob, job_file: Path, base_dir: Path) -> tuple[str | None, Mapping[str, int]]:
-    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does, and the memory of pods."""
+def checked_submission(
+    job: RLJob, job_file: Path, base_dir: Path
+) -> tuple[str | None, Mapping[str, int], tuple[str, ...]]:
+    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does, the memory of pods, and what
+    the job leaves to the plan."""
     from areal.admit.verdict import admit
 
     verdict = admit(job, base_dir)
     verdict.refuse(job_file)
-    return "custom" if verdict.defines_reward else None, verdict.pods
+    return "custom" if verdict.defines_reward else None, verdict.pods, verdict.planned
 
 
 def _next(job: dict[str, Any], console: Console) -> None:

@@ -177,7 +177,8 @@ def submit(
     files = JobFiles.of(job, overrides)
     files = files.written(JobParts(**parts), Path("runs", f"{files.name}.job").absolute())
     made, base_dir = job_from(files.document, files.overrides), files.document.path.absolute().parent
-    verifier, pods = checked_submission(made, files.document.path, base_dir)
+    verifier, pods, planned = checked_submission(made, files.document.path, base_dir)
+    made = job_from(files.document, [*files.overrides, *planned]) if planned else made
     cluster = connect(Path(kubeconfig) if kubeconfig is not None else None, context)
     where = namespace or made.metadata.namespace or cluster.namespace
     request = SubmitRequest(made, base_dir, where, verifier, take_over, pods)

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from admit_shapes import QWEN3_32B, QWEN25_7B
 from areal.admit.memory import memory_of, pods_of
+
+
+from areal.admit.memory import memory_of, running_of
 from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
 
@@ -32,7 +35,7 @@ def test_8b_at_8192_tokens_on_eight_cards_is_refused_with_sums_and_a_knob():
     assert "8,192 tokens on 8 GPUs: 15.3 GiB weights" in refused.message
     assert "62.7 GiB activations + 4.5 GiB attention masks" in refused.message
     assert refused.message.endswith("a rank, and a GPU has 79.5 GiB")
-    assert refused.fix == "Set trainer.recompute to selective (41.3 GiB)."
+    assert refused.fix == "Set trainer.recompute to selective (40.1 GiB)."
     assert lines["if recomputed"].startswith("trainer.recompute: full would take")
 
 
@@ -59,7 +62,7 @@ def test_a_long_sample_names_the_sample_as_the_knob():
 
 def test_states_that_are_too_many_name_more_gpus():
     findings, _ = judged("trainer.gpus=1", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
-    fix = "Set trainer.optimizerState to cpu (77.6 GiB), or train on 2 GPUs (trainer.replicas 2)."
+    fix = "Set trainer.optimizerState to cpu (76.4 GiB), or train on 2 GPUs (trainer.replicas 2)."
     assert findings["does-not-fit"].fix == fix
 
 
@@ -117,7 +120,7 @@ def test_copies_cost_memory_and_fewer_copies_are_the_knob():
     copies = ("trainer.mesh.replicate=8", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
     refused = judged(*copies)[0]["does-not-fit"]
     assert "1,024 tokens on 8 GPUs in 8 copies: 122.1 GiB weights" in refused.message
-    assert refused.fix == "Set trainer.optimizerState to cpu (77.6 GiB), or lower trainer.mesh.replicate to 4."
+    assert refused.fix == "Set trainer.optimizerState to cpu (76.4 GiB), or lower trainer.mesh.replicate to 4."
 
 
 def test_split_layers_keep_a_part_of_their_activations():
@@ -205,7 +208,7 @@ def test_a_reference_that_does_not_fit_is_refused_with_its_share_and_the_field_t
     refused = judged(*rows, *room, *REFERENCE)[0]["does-not-fit"]
     assert "15.3 GiB the KL reference's share" in refused.message
     assert refused.fix == (
-        "Set trainer.optimizerState to bfloat16 (70.5 GiB), or train on 4 GPUs (trainer.replicas 2), or set "
+        "Set trainer.optimizerState to bfloat16 (69.5 GiB), or train on 4 GPUs (trainer.replicas 2), or set "
         "algorithm.kl.placement: offloaded, or train an adapter (trainer.lora), whose base is the reference, or "
         "without one (algorithm.kl)."
     )
@@ -256,3 +259,22 @@ def test_a_pod_for_both_asks_for_the_memory_of_both_and_of_versions_that_are_han
     assert shared["trainer"] >= separate["trainer"] + separate["generation"] - 2 * GIB
     handed = planned("weightSync.mode=Auto")["trainer"] - shared["trainer"]
     assert handed >= 3 * 15.2 * GIB, "three versions of eight billion parameters in bfloat16"
+
+
+def test_requests_at_once_follow_from_a_servers_cache_and_a_job_that_names_them_is_left_alone():
+    def running(*overrides: str) -> int | None:
+        return running_of(load_job(CORPUS / "gpus.yaml", [*EIGHT_CARDS, *overrides]), QWEN3_8B)
+
+    def said(*overrides: str) -> str:
+        return judged(*overrides)[1]["a server's GPU"]
+
+    one = ("generation.engine.tensorParallel=1", "generation.engine.gpus=1")
+    short, long = ("rollout.maxSampleTokens=1024", *one), ("rollout.maxSampleTokens=32768", *one)
+    assert running(*short) == 512, "beyond, a step of decoding only takes longer"
+    cache = int(re.search(r"holds ([\d,]+) tokens", said(*long))[1].replace(",", ""))
+    assert running(*long) == cache // (32768 // 2) < 128
+    assert said(*long).endswith(f"it decodes {running(*long)} at once")
+    assert running(*long, "generation.engine.maxRunningRequests=77") is None
+    assert said(*long, "generation.engine.maxRunningRequests=77").endswith("it decodes 77 at once")
+    assert running("trainer.gpuMemory=null") is None, "nothing is planned"
+    assert running_of(load_job(CORPUS / "quickstart.yaml", []), QWEN3_8B) is None, "the embedded engine's is its own"

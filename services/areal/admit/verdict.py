@@ -10,7 +10,7 @@ from pathlib import Path
 
 from areal.admit.facts import judged, read
 from areal.admit.machine import host_facts, preflight, unused
-from areal.admit.memory import memory_of, pods_of
+from areal.admit.memory import memory_of, pods_of, running_of
 from areal.admit.memory.volume import caches_of
 from areal.admit.recipe_names import has_hooks
 from areal.admit.recipe_probe import can_try_hooks, probe_hooks
@@ -29,6 +29,7 @@ class JobVerdict:
     unseen: tuple[str, ...]
     memory: tuple[tuple[str, str], ...]  # what GPUs and disk hold: subject and sentence
     pods: Mapping[str, int]  # planned memory of pods that have GPUs, bytes by role
+    planned: tuple[str, ...]  # overrides of fields that the job leaves to the plan
     read_as: tuple[tuple[str, str], ...]  # how the rows of each dataset are read: its field and sentence
     sources: Sources
     scores_itself: bool  # the workflow or its agent: no service is needed for it
@@ -68,11 +69,14 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         findings += [*caches_of(job, host.memory), *unused(job, host.gpus)]
     memory: list[tuple[str, str]] = []
     pods: Mapping[str, int] = {}
+    planned: tuple[str, ...] = ()
     if known.planned is not None and not known.faults and job.spec.is_whole:
         of_teacher = known.teacher.config if known.teacher else None
         found, memory = memory_of(job, known.planned, of_teacher, parameters=known.facts.model_parameters, host=host)
         findings += found
         pods = pods_of(job, known.planned, of_teacher)
+        if running := running_of(job, known.planned):
+            planned = (f"generation.engine.maxRunningRequests={running}",)
     faults = [error for _, error in known.faults]
     if here and model_config is None and not for_clusters_only(job) and not _refusing(findings):
         findings += _lacking(job, sources)
@@ -86,6 +90,7 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path | None = None, model_config:
         tuple(known.unseen),
         tuple(memory),
         pods,
+        planned,
         tuple(known.read_as),
         sources,
         unnamed and not (job.spec.recipe and known.facts.recipe_defines_reward is not False),

@@ -125,7 +125,7 @@ class GenerationAgent:
             self.engine,
             self.requests,
             self._lock,
-            max_running=settings.engine.max_running_requests,
+            max_running=settings.engine.running_requests,
             adapters=beside,
         )
         own = own_directory(settings.run, settings.server_id)
@@ -232,7 +232,7 @@ class GenerationAgent:
     def state(self) -> wire.ServerState:
         """State of this server as others are told."""
         core, requests = self.core, self.requests
-        running = min(self.dispatcher.at_engine, self.settings.engine.max_running_requests)
+        running = min(self.dispatcher.at_engine, self.settings.engine.running_requests)
         state = wire.ServerState(
             server_id=self.settings.server_id,
             address=self.address,

@@ -53,12 +53,14 @@ def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
     job = job_from(document, request.overrides)
     refuse(for_clusters_only(job), request.job_file)
     run_dir = request.directory(job) if request.alone else None
-    admit(job, request.base_dir, run_dir).refuse(request.job_file)
+    verdict = admit(job, request.base_dir, run_dir)
+    verdict.refuse(request.job_file)
     if missing := [uri for uri in dict.fromkeys(hub_models(job.spec).values()) if hub.cached(uri) is None]:
         for uri in missing:
             hub.fetch(uri, say)
-        admit(job, request.base_dir, run_dir).refuse(request.job_file)  # what only the model's files tell
-    return job
+        verdict = admit(job, request.base_dir, run_dir)
+        verdict.refuse(request.job_file)  # what only the model's files tell
+    return job_from(document, [*request.overrides, *verdict.planned]) if verdict.planned else job
 
 
 def stage(

@@ -16,6 +16,7 @@ COMPILE_S = 20.0  # Longest time for the compilation of a program
 _DTYPE = "Precision of the served weights; bfloat16 on GPUs, and the trainer's where that has GPUs, unless given."
 
 
+RUNNING_REQUESTS = 128
 START_S = 600.0  # large models load for minutes
 COLD_START_S = 1800.0  # a dozen kernels at one core, each a minute, then CUDA graphs
 
@@ -26,13 +27,20 @@ class EmbeddedEngineBlock(SpecBlock):
     union_key = "type"
 
     type: Literal["embedded"] = knob("embedded", what="The engine.")
-    max_running_requests: int = resting(128, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20)
+    max_running_requests: int = resting(
+        RUNNING_REQUESTS, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20
+    )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
     cache_memory: Bytes = resting(
         DEFAULT_CACHE_BYTES, what="Memory for keys and values of the sequences in work, beside the weights; what "
         "doesn't fit waits. One whole context fits always.",
         unit="bytes", ge=1 << 20, le=1 << 50,
     )  # fmt: skip
+
+    @property
+    def running_requests(self) -> int:
+        """Sequences decoded at once."""
+        return self.max_running_requests
 
 
 class SglangEngine(SpecBlock):
@@ -41,7 +49,11 @@ class SglangEngine(SpecBlock):
     union_key = "type"
 
     type: Literal["sglang"] = knob(what="The engine.")
-    max_running_requests: int = resting(128, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20)
+    max_running_requests: int | None = resting(
+        None, what="Sequences decoded at once; unless given as many samples of half the longest length as the plan of "
+        "a GPU has room for, 512 at most, and 128 where nothing is planned.",
+        unit="sequences", ge=1, le=1 << 20,
+    )  # fmt: skip
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
     tensor_parallel: int = resting(1, what="Parts that a server's model is split into, one a GPU.", ge=1, le=1024)
     gpus: int = resting(
@@ -59,6 +71,11 @@ class SglangEngine(SpecBlock):
         None, what="The Python that has SGLang, an absolute path; the agent's own unless given."
     )
     extra_args: list[Argument] = resting(list, what="More arguments of SGLang's server.", max_length=64)
+
+    @property
+    def running_requests(self) -> int:
+        """Sequences decoded at once."""
+        return self.max_running_requests or RUNNING_REQUESTS
 
     @property
     def start_s(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from areal.admit.memory.advice import Said, rank_memory
 from areal.admit.memory.host import pod_lines, pod_memory, pod_plans
 from areal.admit.memory.shape import adapter_of, shape_of
-from areal.admit.memory.volume import HostFacts, disk_memory, disk_space, server_memory
+from areal.admit.memory.volume import HostFacts, disk_memory, disk_space, running_requests, server_memory
 from areal.spec import RLJob
 
 
@@ -44,6 +44,12 @@ def memory_of(
         findings += found
         lines += said
     return findings, lines
+
+
+def running_of(job: RLJob, config: Mapping[str, Any]) -> int | None:
+    """Sequences that a server decodes at once by plan; None where the job says it, or nothing is planned."""
+    shape = shape_of(config)
+    return None if shape is None else running_requests(job, shape)
 
 
 def pods_of(job: RLJob, config: Mapping[str, Any], of_teacher: Mapping[str, Any] | None = None) -> dict[str, int]:

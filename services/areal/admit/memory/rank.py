@@ -220,7 +220,7 @@ class _RankPass:
     def moments(self) -> list[_Lines]:
         """The moments that may need most."""
         moments = [self._gathering(), *(self._sparse() if self.shape.experts else [self._layer()])]
-        moments += [] if self.shape.scores else [self._head()]
+        moments += [] if self.shape.scores else self._head()
         return moments + ([self._root()] if self.trains else [])
 
     @property
@@ -256,19 +256,25 @@ class _RankPass:
             ("a layer, gathered, and its buffer", layer + buffers[1]),
         )
 
-    def _head(self) -> _Lines:
-        """The backward pass of the output layer, chunk by chunk: its gradient adds up in float32."""
+    def _head(self) -> list[_Lines]:
+        """The backward pass of the output layer, chunk by chunk: a chunk's logits as their gradient is made, and then
+        what it adds to the layer's own, which is float32."""
         chunk = min(self._own, chunk_tokens(self.shape.vocabulary, self.beside.get("card", 0)))
         again = 0 if self.recompute == "none" else kept_by_a_block(self._part, self.element, self.attention)
-        return (
-            ("activations", self._kept - self._own * again),
-            ("attention masks", self._masks),
-            ("hidden states and their gradient", 2 * self._own * self.shape.hidden * self.element),
-            ("embedding and head, gathered", self.shape.root_gathered * self.element),
-            ("the head's gradient in float32", self._matrix * (_WEIGHT_BYTES + self.element) if self.trains else 0),
-            ("a layer, gathered", self._part.block_parameters * self.element),
-            ("a chunk of logits", chunk * self.shape.vocabulary * _chunk_bytes(self.beside)),
-        )
+        matrix, logits = self._matrix if self.trains else 0, chunk * self.shape.vocabulary
+        return [
+            (
+                ("activations", self._kept - self._own * again),
+                ("attention masks", self._masks),
+                ("hidden states and their gradient", 2 * self._own * self.shape.hidden * self.element),
+                ("embedding and head, gathered", self.shape.root_gathered * self.element),
+                ("the head's gradient in float32", matrix * _WEIGHT_BYTES),
+                ("what a chunk adds to it", added * self.element),
+                ("a layer, gathered", self._part.block_parameters * self.element),
+                ("a chunk of logits", logits * each),
+            )
+            for added, each in ((0, _chunk_bytes(self.beside)), (matrix, self.element))
+        ]
 
     def _layer(self) -> _Lines:
         """The backward pass of a layer, made again: its MLP comes first, while the gradients of the layer before are

@@ -15,6 +15,7 @@ _SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job 
 TRAINER_ASLEEP = 3 << 29  # estimate: the CUDA contexts of a trainer that gave its memory back
 _SERVER_ASLEEP = 5 << 29  # estimate: the contexts and graphs of a server that did
 _CHECKPOINT_BYTES = {"float32": 12, "bfloat16": 8, "cpu": 12}  # a parameter: float32 weights, two moments
+_MOST_REQUESTS = 512  # beyond, a step of decoding takes longer by what it makes more
 VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
 ELEMENT = {"float32": 4, "bfloat16": 2}
 
@@ -85,13 +86,12 @@ def server_memory(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tu
         return [], [("a server's cache", f"{held}, {tokens // sample:,} samples of {sample:,}")]
     if not isinstance(engine, SglangEngine) or not engine.gpus or memory is None:
         return [], []
-    shared = job.spec.shared_cards
-    memory -= TRAINER_ASLEEP if shared else 0
-    plan = plan_server(shape, memory, parts=engine.tensor_parallel, dtype=engine.dtype, share=engine.mem_fraction)
+    shared, plan = job.spec.shared_cards, _planned(job, shape, engine, memory)
     sample = job.spec.rollout.max_sample_tokens
     sentence = (
         f"{show_bytes(plan.weights)} of weights in {show_bytes(plan.room)} for weights and cache; a server's cache "
-        f"holds {plan.cache_tokens:,} tokens, {plan.cache_tokens // sample:,} samples of {sample:,}"
+        f"holds {plan.cache_tokens:,} tokens, {plan.cache_tokens // sample:,} samples of {sample:,}; it decodes "
+        f"{engine.max_running_requests or running_requests(job, shape)} at once"
     )
     if shared:
         sentence += f"; {show_bytes(TRAINER_ASLEEP)} are the sleeping trainer's (estimate)"
@@ -101,6 +101,22 @@ def server_memory(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tu
     field = "spec.generation.engine.tensorParallel"
     fix = "Raise generation.engine.tensorParallel, or lower rollout.maxSampleTokens."
     return [Finding("server-does-not-fit", Severity.ERROR, field, sentence, fix, job.where(field))], lines
+
+
+def _planned(job: RLJob, shape: ModelShape, engine: SglangEngine, memory: int) -> "ServerPlan":
+    memory -= TRAINER_ASLEEP if job.spec.shared_cards else 0
+    return plan_server(shape, memory, parts=engine.tensor_parallel, dtype=engine.dtype, share=engine.mem_fraction)
+
+
+def running_requests(job: RLJob, shape: ModelShape) -> int | None:
+    """Sequences that SGLang decodes at once where the job doesn't say: half-long samples that its cache holds."""
+    engine, memory = job.spec.generation.engine, job.spec.trainer.gpu_memory
+    if not job.spec.is_rl or not isinstance(engine, SglangEngine) or not engine.gpus or memory is None:
+        return None
+    if engine.max_running_requests is not None:
+        return None
+    fitting = 2 * _planned(job, shape, engine, memory).cache_tokens // job.spec.rollout.max_sample_tokens
+    return max(1, min(fitting, _MOST_REQUESTS))
 
 
 def disk_memory(job: RLJob, shape: ModelShape, trained: int | None) -> tuple[list[Finding], list[tuple[str, str]]]:
