@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,17 +57,21 @@ class Case:
     recompute: str = "none"
     resumes: str = ""  # the other case's directory
     teacher: str = ""  # a directory: then the model learns from it
+    prefetch: bool = True  # layers are gathered ahead, as always
 
     @property
     def name(self) -> str:
         mesh = (self.replicas, self.tensor, self.context, self.attention)
         parts = (Path(self.model).name, self.world, *mesh, int(self.reduce_always), self.recompute)
+        parts += () if self.prefetch else ("on-demand",)
         taught = f"-taught-by-{Path(self.teacher).name}" if self.teacher else ""
         return "-".join(map(str, parts)) + taught + ("-from-" + Path(self.resumes).name if self.resumes else "")
 
 
 def rank_main(rank: int, home: Path, case: Case) -> None:
     ranks = joined(rank, home / "store", case.world, case.replicas, case.tensor, case.context)
+    if not case.prefetch:
+        PolicyEngine._prefetch = lambda self: None  # type: ignore[method-assign]
     engine = PolicyEngine(
         Path(case.model),
         ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention, replay=True),
@@ -96,15 +103,36 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
         steps.append((update.loss, update.grad_norm, score))
         if step + 1 == SAVED and not case.resumes:
             checkpointer.save(RunPosition(SAVED, 1), lambda: None).wait()
+    seen = ahead(engine, lambda: learner.outputs(batch(1, 2, seed=0)))
     critic = valued(case, ranks) if not (case.resumes or case.teacher) else None
     writers = owners({name: spec.elements for name, spec in engine.export_specs().items()}, case.world)
     mine = {name: tensor.clone() for name, tensor in engine.export(writers)}
     if mine:
         save_file(mine, home / f"{rank}.safetensors")
-    (home / f"{rank}.json").write_text(json.dumps({"steps": steps, "critic": critic, "tensors": sorted(mine)}))
+    (home / f"{rank}.json").write_text(
+        json.dumps({"steps": steps, "critic": critic, "tensors": sorted(mine), "ahead": seen})
+    )
     ranks.barrier()
     checkpointer.close()
     ranks.close()
+
+
+def ahead(engine: PolicyEngine, infer: Callable[[], object]) -> bool:
+    """Whether each layer is being gathered when the one before begins to compute."""
+    seen: list[bool] = []
+
+    def look(following: Any) -> None:
+        groups = following._get_fsdp_state()._fsdp_param_groups
+        seen.extend(group._all_gather_result is not None for group in groups)
+
+    hooks = [
+        block.register_forward_pre_hook(lambda *_, following=following: look(following))
+        for block, following in pairwise(engine._model.blocks)
+    ]
+    infer()
+    for hook in hooks:
+        hook.remove()
+    return bool(seen) and all(seen)
 
 
 def routes(engine: PolicyEngine, ids: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -172,6 +172,18 @@ class ShardedModel(Generic[Model]):
         for module in self._model.exact:
             fully_shard(module, mesh=mesh, reshard_after_forward=False)
         fully_shard(self._model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        self._prefetch()
+
+    def _prefetch(self) -> None:
+        """Explicit prefetch: a layer is gathered while the one before computes, its experts while its attention does.
+
+        Not adapters: a pass of the base alone leaves them out, and the next step would find old weights gathered.
+        """
+        blocks: list[Any] = self._model.blocks
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            block.set_modules_to_forward_prefetch([*experts_of(block), *([following] if following else [])])
+            if following is not None and not self._apart:  # else unit by unit, by default
+                following.set_modules_to_backward_prefetch([block])
 
     def _refuse_cuts(self, why: str) -> None:
         """What would cut a sequence, or a block, in a way that a state or an image doesn't follow."""
