@@ -166,7 +166,7 @@ CELLS = (
         Claim("group-bytes", "a server receives the broadcast's bytes", _DIFFER, 0),
         Claim("group-lost", "a server that dies in a broadcast costs its trainer seconds", "s", 10),
     )),
-    Cell("two-cards", "correctness", "processes", 180, (
+    Cell("two-cards", "correctness", "processes", 300, (
         Claim("nccl-step", "two ranks on two cards take one rank's step", "relative difference", 0.01),
     ), cards=2),
     Cell("kernels", "correctness", "processes", 900, (

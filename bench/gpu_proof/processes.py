@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUCKET = 64 << 20  # bytes; on a card more
 PATIENCE_S = 60.0
 JOIN_S = 30.0
+JOINED_S = 240.0  # until two more processes have imported torch and made their steps
 STEPS = 3
 
 
@@ -116,7 +117,7 @@ def two_cards(proof: Measuring) -> None:
     members = [context.Process(target=_rank, args=(rank, port, place, back), daemon=True) for rank in range(2)]
     for one in members:
         one.start()
-    told = [back.get(timeout=120) for _ in members]
+    told = [back.get(timeout=JOINED_S) for _ in members]
     for one in members:
         one.join(PATIENCE_S)
     summed = [sum(parts) for parts in zip(*told, strict=True)]

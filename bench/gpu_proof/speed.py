@@ -94,7 +94,8 @@ def _way(proof: Measuring, claim: str, name: str, sizes: ModelShape, how: tuple[
     given = documents(DOCUMENTS, length, sizes.vocabulary)
     parts = micros(given, length)
     with alone() as ranks:
-        policy = engine(model(name, proof.work, proof.device), ranks, recompute=recompute, compile=compiled)
+        fused = compiled if proof.cuda else "none"  # attention by segments on a CPU reads lengths, which no graph takes
+        policy = engine(model(name, proof.work, proof.device), ranks, recompute=recompute, compile=fused)
         train = partial(step, policy, given, parts, 1e-6)
         step_s = statistics.median([seconds(train, proof.device) for _ in range(ROUNDS + 1)][1:])
     flops = step_flops(sizes, [length] * DOCUMENTS, int(given.trainable().sum())) / step_s
