@@ -20,14 +20,15 @@ import pytest_asyncio
 from areal.generation.agent import GenerationAgent
 from areal.generation.engine_process import RESTARTS
 from areal.processes.budget import Budget
-from generation_parts import SERVER, Answer, World, running_agent, running_world, start_of
+from generation_parts import SERVER, TOKEN, Answer, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
+from support.group_agent import GroupAgent
 from support.group_trainer import GroupTrainer
 from support.redis_server import free_port
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 
-SECOND = "generation-1"
+SECOND, THIRD = "generation-1", "generation-2"
 PROMPT = [5, 17, 33, 9, 40]
 
 
@@ -143,6 +144,7 @@ async def test_versions_come_by_the_same_groups_and_an_answer_goes_on_with_the_n
 
 POINTS = ("offer", "ready", "bucket 0", "bucket 1", "bucket 2", "received", "canary")
 LANDING = {("kill", "bucket 1"), ("stop", "bucket 2")}
+AGENT_LANDING = {("kill", "bucket 1")}
 CELLS = [
     pytest.param(how, point, id=f"{how} at {point}", marks=() if (how, point) in LANDING else pytest.mark.nightly)
     for point in POINTS
@@ -187,6 +189,80 @@ async def test_a_lost_server_costs_itself_the_version_and_nobody_else(group, tra
     after = await group.sent(trainer, 2, 2)
     assert after[SERVER] == before[SERVER], "its group is the same"
     assert after[SECOND] != before[SECOND]
+
+
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.nightly)])
+async def test_a_server_that_is_lost_while_it_joins_costs_nobody_else_a_version(group, trainer, how):
+    world, first = group.world, group.world.agent
+    group.second.process._budget = Budget(RESTARTS)
+    world.new_fence()
+    before = await group.sent(trainer, 0, 0)
+    by_group, by_volume = group.came_by("group", first), group.came_by("volume", first)
+    await trainer.hold_join(SECOND)
+    os.killpg(group.engine(), signal.SIGKILL)  # so that it joins again
+    assert await trainer.held() == f"{SECOND} join"
+    os.killpg(group.engine(), signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    await trainer.go()
+    ref = world.prepare(1, 1)
+    assert (await trainer.offer(ref))[SERVER] == before[SERVER], "its group is the same"
+    await world.controller.want(ref.message())
+    await trainer.send()
+    assert (await trainer.sent())["sent"] == {SERVER: True}
+    await world.controller.until(SERVER, lambda state: state.ready and state.policy_id == world.policy(1))
+    assert (group.came_by("group", first), group.came_by("volume", first)) == (by_group + 1, by_volume)
+    await group.hold(1)
+    after = await group.sent(trainer, 2, 2)
+    assert after[SERVER] == before[SERVER]
+    assert after[SECOND] != before[SECOND]
+
+
+AGENT_CELLS = [
+    pytest.param(how, point, id=f"{how} at {point}", marks=() if (how, point) in AGENT_LANDING else pytest.mark.nightly)
+    for point in ("join", *POINTS[:-1])
+    for how in ("kill", "stop")
+]
+
+
+@pytest.mark.parametrize(("how", "point"), AGENT_CELLS)
+async def test_a_lost_agent_costs_nobody_else_a_version(group, trainer, models, tmp_path, how, point):
+    """The whole server is a process of its own here: a killed agent takes its engine along, a stopped one doesn't."""
+    world, at = group.world, f"{THIRD} {point}"
+    world.new_fence()
+    before = await group.sent(trainer, 0, 0)
+    counts = [group.came_by(mode) for mode in ("group", "volume")]
+    if point == "join":
+        await trainer.hold_join(THIRD)
+    place = (world.controller.address, f"127.0.0.1:{group.port}", models[0], tmp_path, TOKEN)
+    async with GroupAgent(THIRD, *place) as lost:
+
+        def lose() -> None:
+            lost.send(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+
+        if point == "join":
+            assert await trainer.held() == at
+            lose()
+            await trainer.go()
+        else:
+            await trainer.members(SERVER, SECOND, THIRD)
+        ref = world.prepare(1, 1)
+        offered = await trainer.offer(ref, hold=at if point == "offer" else "")
+        if point == "offer":
+            lose()
+            await trainer.go()
+            offered = await trainer.offered()
+        assert before.items() <= offered.items(), "the groups of the others are the same"
+        await world.controller.want(ref.message())
+        held = point not in ("join", "offer")
+        await trainer.send(hold=at if held else "")
+        if held:
+            lose()
+            await trainer.go()
+        told = (await trainer.sent())["sent"]
+        assert (told.pop(SERVER), told.pop(SECOND)) == (True, True)
+        assert point == "received" or not any(told.values())
+        await group.hold(1)
+        assert [group.came_by(mode) for mode in ("group", "volume")] == [counts[0] + 2, counts[1]]
+    assert await group.sent(trainer, 2, 2) == before
 
 
 @pytest.mark.nightly

@@ -49,6 +49,14 @@ class GroupTrainer:
         await self._say(servers=sorted(servers))
         assert await self._heard() == {"servers": sorted(servers)}
 
+    async def hold_join(self, server: str) -> None:
+        """Hold the next pair of a server where it waits for the server to join; `held` waits for that."""
+        await self._say(join=f"{server} join")
+
+    async def held(self) -> str:
+        """The point at which it is held; `go` on from there."""
+        return str((await self._heard())["at"])
+
     async def offer(self, ref: WeightsRef, hold: str = "") -> dict[str, str]:
         """Offer a version; answers the groups' names by server. One that is held answers nothing yet."""
         await self._say(offer=str(ref.path), digest=ref.manifest_digest, hold=hold)
@@ -91,6 +99,7 @@ class GroupTrainer:
 
 
 def main(port: int, patience_s: float) -> None:
+    import threading
     import time
 
     import torch
@@ -104,7 +113,7 @@ def main(port: int, patience_s: float) -> None:
     from areal_trainer.publish.members import Members
     from safetensors.torch import load_file
 
-    held, faults = [""], []
+    held, faults, passed = [""], [], threading.Event()
 
     def say(**words: object) -> None:
         print(json.dumps(words), flush=True)
@@ -119,6 +128,8 @@ def main(port: int, patience_s: float) -> None:
         if point == held[0]:
             say(at=point)
             order()
+            held[0] = ""
+            passed.set()
 
     def seen(phase: str, taken: float) -> None:
         if phase.startswith("fault: "):
@@ -145,6 +156,10 @@ def main(port: int, patience_s: float) -> None:
             while sorted(sender._there()) != told["servers"]:
                 time.sleep(0.02)
             say(servers=told["servers"])
+        elif "join" in told:  # who is held reads the next order
+            passed.clear()
+            held[0] = told["join"]
+            passed.wait()
         elif "offer" in told:
             faults.clear()
             held[0] = told["hold"]
