@@ -111,7 +111,11 @@ ROWS = (
         ("value_mean", "return_mean", "value_clip_ratio"),
     ),
     ("Tokens of a step", "All tokens of the batch, and those that reach a gradient.", ("tokens", "trained_tokens")),
-    ("Batch", "Samples of the batch, and the sequences that they are trained as.", ("samples", "sequences")),
+    (
+        "Batch",
+        "Samples of the batch, the sequences that they are trained as, and groups that were begun before it was whole.",
+        ("samples", "sequences", "groups_begun"),
+    ),
     (
         "Updates",
         "Of the optimizer in the step: made, and left out for not being finite.",

@@ -65,7 +65,7 @@ def row_of(
         behaviour_weight_mean=1.0, behaviour_weight_max=1.0, behaviour_gap=0.0,
         logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0, tokens=trained,
     )  # fmt: skip
-    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
+    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0, begun=0)
     update.critic = critic
     metrics = metrics or RoleMetrics("trainer", "digits")
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, metrics, ProgressCounter())
