@@ -216,8 +216,8 @@ def serve(place: str) -> None:
     keepers: set[int] = set()
     leaving = False
     while keepers or not leaving:
-        readable, _, _ = select.select([listening, wake_read], [], [])
-        if listening in readable:
+        readable, _, _ = select.select([listening.fileno(), wake_read], [], [])
+        if listening.fileno() in readable:
             talk, _ = listening.accept()
             command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "served"]
             dup = (os.POSIX_SPAWN_DUP2, talk.fileno(), 0)
