@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from admit_shapes import QWEN3_32B, QWEN25_7B
 from areal.admit.memory import memory_of, pods_of, running_of
-
-
 from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
 

@@ -147,7 +147,8 @@ def stand_by(descriptor: int, job: Path, *, alone: bool) -> bool:
         empty_model(settings.paths.start_model)  # with its family's code
     _name("standby")
     with socket.socket(fileno=descriptor) as launcher:
-        told, outputs = b"", []
+        told = b""
+        outputs: list[int] = []
         while not told.endswith(b"\n"):
             more, descriptors, _, _ = socket.recv_fds(launcher, 1 << 16, 1)
             if not more:

@@ -137,8 +137,7 @@ class Journal:
     ) -> None:
         """The groups that `step` trains. `measured` are (group, passes, tries) of them, where somebody counts; `ahead`
         is how many batches generation may be ahead then."""
-        more: Record = {"measured": list(measured)} if measured else {}
-        more |= {} if ahead is None else {"ahead": ahead}
+        more = {**({"measured": list(measured)} if measured else {}), **({} if ahead is None else {"ahead": ahead})}
         self._append([{"kind": "assign", "step": step, "groups": list(groups), **more}])
 
     def append_trainer(self, fence: int, step: int) -> None:

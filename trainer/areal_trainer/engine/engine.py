@@ -180,6 +180,8 @@ class ShardedModel(Generic[Model]):
         Not adapters: a pass of the base alone leaves them out, and the next step would find old weights gathered.
         """
         blocks: list[Any] = self._model.blocks
+        block: Any
+        following: Any
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             block.set_modules_to_forward_prefetch([*experts_of(block), *([following] if following else [])])
             if following is not None and not self._apart:  # else unit by unit, by default
