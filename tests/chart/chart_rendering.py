@@ -22,6 +22,7 @@ EVERYTHING = {
     "crds": {"keep": False},
     "admissionPolicies": {"enabled": True, "maxTrainerReplicas": 4, "maxGenerationReplicas": 4},
     "priorityClasses": {"areal-high": {"value": 10}},
+    "operator": {"kueue": True},
     "rbac": {"runtimeReaders": ["system:authenticated"]},
     "monitoring": {
         "podMonitor": {"enabled": True},

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from areal_operator.kube import resources
-from areal_operator.kube.resources import Resource, resource_of
+from areal_operator.kube.resources import WORKLOADS, Resource, resource_of
 from areal_operator.operator.children import finish_job, foundation, prepare_job, workloads
 from areal_operator.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render
@@ -17,6 +17,9 @@ from support.cluster_jobs import large_wanted, quickstart_wanted
 from support.policies import Pod, passes
 
 pytestmark = pytest.mark.kube_api
+
+KUEUE: Object = {"operator": {"kueue": True}}
+QUEUES = ("resourceflavors", "workloadpriorityclasses", "workloads", "workloads/status")
 
 Right = tuple[str, str, str]  # group, resource (with its subresource), verb
 
@@ -115,6 +118,8 @@ def needed() -> set[Right]:
     for method, resource in calls():
         asked |= {(resource.group, resource.plural, verb) for verb in _VERBS[method]}
     asked.add(("areal.dev", "rljobs/status", "patch"))
+    asked |= {(WORKLOADS.group, "workloads", verb) for verb in ("create", "patch")}  # made of jobs that name a queue
+    asked.add((WORKLOADS.group, "workloads/status", "patch"))
     asked.add(("", "persistentvolumeclaims", "delete"))  # to adopt what `areal submit` made: some servers ask for it
     asked |= {("areal.dev", "clusterrlruntimes", verb) for verb in ("create", "patch")}  # the release's own
     asked.add(("", "pods", "create"))  # dry runs only: a role's pod is tried before its workload is made
@@ -124,9 +129,18 @@ def needed() -> set[Right]:
 
 
 def test_the_operator_may_do_what_its_code_does_and_nothing_else() -> None:
-    found = granted(render(), "areal-operator", "system")
+    found = granted(render(values=KUEUE), "areal-operator", "system")
     assert sorted(found - needed()) == [], "granted, but not used"
     assert sorted(needed() - found) == [], "used, but not granted"
+
+
+def test_without_kueue_the_operator_may_not_touch_it() -> None:
+    of_kueue = granted(render(values=KUEUE), "areal-operator", "system") - granted(render(), "areal-operator", "system")
+    assert {(group, resource) for group, resource, _ in of_kueue} == {
+        *(("kueue.x-k8s.io", name) for name in QUEUES),
+        ("scheduling.k8s.io", "priorityclasses"),
+    }
+    assert not any(group == "kueue.x-k8s.io" for group, _, _ in granted(render(), "areal-operator", "system"))
 
 
 def test_the_code_is_read_right() -> None:
@@ -147,7 +161,8 @@ def test_an_operator_of_some_namespaces_has_its_rights_there_only() -> None:
     roles = [each for each in of_kind(objects, "Role") if each["metadata"]["name"].endswith("-operator")]
     assert {each["metadata"]["namespace"] for each in roles} == {"research-a", "research-b"}
     install_none = {("areal.dev", "clusterrlruntimes", verb) for verb in ("create", "patch")}
-    assert granted(objects, "areal-research", "system") == needed() - install_none
+    of_kueue = {right for right in needed() if right[0] == "kueue.x-k8s.io" or right[1] == "priorityclasses"}
+    assert granted(objects, "areal-research", "system") == needed() - install_none - of_kueue
 
 
 @pytest.mark.parametrize("values", [*MATRIX, None])

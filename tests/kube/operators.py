@@ -37,7 +37,7 @@ def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Gro
     """Install the chart's service account, rights and CPU runtime, and log in as that account."""
     admin = cluster.admin
     admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    values = ["-f", str(CHART / "ci" / "cpu-values.yaml")]
+    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true"]
     for template in ("rbac-operator", "runtimes"):
         command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
         rendered = tools.helm(None, *command, namespace=HOME).stdout

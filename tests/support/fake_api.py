@@ -15,7 +15,7 @@ from areal_operator.kube.resources import Json, Resource, resource_of
 
 Place = tuple[str, str, str]  # kind, namespace, name
 
-_HAS_STATUS = ("RLJob", "StatefulSet", "Deployment", "Job", "Pod")
+_HAS_STATUS = ("RLJob", "StatefulSet", "Deployment", "Job", "Pod", "Workload")
 _GENERATIONS = ("RLJob", "StatefulSet", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget")
 _KEYED = {"conditions": "type", "ownerReferences": "uid", "containers": "name", "initContainers": "name", "env": "name"}
 """Lists that server-side apply merges by a key. Others are replaced whole."""
@@ -69,6 +69,13 @@ class FakeApi:
             return old
         self._applied[place, manager] = owned
         return self.put(new)
+
+    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json, *, subresource: str = "") -> Json:
+        old = self.objects.get((resource.kind, namespace, name))
+        self._check(old, {"name": name, **patch.get("metadata", {})}, subresource or "there")
+        assert old is not None
+        merged: Json = _merge_patch(old, {key: value for key, value in patch.items() if key in (subresource or patch)})
+        return self.put(merged)
 
     async def delete(
         self,
@@ -155,6 +162,15 @@ class FakeApi:
 
 def _place(obj: Json) -> Place:
     return obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _merge_patch(old: Any, patch: Any) -> Any:
+    """RFC 7396: maps merge, null removes, everything else is replaced."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = {key: value for key, value in (old if isinstance(old, dict) else {}).items() if key not in patch}
+    known = old if isinstance(old, dict) else {}
+    return {**kept, **{key: _merge_patch(known.get(key), value) for key, value in patch.items() if value is not None}}
 
 
 def _merge(old: Any, new: Any, name: str = "") -> Any:

@@ -27,6 +27,7 @@ from areal_operator.kube.resources import (
     RUNTIMES,
     SERVICES,
     STATEFULSETS,
+    WORKLOADS,
     Json,
     Key,
     Resource,
@@ -43,6 +44,7 @@ from support.fake_trainers import WORKS, Launcher, Training
 START = 1_800_000_000.0
 CACHED = (
     RLJOBS, RUNTIMES, CLUSTER_RUNTIMES, PODS, STATEFULSETS, DEPLOYMENTS, JOBS, CONFIGMAPS, SERVICES, PVCS, PDBS, NODES,
+    WORKLOADS,
 )  # fmt: skip
 _HOPELESS = (64, 65, 70)
 AUDIT = {"lost": 0, "duplicated": 0, "tombstones": {}, "ok": True, "message": "the audit is clean"}

@@ -25,7 +25,7 @@ class ProcessDiedError(Exception):
 class Write:
     """One request that changes something."""
 
-    verb: Literal["create", "apply", "delete"]
+    verb: Literal["create", "apply", "merge", "delete"]
     kind: str
     name: str
     uid: str | None = None
@@ -92,6 +92,14 @@ class FakeOperator:
             self.writes.append(Write("apply", obj["kind"], obj["metadata"]["name"], obj=obj))
         made = await self.cluster.api.apply(obj, manager=manager, dry_run=dry_run, subresource=subresource)
         return made if dry_run else self._after(after, made)
+
+    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json, *, subresource: str = "") -> Json:
+        after = self._before()
+        if self.only_status:
+            raise ProcessDiedError
+        self.writes.append(Write("merge", resource.kind, name, obj=patch))
+        merged = await self.cluster.api.merge(resource, namespace, name, patch, subresource=subresource)
+        return self._after(after, merged)  # type: ignore[no-any-return]
 
     async def delete(
         self,

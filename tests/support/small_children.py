@@ -31,6 +31,12 @@ class SmallChildren:
     def finish_job(self, w: JobBlueprint) -> Json:
         return self._batch(w, Role.FINISH)
 
+    def quota_request(self, w: JobBlueprint, queue: str, priority: Json) -> Json:
+        counts = {role: count for role, count in w.replicas.items() if count}
+        sets = [{"name": role, "count": count} for role, count in counts.items()]
+        made = self._child(w, "kueue.x-k8s.io/v1beta2", "Workload", w.name)
+        return {**made, "spec": {"queueName": queue, **priority, "podSets": sets}}
+
     def workloads(self, w: JobBlueprint) -> list[Json]:
         awake = int(any(w.replicas.values()))
         beside = [self._workload(w, role, awake) for role in w.beside]

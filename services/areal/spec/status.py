@@ -106,6 +106,10 @@ class ScheduledReason(ConditionReason):
     GATED = "Gated", "A pod has scheduling gates that another controller must remove."
     UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a pod; the message is the scheduler's."
     SUSPENDED = "Suspended", "The job rests and wants no pods."
+    QUOTA_PENDING = (
+        "QuotaPending",
+        "Kueue has not admitted the job, or evicts it; after the queue, the words are Kueue's.",
+    )
     FINISHED = "Finished", "The run has ended and its pods are, or will be, cleaned up."
 
 
@@ -230,6 +234,7 @@ class Summary(StrEnum):
     WAITING = "Waiting", "No step is trained, for want of nodes or servers; the condition Progressing says which."
     SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."
     SUSPENDED = "Suspended", "The job rests."
+    QUEUED = "Queued", "The job waits for quota in its Kueue queue; the condition Scheduled says what is missing."
     COMPLETING = "Completing", "The last step is trained; audit and report are being made."
     COMPLETE = "Complete", "The run is done and its audit is clean."
     FAILED = "Failed", "The run ended; the condition Failed says why."

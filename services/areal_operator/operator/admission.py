@@ -5,7 +5,7 @@ Pure: runtime and recipe are given, or said to be missing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from areal.admit.cluster import ClusterRefusal, resolve_for_pods, roles_of
@@ -46,6 +46,7 @@ class RunnableJob:
     runtime: RuntimeSpec  # as the job keeps it
     runtime_hash: str
     replicas: Mapping[Role, int]
+    placement: Mapping[Role, Json] = field(default_factory=dict)  # by its queue: a pod spec's fields
 
     @property
     def hot(self) -> HotFields:

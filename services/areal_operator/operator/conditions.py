@@ -80,6 +80,12 @@ class _View:
         return isinstance(self.decision, Suspend)
 
     @property
+    def queued(self) -> str:
+        """What a job that would run waits for in its queue; empty for any other."""
+        waits = self.seen.admitted is not None and not self.seen.admitted.job.spec.suspend
+        return self.seen.queue.text if self.resting and waits and self.seen.queue is not None else ""
+
+    @property
     def idle(self) -> bool:
         """Nothing but preparation has been asked for yet."""
         return isinstance(self.decision, Reject | Prepare) or not self.state.prepared
@@ -167,6 +173,8 @@ def _suspended(view: _View) -> ConditionText:
     match view.state.rest:
         case Rest.SAVING:
             return ConditionText(SuspendedReason.CHECKPOINT_PENDING, "the trainers save a checkpoint and stop")
+        case Rest.ASLEEP if view.queued:
+            return ConditionText(SuspendedReason.SUSPENDED, f"no pod is there; {view.queued}")
         case Rest.ASLEEP:
             return ConditionText(SuspendedReason.SUSPENDED, "all pods are gone; set spec.suspend to false to go on")
         case _:
@@ -190,7 +198,8 @@ def _scheduled(view: _View) -> ConditionText:
             return ConditionText(reason_of(ScheduledReason, before.reason, before.status), before.message)
         return ConditionText(ScheduledReason.FINISHED, "")
     if view.resting:
-        return ConditionText(ScheduledReason.SUSPENDED, "")
+        reason = ScheduledReason.QUOTA_PENDING if view.queued else ScheduledReason.SUSPENDED
+        return ConditionText(reason, view.queued)
     if isinstance(view.decision, Reject):
         return ConditionText(ScheduledReason.NOT_STARTED, "")
     for role, why in view.seen.refused.items():

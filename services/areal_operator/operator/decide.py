@@ -13,7 +13,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.cluster import MANAGER, RunPolicy
 from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 
-from areal_operator.operator import evictions, failure_policy, fault_owner, progress
+from areal_operator.operator import evictions, failure_policy, fault_owner, progress, quota
 from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.decision import (
     CleanUp,
@@ -54,7 +54,7 @@ def decide(seen: Observation, now: float) -> Decision:
     if seen.admitted is None or (refusal is not None and not seen.state.prepared):
         assert refusal is not None, "a job is admitted or refused"
         return Reject(seen.state, reason=refusal.reason, message=refusal.message, again_s=_RETRY_S.get(refusal.reason))
-    if seen.admitted.job.spec.suspend:
+    if seen.admitted.job.spec.suspend or quota.held_back(seen):
         return _suspend(seen, seen.admitted, now)
     return _Reconcile(seen, seen.admitted, _awake(seen.state, now), now).decide()
 

@@ -4,6 +4,7 @@ Owns how each effect is carried out, idempotently: one that fails is done again 
 role may be lost; a refusal of the API server ends the reconcile.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -12,9 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from areal.plan.cluster_names import Role
 
 from areal_operator.kube import resources
-from areal_operator.kube.errors import AlreadyExistsError
+from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
+from areal_operator.operator import quota
 from areal_operator.operator.children import JobBlueprint
-from areal_operator.operator.decision import Eviction
+from areal_operator.operator.decision import Decision, Eviction
 from areal_operator.operator.drift import differs, inputs_hash, settled
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.observe import access, remember_access, wanted
@@ -25,6 +27,8 @@ from areal_operator.operator.world import OperatorWorld
 from areal_operator.runtime.api import MANAGER
 
 log = logging.getLogger(__name__)
+
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 
 
 class Effects:
@@ -126,6 +130,43 @@ class Effects:
     async def _apply_one(self, desired: resources.Json, place: tuple[str, str], digest: str) -> None:
         answer = await self._world.api.apply(desired, manager=MANAGER)
         self._notes.applied[place] = (digest, _mark(answer))
+
+    # The job's place in a Kueue queue
+
+    async def keep_place(self, decision: Decision) -> None:
+        """The Workload: asked for while the job would run, told of it, given back once no pod is left."""
+        (namespace, name), step = self._seen.key, quota.step_of(self._seen, decision)
+        if step is quota.QuotaStep.KEEP or self._seen.queue is None:
+            return
+        if step is quota.QuotaStep.ASK:
+            await self._queue_up(self._seen.queue.queue)
+        elif step is quota.QuotaStep.WITHDRAW:
+            await self._world.api.delete(resources.WORKLOADS, namespace, name)
+        else:
+            patch = quota.told(self._seen, step, decision, self._world.now())
+            with contextlib.suppress(ConflictError, NotFoundError):  # the watch brings what is newer, and us back
+                await self._world.api.merge(resources.WORKLOADS, namespace, name, patch, subresource="status")
+
+    async def _queue_up(self, queue: str) -> None:
+        """Make the Workload, or bring it up to date. Its priority is that of its class, as Kueue wants both."""
+        assert self._seen.admitted is not None
+        label, priority = (self._seen.raw["metadata"].get("labels") or {}).get(PRIORITY_LABEL), {}
+        source = resources.QUEUE_PRIORITIES if label else resources.PRIORITIES
+        if name := label or self._seen.admitted.job.spec.scheduling.priority_class_name:
+            found = await self._world.api.get(source, "", name)
+            reference = {"group": source.group, "kind": source.kind, "name": name}
+            priority = {"priority": int((found or {}).get("value", 0)), "priorityClassRef": reference}
+        made_by = self._world.build.quota_request
+        try:
+            await self._settle(
+                f"{queue} {priority}", wanted(self._seen, self._world), lambda w: [made_by(w, queue, priority)]
+            )
+        except (InvalidError, ForbiddenError) as error:
+            await self._world.recorder.event(
+                self._seen.raw, type="Warning", reason="WorkloadRefused", message=error.message
+            )
+
+    # What goes
 
     async def retire(self, batches: Iterable[BatchJob]) -> None:
         """Delete Jobs with their pods: gone only when the pods are."""

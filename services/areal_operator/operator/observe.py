@@ -20,7 +20,7 @@ from areal.spec.status import AcceptedReason, ConditionType
 
 from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
-from areal_operator.operator import observed
+from areal_operator.operator import observed, quota
 from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
@@ -32,6 +32,7 @@ from areal_operator.operator.together import together
 from areal_operator.operator.world import Notes, OperatorWorld
 from areal_operator.runtime.api import MANAGER
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _SECRET_AGE_S = 600.0  # A Secret that somebody deleted is missed within this time; pods that run have read it already
 
 
@@ -47,6 +48,9 @@ async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observa
         admitted = found
         if state.outcome is None:
             refusal = await _try(job, admitted, state, world)
+    queue = _queue(job, world)
+    if queue is not None and admitted is not None:
+        admitted = await _granted(admitted, queue, world.notes(key, uid), world)
     pods = tuple(_pods(job, key, world))
     made = tuple(read for obj in _sets(uid, world) if (read := observed.read_workload(obj)) is not None)
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
@@ -66,6 +70,7 @@ async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observa
         refused=await _refused_pods(job, state, workloads, world),
         nodes=_nodes((*pods, *departed.values()), world),
         reports=world.reports.latest(key),
+        queue=queue,
     )
 
 
@@ -89,6 +94,7 @@ def wanted_of(
         operator_namespace=world.settings.operator_namespace,
         secrets=world.notes(key, uid).secret,
         metrics_from=world.settings.metrics_from,
+        placement=admitted.placement,
         files=mounted_by(_sets(uid, world)),
         redis_bytes=_claimed_bytes(world, key),
     )
@@ -210,6 +216,39 @@ def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
         return None
     verifier = ResolvedJob.parse(kept, "the job's ConfigMap").verifier
     return "def reward(**row): ...\n" if verifier == "custom" else "\n"
+
+
+# Kueue
+
+
+def _queue(job: resources.Json, world: OperatorWorld) -> observed.QueueEntry | None:
+    """The job's place in the queue that its label names."""
+    key, name = resources.key_of(job), (job["metadata"].get("labels") or {}).get(QUEUE_LABEL, "")
+    cache = world.cached(resources.WORKLOADS)
+    if not name:
+        return None
+    if cache is None or cache.denied:
+        why = cache.denied if cache is not None else "it is not watched"
+        return observed.QueueEntry(name, f"Kueue is not there, or the operator may not use it (operator.kueue): {why}")
+    found = cache.get(*key)
+    mine = found is not None and observed.owner_of(found).get("uid") == job["metadata"]["uid"]
+    return observed.QueueEntry(name, workload=found if mine else None)
+
+
+async def _granted(
+    admitted: RunnableJob, queue: observed.QueueEntry, notes: Notes, world: OperatorWorld
+) -> RunnableJob:
+    """The job as its queue admitted it; flavors are looked up once an admission."""
+    given = queue.assignments
+    if not given:
+        return admitted
+    known = notes.granted
+    if known is None or known[0] is not admitted or known[1] != given:
+        names = sorted({name for one in given for name in one.get("flavors", {}).values()})
+        found = [await world.api.get(resources.FLAVORS, "", name) for name in names]
+        flavors = {name: flavor for name, flavor in zip(names, found, strict=True) if flavor is not None}
+        known = notes.granted = admitted, given, quota.granted(admitted, given, flavors)
+    return known[2]
 
 
 # What the API server would say

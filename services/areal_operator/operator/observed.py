@@ -98,6 +98,7 @@ class Workload:
     pods: int  # there
     ready: int
     revision: str  # that new pods are made from; "" until the controller has seen the newest template
+    current: bool = True  # its controller has seen what is asked for
 
 
 class BatchStage(StrEnum):
@@ -187,6 +188,57 @@ class Reports:
 
 
 @dataclass(frozen=True)
+class QueueEntry:
+    """The place of a job in the Kueue queue that its label names. `missing`: why it can have none."""
+
+    queue: str
+    missing: str = ""
+    workload: Json | None = None  # None before it is made
+
+    def condition(self, kind: str) -> Json:
+        """One of the Workload's conditions; empty before it was written."""
+        found: list[Json] = (self.workload or {}).get("status", {}).get("conditions", [])
+        return next((one for one in found if one.get("type") == kind), {})
+
+    def true(self, kind: str) -> bool:
+        """Whether a condition of the Workload is True."""
+        return bool(self.condition(kind).get("status") == "True")
+
+    @property
+    def active(self) -> bool:
+        """False once somebody, or a limit of Kueue's, has taken the Workload out of its queue."""
+        return (self.workload or {}).get("spec", {}).get("active") is not False
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the job may run. While an evicted Workload holds its quota, Kueue keeps `Admitted` true."""
+        return self.true("Admitted") and self.active and not self.true("Evicted")
+
+    @property
+    def assignments(self) -> list[Json]:
+        """What Kueue gave each pod set; empty without a reservation."""
+        found: list[Json] = ((self.workload or {}).get("status", {}).get("admission") or {}).get(
+            "podSetAssignments", []
+        )
+        return found
+
+    @property
+    def text(self) -> str:
+        """Why the job doesn't run, for people; after the queue, the words are Kueue's."""
+        evicted, reserved = self.condition("Evicted"), self.true("QuotaReserved")
+        said = f"({evicted.get('reason', 'by hand')}) {evicted.get('message', '')}".rstrip()
+        if not self.active:
+            why = f"its Workload is inactive {said}; others may have its quota before its pods have saved and gone"
+        elif reserved and self.true("Evicted"):
+            why = f"evicted {said}; its quota is kept until its pods have saved and gone"
+        elif reserved:
+            why = self.condition("Admitted").get("message") or "quota is reserved, admission checks are awaited"
+        else:
+            why = self.missing or self.condition("QuotaReserved").get("message") or "Kueue has not looked yet"
+        return f"waits for quota in queue {self.queue}: {why}"
+
+
+@dataclass(frozen=True)
 class Observation:
     """One job, all that is known of it."""
 
@@ -204,6 +256,7 @@ class Observation:
     refused: Mapping[Role, str] = field(default_factory=dict)  # why no more pods of a role can be made now
     nodes: Mapping[str, NodeState] | None = None  # None: the operator may not see machines
     reports: Reports = field(default_factory=Reports)
+    queue: QueueEntry | None = None  # None: the job names no queue
 
     @property
     def generation(self) -> int:
@@ -307,6 +360,7 @@ def read_workload(obj: Json) -> Workload | None:
         pods=int(status.get("replicas", 0)),
         ready=int(status.get("readyReplicas", 0)),
         revision=status.get("updateRevision", "") if current else "",
+        current=current,
     )
 
 

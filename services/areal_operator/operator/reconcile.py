@@ -78,6 +78,7 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
 
     if isinstance(decision, decisions.EvictingDecision):
         await effects.evict(decision.evict)
+    await effects.keep_place(decision)
     return written.again_s(decision.again_s)
 
 

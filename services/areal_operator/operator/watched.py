@@ -24,6 +24,7 @@ from areal_operator.kube.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
     STATEFULSETS,
+    WORKLOADS,
     Json,
     Resource,
 )
@@ -51,6 +52,7 @@ def watched(
         WatchSpec(NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projected_node),
         WatchSpec(PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projected_pod),
         *(WatchSpec(child, keys_of, labelled_only=True) for child in CHILDREN),
+        WatchSpec(WORKLOADS, keys_of, labelled_only=True, optional=True),  # there is no Kueue, or no right to it
     ]
 
 

@@ -123,10 +123,11 @@ class Api:
         name: str,
         patch: Json,
         *,
+        subresource: str = "",
         priority: RequestPriority = RequestPriority.WRITE,
     ) -> Json:
-        """JSON merge patch; for what has one writer and no apply (events)."""
-        path = resource.path(namespace, name)
+        """JSON merge patch; for what has one writer (events), and to take away what another wrote."""
+        path = resource.path(namespace, name, subresource)
         merged = await self._write(Request("PATCH", path, {"fieldManager": MANAGER}, patch, MERGE), priority)
         self._written(resource, merged)
         return merged

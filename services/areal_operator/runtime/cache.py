@@ -57,6 +57,7 @@ class Cache:
     ) -> None:
         self.resource = resource
         self.labelled_only = labelled_only
+        self.denied = ""  # why an optional resource counts as empty, in the server's words
         self._on_change = on_change
         self._on_gone = on_gone
         self._index = index

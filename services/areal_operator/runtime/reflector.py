@@ -146,6 +146,7 @@ class Reflector:
         items = (*state.items, *items) if isinstance(state, PageCursor) else items
         if token:
             return PageCursor(items, token)
+        self.cache.denied = ""
         self.cache.replace(self.scope, items, version, rewound=version < self._newest)
         self._newest = version
         return CacheCurrent(version, self._clock() + self._times.relist_s)
@@ -201,6 +202,7 @@ class Reflector:
             return self._failed("broken", error, Empty())
         self._heard()
         if self._optional and isinstance(error, ForbiddenError | NotFoundError):
+            self.cache.denied = error.message
             self.cache.replace(self.scope, (), 0)
             log.info("%s is not to be had and counts as empty: %s", self._path, error.message)
             return WatchPause(self._times.longest_backoff_s, Empty())

@@ -107,6 +107,8 @@ def _refused(facts: JobFacts) -> Diagnosis | None:
 
 def _suspension(facts: JobFacts) -> Diagnosis | None:
     found = facts.condition("Suspended")
+    if (queued := facts.false("Scheduled", "QuotaPending")) is not None:
+        return said(facts, queued, "`kubectl get workloads,localqueues`: the queue lets it start when there is room")
     if found.get("status") == "True":
         fix = f"""`kubectl patch rljob {facts.name} --type=merge -p '{{"spec":{{"suspend":false}}}}'` lets it go on"""
         return said(facts, found, fix)

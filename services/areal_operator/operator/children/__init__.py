@@ -5,6 +5,7 @@
 """
 
 from areal_operator.operator.children.foundation import access_secret, foundation, read_snapshot, snapshot_hash
+from areal_operator.operator.children.kueue import quota_request
 from areal_operator.operator.children.wanted import JobBlueprint
 from areal_operator.operator.children.workloads import finish_job, prepare_job, workloads
 
@@ -14,6 +15,7 @@ __all__ = [
     "finish_job",
     "foundation",
     "prepare_job",
+    "quota_request",
     "read_snapshot",
     "snapshot_hash",
     "workloads",

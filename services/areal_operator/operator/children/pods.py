@@ -1,4 +1,4 @@
-"""Pod template of a role: defaults, then the platform's runtime, the job's podTemplate, the operator's own fields.
+"""Pod template of a role: defaults, the platform's runtime, the job's podTemplate, its queue's flavors, our own fields.
 
 Owns that order and what nobody can change: who the pod is (labels, command, account), what it is told (environment) and
 what it sees (/areal). A job's podTemplate reaches resources, environment, volumes, placement and labels only; a runtime
@@ -52,6 +52,7 @@ def pod_template(w: JobBlueprint, role: Role) -> Json:
     merged = merge(default, everybody, own)
     needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {}, w.runtime.devices.name)
     merged = merge(merged, _job_patch(w, role, merged["spec"].get("affinity") or {}), where=w.patch(role)[0])
+    merged = merge(merged, {"spec": w.placement.get(role, {})})
     return _hashed(_claimed(merged, w, role, default))
 
 

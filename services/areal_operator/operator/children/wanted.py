@@ -4,7 +4,7 @@ Values only: the same `JobBlueprint` always gives the same objects.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from areal import __version__
@@ -36,6 +36,7 @@ class JobBlueprint:
     secrets: Mapping[str, str] | None = None  # what the job's Secret holds, once there is one
     metrics_from: Mapping[str, str] | None = None  # labels of namespaces that may scrape; {} any, None nobody
     files: str = ""  # the ConfigMap that running pods read; empty when none runs
+    placement: Mapping[Role, Json] = field(default_factory=dict)  # by the job's queue: fields of the pod's spec
     redis_bytes: int = 0  # what Redis' claim asks for already: a claim never shrinks
 
     @property
