@@ -173,10 +173,9 @@ def _suspended(view: _View) -> ConditionText:
     match view.state.rest:
         case Rest.SAVING:
             return ConditionText(SuspendedReason.CHECKPOINT_PENDING, "the trainers save a checkpoint and stop")
-        case Rest.ASLEEP if view.queued:
-            return ConditionText(SuspendedReason.SUSPENDED, f"no pod is there; {view.queued}")
         case Rest.ASLEEP:
-            return ConditionText(SuspendedReason.SUSPENDED, "all pods are gone; set spec.suspend to false to go on")
+            why = view.queued or "set spec.suspend to false to go on"
+            return ConditionText(SuspendedReason.SUSPENDED, f"all pods are gone; {why}")
         case _:
             return ConditionText(SuspendedReason.PODS_TERMINATING, f"{len(pods)} pods are ending{_held(view, pods)}")
 

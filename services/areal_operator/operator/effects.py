@@ -131,16 +131,14 @@ class Effects:
         answer = await self._world.api.apply(desired, manager=MANAGER)
         self._notes.applied[place] = (digest, _mark(answer))
 
-    # The job's place in a Kueue queue
-
     async def keep_place(self, decision: Decision) -> None:
         """The Workload: asked for while the job would run, told of it, given back once no pod is left."""
         (namespace, name), step = self._seen.key, quota.step_of(self._seen, decision)
-        if step is quota.QuotaStep.KEEP or self._seen.queue is None:
+        if step == "keep" or self._seen.queue is None:
             return
-        if step is quota.QuotaStep.ASK:
+        if step == "ask":
             await self._queue_up(self._seen.queue.queue)
-        elif step is quota.QuotaStep.WITHDRAW:
+        elif step == "withdraw":
             await self._world.api.delete(resources.WORKLOADS, namespace, name)
         else:
             patch = quota.told(self._seen, step, decision, self._world.now())
@@ -156,17 +154,12 @@ class Effects:
             found = await self._world.api.get(source, "", name)
             reference = {"group": source.group, "kind": source.kind, "name": name}
             priority = {"priority": int((found or {}).get("value", 0)), "priorityClassRef": reference}
-        made_by = self._world.build.quota_request
+        made, event = self._world.build.quota_request, self._world.recorder.event
+        wants = wanted(self._seen, self._world)
         try:
-            await self._settle(
-                f"{queue} {priority}", wanted(self._seen, self._world), lambda w: [made_by(w, queue, priority)]
-            )
+            await self._settle(f"{queue} {priority}", wants, lambda w: [made(w, queue, priority)])
         except (InvalidError, ForbiddenError) as error:
-            await self._world.recorder.event(
-                self._seen.raw, type="Warning", reason="WorkloadRefused", message=error.message
-            )
-
-    # What goes
+            await event(self._seen.raw, type="Warning", reason="WorkloadRefused", message=error.message)
 
     async def retire(self, batches: Iterable[BatchJob]) -> None:
         """Delete Jobs with their pods: gone only when the pods are."""

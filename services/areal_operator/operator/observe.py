@@ -222,32 +222,30 @@ def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
 
 
 def _queue(job: resources.Json, world: OperatorWorld) -> observed.QueueEntry | None:
-    """The job's place in the queue that its label names."""
-    key, name = resources.key_of(job), (job["metadata"].get("labels") or {}).get(QUEUE_LABEL, "")
-    cache = world.cached(resources.WORKLOADS)
+    """The job's place in the queue that its label names; one that has a place keeps it without the label, too."""
+    metadata, cache = job["metadata"], world.cached(resources.WORKLOADS)
+    found = cache.get(*resources.key_of(job)) if cache is not None else None
+    if found is not None and observed.owner_of(found).get("uid") != metadata["uid"]:
+        found = None
+    name = (metadata.get("labels") or {}).get(QUEUE_LABEL) or (found or {}).get("spec", {}).get("queueName")
     if not name:
         return None
     if cache is None or cache.denied:
         why = cache.denied if cache is not None else "it is not watched"
         return observed.QueueEntry(name, f"Kueue is not there, or the operator may not use it (operator.kueue): {why}")
-    found = cache.get(*key)
-    mine = found is not None and observed.owner_of(found).get("uid") == job["metadata"]["uid"]
-    return observed.QueueEntry(name, workload=found if mine else None)
+    return observed.QueueEntry(name, workload=found)
 
 
-async def _granted(
-    admitted: RunnableJob, queue: observed.QueueEntry, notes: Notes, world: OperatorWorld
-) -> RunnableJob:
+async def _granted(job: RunnableJob, queue: observed.QueueEntry, notes: Notes, world: OperatorWorld) -> RunnableJob:
     """The job as its queue admitted it; flavors are looked up once an admission."""
-    given = queue.assignments
-    if not given:
-        return admitted
+    admission = (queue.workload or {}).get("status", {}).get("admission") or {}
+    if not (given := admission.get("podSetAssignments")):
+        return job
     known = notes.granted
-    if known is None or known[0] is not admitted or known[1] != given:
-        names = sorted({name for one in given for name in one.get("flavors", {}).values()})
-        found = [await world.api.get(resources.FLAVORS, "", name) for name in names]
-        flavors = {name: flavor for name, flavor in zip(names, found, strict=True) if flavor is not None}
-        known = notes.granted = admitted, given, quota.granted(admitted, given, flavors)
+    if known is None or known[0] is not job or known[1] != given:
+        names = {name for one in given for name in one.get("flavors", {}).values()}
+        flavors = {name: await world.api.get(resources.FLAVORS, "", name) or {} for name in sorted(names)}
+        known = notes.granted = job, given, quota.granted(job, given, flavors)
     return known[2]
 
 

@@ -215,14 +215,6 @@ class QueueEntry:
         return self.true("Admitted") and self.active and not self.true("Evicted")
 
     @property
-    def assignments(self) -> list[Json]:
-        """What Kueue gave each pod set; empty without a reservation."""
-        found: list[Json] = ((self.workload or {}).get("status", {}).get("admission") or {}).get(
-            "podSetAssignments", []
-        )
-        return found
-
-    @property
     def text(self) -> str:
         """Why the job doesn't run, for people; after the queue, the words are Kueue's."""
         evicted, reserved = self.condition("Evicted"), self.true("QuotaReserved")

@@ -7,7 +7,7 @@ moment it is given. What Kueue decided of a Workload (its active flag, its admis
 
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
+from typing import Literal
 
 from areal.plan.cluster_names import Role
 
@@ -20,17 +20,8 @@ from areal_operator.operator.job_state import Rest
 from areal_operator.operator.observed import BatchStage, Observation
 
 _REQUEUED = ("Preempted", "NodeFailures")  # after any other eviction, Kueue itself says when the job may queue again
-
-
-class QuotaStep(StrEnum):
-    """What the Workload needs now."""
-
-    KEEP = "keep"
-    ASK = "ask"  # it is made, or brought up to date while it holds no quota
-    GIVE_BACK = "give back"
-    WITHDRAW = "withdraw"  # it is deleted: its author lets the job rest, or the job was refused
-    READY = "ready"
-    FINISH = "finish"
+QuotaStep = Literal["keep", "ask", "give back", "withdraw", "ready", "finish"]
+"""Asking makes the Workload, or brings one without quota up to date; withdrawing deletes it."""
 
 
 def held_back(seen: Observation) -> bool:
@@ -46,60 +37,55 @@ def step_of(seen: Observation, decision: Decision) -> QuotaStep:
     """The next write to the job's Workload, after `decision`."""
     entry = seen.queue
     if entry is None or entry.missing:
-        return QuotaStep.KEEP
+        return "keep"
     ended = isinstance(decision, EndJob | CleanUp)
     paused = seen.admitted is not None and seen.admitted.job.spec.suspend
     wants = not ended and not paused and not isinstance(decision, Reject)
     if entry.workload is None:
-        return QuotaStep.ASK if wants else QuotaStep.KEEP
+        return "ask" if wants else "keep"
     resting = isinstance(decision, Suspend) and decision.state.rest is Rest.ASLEEP
     if not (ended or resting or isinstance(decision, Reject)) or not emptied(seen):
-        return QuotaStep.READY if entry.admitted and not entry.true("PodsReady") and _serves(seen) else QuotaStep.KEEP
+        return "ready" if entry.admitted and not entry.true("PodsReady") and _serves(seen) else "keep"
     if ended:
-        return QuotaStep.KEEP if entry.true("Finished") else QuotaStep.FINISH
+        return "keep" if entry.true("Finished") else "finish"
     if not wants:
-        return QuotaStep.WITHDRAW
+        return "withdraw"
     if not entry.true("QuotaReserved"):
-        return QuotaStep.ASK
-    return QuotaStep.KEEP if entry.active and not entry.true("Evicted") else QuotaStep.GIVE_BACK
+        return "ask"
+    return "keep" if entry.active and not entry.true("Evicted") else "give back"
 
 
 def emptied(seen: Observation) -> bool:
     """Whether no pod of the job is left, and nothing that is there makes another."""
-    busy = (BatchStage.RUNNING, BatchStage.GOING)
-    makers = any(one.replicas or one.pods or not one.current for one in (*seen.workloads, *seen.beside))
-    return (
-        all(pod.over for pod in seen.pods) and not makers and {seen.prepare.stage, seen.finish.stage}.isdisjoint(busy)
-    )
+    batches = {seen.prepare.stage, seen.finish.stage} & {BatchStage.RUNNING, BatchStage.GOING}
+    sets = any(one.replicas or one.pods or not one.current for one in (*seen.workloads, *seen.beside))
+    return not batches and not sets and all(pod.over for pod in seen.pods)
 
 
 def _serves(seen: Observation) -> bool:
     """Whether the trainers run and a server answers, as the status had it."""
-    trainer = seen.state.conditions.get("TrainerReady")
-    servers = seen.of(Role.GENERATION)
+    trainer, servers = seen.state.conditions.get("TrainerReady"), seen.of(Role.GENERATION)
     fleet = seen.admitted is not None and Role.GENERATION in seen.admitted.replicas
     return trainer is not None and trainer.status == "True" and (not fleet or any(pod.ready for pod in servers))
 
 
 def told(seen: Observation, step: QuotaStep, decision: Decision, now: float) -> Json:
-    """The patch of the Workload's status for GIVE_BACK, READY and FINISH, under an optimistic lock."""
-    entry = seen.queue
-    assert entry is not None
-    assert entry.workload is not None
-    evicted = entry.condition("Evicted")
+    """The patch of the Workload's status to give back, to be ready and to finish, under an optimistic lock."""
+    assert seen.queue is not None
+    workload, evicted = seen.queue.workload or {}, seen.queue.condition("Evicted")
     why = evicted.get("reason", "Pending"), evicted.get("message", "the job has stopped")
     failed = decision.state.outcome != "Complete" if isinstance(decision, EndJob | CleanUp) else False
     conditions: Mapping[str, tuple[bool, str, str]] = {
-        QuotaStep.GIVE_BACK: {
+        "give back": {
             "QuotaReserved": (False, "Pending", why[1]),
             "Admitted": (False, "NoReservation", "The workload has no reservation"),
             "Requeued": (why[0] in _REQUEUED, *why),
             "PodsReady": (False, "WaitForStart", "no pod runs"),
         },
-        QuotaStep.READY: {"PodsReady": (True, "Started", "the trainers run and a server answers")},
-        QuotaStep.FINISH: {"Finished": (True, "Failed" if failed else "Succeeded", "the job has ended")},
+        "ready": {"PodsReady": (True, "Started", "the trainers run and a server answers")},
+        "finish": {"Finished": (True, "Failed" if failed else "Succeeded", "the job has ended")},
     }[step]
-    metadata, status = entry.workload["metadata"], entry.workload.get("status", {})
+    metadata, status = workload["metadata"], workload.get("status", {})
     kept = [one for one in status.get("conditions", []) if one["type"] not in conditions]
     new = [
         {
@@ -108,7 +94,7 @@ def told(seen: Observation, step: QuotaStep, decision: Decision, now: float) -> 
         }
         for kind, (holds, reason, message) in conditions.items()
     ]  # fmt: skip
-    patch: Json = {"conditions": [*kept, *new]} | ({"admission": None} if step is QuotaStep.GIVE_BACK else {})
+    patch: Json = {"conditions": [*kept, *new]} | ({"admission": None} if step == "give back" else {})
     return {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
 
 
@@ -124,9 +110,6 @@ def granted(job: RunnableJob, assignments: list[Json], flavors: Mapping[str, Jso
         labels = {key: value for flavor in chosen for key, value in flavor.get("nodeLabels", {}).items()}
         tolerations = [toleration for flavor in chosen for toleration in flavor.get("tolerations", [])]
         places[one["name"]] = {"nodeSelector": labels, "tolerations": tolerations}
-    replicas = {
-        role: min(count, counts.get(pod_set(role), count)) if pod_set(role) == role else count
-        for role, count in job.replicas.items()
-    }
+    replicas = {role: min(count, counts.get(role.value, count)) for role, count in job.replicas.items()}
     placement = {role: places[pod_set(role)] for role in Role if any(places.get(pod_set(role), {}).values())}
     return replace(job, replicas=replicas, placement=placement)

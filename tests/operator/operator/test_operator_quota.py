@@ -137,7 +137,7 @@ def quota_goes_back_before_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
     def step_of(seen: Observation, decision: Any) -> quota.QuotaStep:
         early = isinstance(decision, Suspend) and seen.queue and seen.queue.true("QuotaReserved")
-        return quota.QuotaStep.GIVE_BACK if early else real(seen, decision)
+        return "give back" if early else real(seen, decision)
 
     patch.setattr(effects.quota, "step_of", step_of)
 
@@ -148,7 +148,7 @@ def quota_goes_back_while_pods_end(patch: pytest.MonkeyPatch) -> None:
 
     def step_of(seen: Observation, decision: Any) -> quota.QuotaStep:
         ending = isinstance(decision, Suspend) and decision.state.rest is Rest.ENDING
-        return quota.QuotaStep.GIVE_BACK if ending else real(seen, decision)
+        return "give back" if ending else real(seen, decision)
 
     patch.setattr(effects.quota, "step_of", step_of)
 
@@ -246,6 +246,16 @@ def test_a_job_that_its_author_suspends_leaves_the_queue_and_queues_anew() -> No
     stage.run(lambda: stage.queued)
     assert stage.workload["metadata"]["uid"] != first
     assert not stage.pods_there
+
+
+def test_a_job_keeps_its_place_without_the_label() -> None:
+    stage = QueueStage()
+    stage.run(lambda: stage.queued)
+    stage.label({})
+    stage.step()
+    stage.step()
+    assert not stage.pods_there
+    assert stage.summary == "Queued"
 
 
 def test_what_changes_while_it_waits_is_asked_for_instead() -> None:
