@@ -1,7 +1,7 @@
 """Kueue on the tests' control plane: its definitions, small or its own, its process, and what tests ask of it.
 
 The small definitions hold the fields that the operator writes and reads, with Kueue's rules for them, so that strict
-field validation says of each landing what Kueue's own would. With Kueue itself (`make k8s-tools`) come its own.
+field validation says of each landing what Kueue's own would. With Kueue itself (`tools/k8s/build nightly`) come its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _served(admin: Client, path: str) -> bool:
 
 
 class Kueue:
-    """Kueue's controller as `make k8s-tools` built it, without its webhooks; `start` it, then `stop` it."""
+    """Kueue's controller as `tools/k8s/build nightly` built it, without its webhooks; `start` it, then `stop` it."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
@@ -135,7 +135,9 @@ class Kueue:
     def start(self) -> None:
         """Install its own definitions and return when it answers."""
         crds = sorted((tools.tools_dir().parent / "kueue").glob("*.yaml"))
-        assert crds, f"Kueue's definitions are not in {tools.tools_dir().parent / 'kueue'}: run `make k8s-tools`"
+        assert crds, (
+            f"Kueue's definitions are not in {tools.tools_dir().parent / 'kueue'}: run `tools/k8s/build nightly`"
+        )
         definitions = [yaml.safe_load(path.read_text()) for path in crds]
         for (
             definition
@@ -207,6 +209,15 @@ def labelled(job: Object, **labels: str) -> Object:
 def workload(admin: Client, namespace: str, name: str = "tiny") -> Object:
     """A job's Workload now; empty when there is none."""
     return admin.get(API, "Workload", namespace, name) or {}
+
+
+def millis(found: Object) -> int:
+    """Thousandths of a processor that a Workload asks for."""
+    return sum(
+        one["count"] * int(container["resources"]["requests"]["cpu"].removesuffix("m"))
+        for one in found["spec"]["podSets"]
+        for container in one["template"]["spec"]["containers"]
+    )
 
 
 def holds(found: Object, kind: str) -> bool:

@@ -37,6 +37,16 @@ def real(cluster: Cluster, workplace: Path) -> Iterator[kueue.Kueue]:
         one.stop()
 
 
+@pytest.fixture
+def enough(admin: Client, namespace: str, real: kueue.Kueue, operator: object) -> str:
+    """Processors for one tiny job and not for two, by what the operator asks for."""
+    admin.create(kueue.labelled(rljob(namespace, "measured"), queue="nowhere"))
+    made = eventually(lambda: kueue.workload(admin, namespace, "measured"), "a Workload")
+    admin.delete(read(admin, namespace, "measured"))
+    eventually(lambda: not kueue.workload(admin, namespace, "measured"), "it is gone")
+    return f"{kueue.millis(made) * 3 // 2}m"
+
+
 def pods_of(admin: Client, namespace: str, name: str = "tiny", role: str = "") -> list[Object]:
     """Pods of a job that are not over."""
     labels = f"areal.dev/rljob={name}" + (f",areal.dev/role={role}" if role else "")
@@ -108,14 +118,14 @@ class TestWithKueue:
     """Its own process, its own definitions."""
 
     def test_a_more_urgent_job_takes_the_place_of_one_that_has_saved(
-        self, admin: Client, pods: ScriptedPods, namespace: str
+        self, admin: Client, pods: ScriptedPods, namespace: str, enough: str
     ) -> None:
         for name, value in (("low", 1), ("high", 100)):
             metadata = {"name": f"{namespace}-{name}"}
             admin.create(
                 {"apiVersion": kueue.API, "kind": "WorkloadPriorityClass", "metadata": metadata, "value": value}
             )
-        kueue.queue(admin, namespace, cpu=ONE_JOB, node_labels={FAKE_NODE: "true"})
+        kueue.queue(admin, namespace, cpu=enough, node_labels={FAKE_NODE: "true"})
         low = pods.run(namespace, "low")
         admin.create(kueue.labelled(rljob(namespace, "low"), queue="gpus", priority=f"{namespace}-low"))
         wait_for(admin, namespace, "low", Progressing="True")
@@ -141,9 +151,9 @@ class TestWithKueue:
         assert low.epochs == [1, 2]
 
     def test_of_two_jobs_that_half_fit_one_runs_whole_and_the_other_waits_whole(
-        self, admin: Client, namespace: str
+        self, admin: Client, namespace: str, enough: str
     ) -> None:
-        kueue.queue(admin, namespace, cpu=ONE_JOB)
+        kueue.queue(admin, namespace, cpu=enough)
         names = ("one", "two")
         for name in names:
             admin.create(kueue.labelled(rljob(namespace, name), queue="gpus"))
@@ -157,8 +167,8 @@ class TestWithKueue:
         admin.delete(read(admin, namespace, runs[0]))
         wait_for(admin, namespace, waits, Progressing="True")
 
-    def test_a_large_fleet_is_admitted_in_part(self, admin: Client, namespace: str) -> None:
-        kueue.queue(admin, namespace, cpu=ONE_JOB)
+    def test_a_large_fleet_is_admitted_in_part(self, admin: Client, namespace: str, enough: str) -> None:
+        kueue.queue(admin, namespace, cpu=enough)
         admin.create(kueue.labelled(rljob(namespace, generation={"replicas": 40}), queue="gpus"))
         job = wait_for(admin, namespace, Progressing="True")
         granted = {
@@ -170,9 +180,9 @@ class TestWithKueue:
         assert job["spec"]["generation"]["replicas"] == 40
 
     def test_a_deactivated_job_saves_and_one_that_is_active_again_comes_back(
-        self, admin: Client, pods: ScriptedPods, namespace: str
+        self, admin: Client, pods: ScriptedPods, namespace: str, enough: str
     ) -> None:
-        kueue.queue(admin, namespace, cpu=ONE_JOB)
+        kueue.queue(admin, namespace, cpu=enough)
         run = pods.run(namespace, "tiny")
         admin.create(kueue.labelled(rljob(namespace), queue="gpus"))
         wait_for(admin, namespace, Progressing="True")
@@ -193,6 +203,3 @@ class TestWithKueue:
         admin.create(rljob(namespace))
         wait_for(admin, namespace, Progressing="True")
         assert not admin.list(kueue.API, "Workload", namespace)
-
-
-ONE_JOB = "400m"  # of the chart's CPU runtime for tests: one tiny job asks for 250m to 390m

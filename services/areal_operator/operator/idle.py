@@ -38,6 +38,8 @@ def idle_of(seen: Observation, found: Mapping[ConditionType, JobCondition], now:
     Args:
         found: the conditions that are about to be written.
     """
+    if found[ConditionType.SCHEDULED].reason == ScheduledReason.QUOTA_PENDING:
+        return _at(found[ConditionType.SCHEDULED])
     ended = found[ConditionType.PROGRESSING].reason == ProgressingReason.FINISHED
     if ended or found[ConditionType.SUSPENDED].status == "True":
         return None

@@ -77,6 +77,7 @@ def a_job_waits_runs_is_evicted_and_comes_back() -> None:
         "QuotaPending",
         f"waits for quota in queue team-gpus: {kueue.MORE}",
     )
+    assert stage.status["idle"]["cause"] == "QuotaPending"
     stage.kueue(kueue.reserved)
     stage.step()
     assert not stage.pods_there, "an admission check is not over"
