@@ -1,7 +1,7 @@
 """Kueue on the tests' control plane: its definitions, small or its own, its process, and what tests ask of it.
 
 The small definitions hold the fields that the operator writes and reads, with Kueue's rules for them, so that strict
-field validation says of each landing what Kueue's own would. With Kueue itself (`tools/k8s/build nightly`) come its own.
+field validation says of each landing what Kueue's own would. Kueue itself (`tools/k8s/build nightly`) brings its own.
 """
 
 from __future__ import annotations

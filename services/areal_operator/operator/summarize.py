@@ -10,7 +10,7 @@ from typing import Any
 
 from areal.observe.live import Diagnosis
 from areal.plan.cluster_names import Role, runtime_config_map, selector
-from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
+from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, ScheduledReason, Summary
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import times
@@ -73,9 +73,9 @@ def summary_of(found: Mapping[ConditionType, JobCondition]) -> Summary:
         return Summary.COMPLETE
     suspended = found[ConditionType.SUSPENDED]
     if true(ConditionType.SUSPENDED):
-        by_author = found[ConditionType.SCHEDULED].reason == suspended.reason  # else QuotaPending
-        return Summary.SUSPENDED if by_author else Summary.QUEUED
-    if suspended.reason != SuspendedReason.NOT_SUSPENDED:
+        queued = found[ConditionType.SCHEDULED].reason == ScheduledReason.QUOTA_PENDING
+        return Summary.QUEUED if queued else Summary.SUSPENDED
+    if suspended.reason != Rest.AWAKE:
         return Summary.SUSPENDING
     idle = not true(ConditionType.PREPARED) or progressing.reason == ProgressingReason.NOT_STARTED
     if not true(ConditionType.ACCEPTED) and idle:

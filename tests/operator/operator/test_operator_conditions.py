@@ -269,6 +269,7 @@ def test_every_condition_is_said_once_in_its_own_words(base: Observation) -> Non
         ({"Accepted": ("False", "DryRunRejected"), "Progressing": ("True", "StepReported")}, "Running"),
         ({"Suspended": ("False", "CheckpointPending"), "Progressing": ("False", "Suspended")}, "Suspending"),
         ({"Suspended": ("True", "Suspended")}, "Suspended"),
+        ({"Suspended": ("True", "Suspended"), "Scheduled": ("False", "QuotaPending")}, "Queued"),
         ({"Complete": ("False", "Auditing")}, "Completing"),
         ({"Complete": ("True", "MaxStepsReached")}, "Complete"),
         ({"Failed": ("True", "Stalled")}, "Failed"),
