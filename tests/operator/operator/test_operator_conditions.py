@@ -280,6 +280,7 @@ def test_one_word_is_made_from_the_conditions(changes: dict[str, tuple[str, str]
         ConditionType.ACCEPTED: ("True", "Valid"), ConditionType.PREPARED: ("True", "SnapshotsWritten"),
         ConditionType.SUSPENDED: ("False", "NotSuspended"), ConditionType.PROGRESSING: ("False", "AwaitingFirstStep"),
         ConditionType.COMPLETE: ("False", "Running"), ConditionType.FAILED: ("False", "NotFailed"),
+        ConditionType.SCHEDULED: ("True", "AllPodsBound"),
     }  # fmt: skip
     merged = {**usual, **{ConditionType(kind): value for kind, value in changes.items()}}  # type: ignore[call-arg]
     found = {kind: JobCondition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
