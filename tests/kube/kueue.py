@@ -135,13 +135,9 @@ class Kueue:
     def start(self) -> None:
         """Install its own definitions and return when it answers."""
         crds = sorted((tools.tools_dir().parent / "kueue").glob("*.yaml"))
-        assert crds, (
-            f"Kueue's definitions are not in {tools.tools_dir().parent / 'kueue'}: run `tools/k8s/build nightly`"
-        )
+        assert crds, "Kueue's definitions aren't there: run `tools/k8s/build nightly`"
         definitions = [yaml.safe_load(path.read_text()) for path in crds]
-        for (
-            definition
-        ) in definitions:  # only the version that the operator knows: others want Kueue's conversion webhook
+        for definition in definitions:  # only the version that the operator knows: others want a conversion webhook
             definition["spec"].pop("conversion", None)
             definition["spec"]["versions"] = [v for v in definition["spec"]["versions"] if v["name"] == "v1beta2"]
         install(self._cluster.admin, [one for one in definitions if one["spec"]["versions"]])
@@ -169,9 +165,9 @@ class Kueue:
 
         def ready() -> bool:
             assert self.process is not None
-            return "Starting workers" in self.process.tail(400) and '"workload_controller"' in self.process.tail(400)
+            return "Starting workers" in self.process.tail(1000)
 
-        self.process.wait_until(ready, "its workers", timeout_s=60)
+        self.process.wait_until(ready, "its workers", timeout_s=180)
 
     def stop(self) -> None:
         """Ends it."""
