@@ -128,6 +128,11 @@ def needed() -> set[Right]:
     return asked
 
 
+def needed_for_kueue() -> set[Right]:
+    """What of it is granted with `operator.kueue` only."""
+    return {right for right in needed() if right[0] == WORKLOADS.group or right[1] == "priorityclasses"}
+
+
 def test_the_operator_may_do_what_its_code_does_and_nothing_else() -> None:
     found = granted(render(values=KUEUE), "areal-operator", "system")
     assert sorted(found - needed()) == [], "granted, but not used"
@@ -161,8 +166,7 @@ def test_an_operator_of_some_namespaces_has_its_rights_there_only() -> None:
     roles = [each for each in of_kind(objects, "Role") if each["metadata"]["name"].endswith("-operator")]
     assert {each["metadata"]["namespace"] for each in roles} == {"research-a", "research-b"}
     install_none = {("areal.dev", "clusterrlruntimes", verb) for verb in ("create", "patch")}
-    of_kueue = {right for right in needed() if right[0] == "kueue.x-k8s.io" or right[1] == "priorityclasses"}
-    assert granted(objects, "areal-research", "system") == needed() - install_none - of_kueue
+    assert granted(objects, "areal-research", "system") == needed() - install_none - needed_for_kueue()
 
 
 @pytest.mark.parametrize("values", [*MATRIX, None])
