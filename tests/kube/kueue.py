@@ -186,8 +186,11 @@ def queue(
     own = f"{namespace}-{name}"
     labels = {"nodeLabels": node_labels} if node_labels else {}
     admin.create({"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": own}, "spec": labels})
-    quotas = [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "1Ti"}]
-    groups = [{"coveredResources": ["cpu", "memory"], "flavors": [{"name": own, "resources": quotas}]}]
+    quotas = [
+        {"name": "cpu", "nominalQuota": cpu},
+        *({"name": name, "nominalQuota": "1Ti"} for name in ("memory", "ephemeral-storage")),
+    ]
+    groups = [{"coveredResources": [one["name"] for one in quotas], "flavors": [{"name": own, "resources": quotas}]}]
     preempts = {"withinClusterQueue": "LowerPriority"}
     spec = {"namespaceSelector": {}, "resourceGroups": groups, "preemption": preempts}
     admin.create({"apiVersion": API, "kind": "ClusterQueue", "metadata": {"name": own}, "spec": spec})
