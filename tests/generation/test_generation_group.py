@@ -144,7 +144,6 @@ async def test_versions_come_by_the_same_groups_and_an_answer_goes_on_with_the_n
 
 POINTS = ("offer", "ready", "bucket 0", "bucket 1", "bucket 2", "received", "canary")
 LANDING = {("kill", "bucket 1"), ("stop", "bucket 2")}
-AGENT_LANDING = {("kill", "bucket 1")}
 CELLS = [
     pytest.param(how, point, id=f"{how} at {point}", marks=() if (how, point) in LANDING else pytest.mark.nightly)
     for point in POINTS
@@ -191,7 +190,8 @@ async def test_a_lost_server_costs_itself_the_version_and_nobody_else(group, tra
     assert after[SECOND] != before[SECOND]
 
 
-@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_a_server_that_is_lost_while_it_joins_costs_nobody_else_a_version(group, trainer, how):
     world, first = group.world, group.world.agent
     group.second.process._budget = Budget(RESTARTS)
@@ -217,12 +217,11 @@ async def test_a_server_that_is_lost_while_it_joins_costs_nobody_else_a_version(
 
 
 AGENT_CELLS = [
-    pytest.param(how, point, id=f"{how} at {point}", marks=() if (how, point) in AGENT_LANDING else pytest.mark.nightly)
-    for point in ("join", *POINTS[:-1])
-    for how in ("kill", "stop")
+    pytest.param(how, point, id=f"{how} at {point}") for point in ("join", *POINTS[:-1]) for how in ("kill", "stop")
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("how", "point"), AGENT_CELLS)
 async def test_a_lost_agent_costs_nobody_else_a_version(group, trainer, models, tmp_path, how, point):
     """The whole server is a process of its own here: a killed agent takes its engine along, a stopped one doesn't."""
