@@ -164,7 +164,7 @@ def stand_by(descriptor: int, job: Path, *, alone: bool) -> bool:
 
 
 def _name(what: str) -> None:
-    """Tell `ps` and `top` what this process does."""
+    """Tell process lists what this process does."""
     Path("/proc/self/comm").write_text(f"areal-{what}")
 
 
