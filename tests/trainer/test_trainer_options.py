@@ -191,7 +191,7 @@ def test_so_does_what_is_inside_a_block(before, after):
 def test_every_field_of_a_critic_reaches_its_update(field):
     def of(critic: dict[str, Any]) -> Any:
         spec = spec_of({"name": "PPO", "critic": critic})
-        settings = TrainerSettings("a", "u", spec, TrainerPaths(*[Path()] * 17), "", "", None, "")
+        settings = TrainerSettings("a", "u", spec, TrainerPaths(*[Path()] * 16), "", "", None, "")
         return critic_options(spec), settings.critic_engine
 
     assert of({}) != of({field: CRITIC[field]})

@@ -36,7 +36,6 @@ class TrainerPaths:
     checkpoints: Path
     fences: Path
     cards: Path
-    handed: Path | None  # in memory, where versions are handed to servers beside the trainer
     evidence: Path
     weights: Path
     metrics: Path
@@ -47,6 +46,7 @@ class TrainerPaths:
     exports: Path
     evaluations: Path
     teacher: Path | None = None
+    handed: Path | None = None  # in memory, where versions are handed to servers beside the trainer
 
     def exports_of(self, spec: JobSpec) -> Exports | None:
         """The run's exports, where the job asks for them."""
