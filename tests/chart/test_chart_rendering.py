@@ -323,10 +323,11 @@ def test_the_jobs_monitor_finds_the_pods_that_the_operator_makes_and_believes_th
     monitor = named(render(values=EVERYTHING), "PodMonitor", "areal-jobs")["spec"]
     assert monitor["selector"]["matchLabels"] == {LABEL_NAME: "areal", "app.kubernetes.io/managed-by": MANAGED_BY}
     assert monitor["selector"]["matchExpressions"] == [{"key": LABEL_JOB, "operator": "Exists"}]
-    [endpoint] = monitor["podMetricsEndpoints"]
-    assert endpoint["port"] == "metrics"
-    assert endpoint["honorLabels"] is False
-    assert {each["targetLabel"] for each in endpoint["relabelings"]} == {"namespace", "rljob", "role", "pod"}
+    endpoints = monitor["podMetricsEndpoints"]
+    assert [each["port"] for each in endpoints] == ["metrics", *(f"metrics-{index}" for index in range(8))]
+    for endpoint in endpoints:
+        assert endpoint["honorLabels"] is False
+        assert {each["targetLabel"] for each in endpoint["relabelings"]} == {"namespace", "rljob", "role", "pod"}
 
 
 def test_the_operators_monitor_lets_jobs_keep_their_names() -> None:

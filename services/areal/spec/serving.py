@@ -28,7 +28,7 @@ class EmbeddedEngineBlock(SpecBlock):
 
     type: Literal["embedded"] = knob("embedded", what="The engine.")
     max_running_requests: int = resting(
-        RUNNING_REQUESTS, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20
+        RUNNING_REQUESTS, what="Sequences decoded at once.", unit="sequences", ge=1, le=1 << 20, server_default=False
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
     cache_memory: Bytes = resting(

@@ -204,7 +204,7 @@ class Reflector:
         if self._optional and isinstance(error, ForbiddenError | NotFoundError):
             self.cache.denied = error.message
             self.cache.replace(self.scope, (), 0)
-            log.info("%s is not to be had and counts as empty: %s", self._path, error.message)
+            log.debug("%s is not to be had and counts as empty: %s", self._path, error.message)
             return WatchPause(self._times.longest_backoff_s, Empty())
         return self._failed("refused", error, Empty())
 
