@@ -62,7 +62,7 @@ def merges(stage: QueueStage) -> list[Write]:
 # The story of one job, which every mutant below must spoil
 
 
-def a_job_waits_runs_is_evicted_and_comes_back() -> None:
+def a_job_waits_runs_is_evicted_and_comes_back() -> QueueStage:
     stage = QueueStage()
     for _ in range(5):
         stage.step()
@@ -111,10 +111,12 @@ def a_job_waits_runs_is_evicted_and_comes_back() -> None:
     stage.run(lambda: kueue.condition(stage.workload, "Finished").get("status") == "True", limit=1000, seconds=60)
     assert kueue.condition(stage.workload, "Finished")["reason"] == "Succeeded"
     assert not [pod for pod in stage.cluster.pods() if pod["status"]["phase"] == "Running"]
+    return stage
 
 
 def test_a_job_waits_runs_is_evicted_and_comes_back() -> None:
-    a_job_waits_runs_is_evicted_and_comes_back()
+    stage = a_job_waits_runs_is_evicted_and_comes_back()
+    assert stage.summary == "Complete"
 
 
 def pods_are_made_before_admission(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ A rank that dies at any point leaves nothing visible. A failure is raised at the
 swallowed; one version at a time bounds memory to one copy, two where deltas are made.
 """
 
+import logging
 import shutil
 import sys
 import time
@@ -35,6 +36,8 @@ from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.group import GroupSender
 from areal_trainer.publish.handover import VersionPlaces, dismiss, hand_over
+
+log = logging.getLogger(__name__)
 
 _HOST = torch.device("cpu")
 
@@ -191,7 +194,7 @@ class Publisher:
         self._at("copied")
         self._running = self._pool.submit(self._publish, order, canary)
         if self._volume is not None and self._rank == 0:
-            self._copying = self._pool.submit(self._keep, self._volume, order, self._running)
+            self._copying = self._pool.submit(self._keep, self._volume, order, self._running, self._copying)
             if order.final:
                 self._running = self._copying  # there is no memory to find the model in afterwards
 
@@ -218,9 +221,12 @@ class Publisher:
 
     def close(self) -> None:
         """Give the thread back; what runs is finished, and the volume has the newest version."""
-        if self._volume is not None and self._rank == 0:
-            self._pool.submit(self._leave_memory, self._volume)
+        left = self._pool.submit(self._leave_memory, self._volume) if self._volume and self._rank == 0 else None
         self._pool.shutdown(wait=True)
+        if left is not None and (error := left.exception()) is not None:
+            log.warning(
+                "the newest version stays in memory, %s: it was not copied to the volume: %s", self._root, error
+            )
         if self._group is not None:
             self._group.close()
 
@@ -252,8 +258,15 @@ class Publisher:
             hand_over(others, self._snapshots.current, self._snapshots.places)
         return Publication(order.policy, time.monotonic() - began, written)
 
-    def _keep(self, volume: Path, order: PublishOrder, published: "Future[Publication]") -> Publication:
-        """Copy what was announced to the volume, where it is to stay; in the servers' turn, and in this thread."""
+    def _keep(
+        self, volume: Path, order: PublishOrder, published: "Future[Publication]", earlier: "Future[Publication] | None"
+    ) -> Publication:
+        """Copy what was announced to the volume, where it is to stay; in the servers' turn, and in this thread.
+
+        Raises what went wrong with an earlier copy, too: nobody may have looked at it since.
+        """
+        if earlier is not None:
+            earlier.result()
         publication = published.result()
         policy, exported = order.policy, self._exporter is not None and self._exporter.due(order.policy)
         if order.final or exported or policy.version % self._keep_every == 0:
