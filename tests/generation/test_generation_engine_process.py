@@ -316,7 +316,8 @@ import json, sys
 from sglang.srt.server_args import prepare_server_args
 for argv in json.load(sys.stdin):
     args = prepare_server_args(argv)
-    print(json.dumps({name: value for name, value in vars(args).items() if isinstance(value, (int, str, float, list))}))
+    values = {name: getattr(args, name) for name in dir(type(args)) + list(vars(args)) if not name.startswith("_")}
+    print(json.dumps({name: value for name, value in values.items() if isinstance(value, (int, str, float, list))}))
 """
 
 
