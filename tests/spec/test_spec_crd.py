@@ -131,7 +131,7 @@ def test_a_job_that_says_nothing_of_pods_stores_nothing_of_pods():
     assert "default" not in defaults["storage"]
     assert "default" not in defaults["evaluation"], "whether it was given matters"
     assert defaults["generation"]["default"] == {
-        "engine": {"type": "embedded", "maxRunningRequests": 128},
+        "engine": {"type": "embedded"},
         "replicas": 1,
         "streamInterval": 16,
     }
