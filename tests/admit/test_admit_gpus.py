@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal.admit.machine import unused
+from areal.admit.machine import check_packages, unused
 from areal.admit.resolve import resolve
 from areal.errors import ConfigError
 from areal.plan import ResolvedJob, RoleHost, role_table
@@ -31,6 +31,17 @@ def test_a_trainer_on_gpus_has_an_allocator_of_growing_segments_and_no_other_rol
     for overrides, roles in (([], set()), (ON_GPUS, {"trainer"})):
         rows = role_table(resolved(workspace, *overrides), PLACE)
         assert {row.role for row in rows if "PYTORCH_ALLOC_CONF" in row.env} == roles
+
+
+def test_sglang_is_not_looked_for_here_where_a_python_of_its_own_has_it(workspace, monkeypatch):
+    job = load_job(workspace.job_file, ON_GPUS)
+    monkeypatch.setattr("areal.admit.machine.importlib.util.find_spec", lambda name: None if name == "sglang" else name)
+    with pytest.raises(ConfigError, match="needed by this job: sglang"):
+        check_packages(job, None)
+    monkeypatch.setenv("SGLANG_PYTHON", "/opt/sglang/bin/python")
+    check_packages(job, None)
+    monkeypatch.delenv("SGLANG_PYTHON")
+    check_packages(load_job(workspace.job_file, [*ON_GPUS, "generation.engine.python=/opt/own/bin/python"]), None)
 
 
 def test_servers_come_first_then_ranks(workspace):

@@ -59,6 +59,14 @@ def test_sglang_runs_stock_on_gpus_and_behind_stand_ins_without():
     assert on_gpu[-2:] == on_cpu[-2:] == ["--sampling-backend", "pytorch"]
 
 
+def test_no_request_makes_sglang_compile_its_sampler_unless_the_job_asks_for_it():
+    plain = ON_GPUS.model_copy(update={"extra_args": []})
+    argv = launch(plain, START).argv
+    assert argv[argv.index("--sampling-backend") + 1] == "pytorch"
+    named = launch(ON_GPUS.model_copy(update={"extra_args": ["--sampling-backend", "flashinfer"]}), START).argv
+    assert named[-2:] == ["--sampling-backend", "flashinfer"], "the last one counts"
+
+
 def test_sglang_has_the_python_that_the_job_or_its_image_names(monkeypatch):
     unnamed = ON_GPUS.model_copy(update={"python": None})
     assert launch(unnamed, START).argv[0] == sys.executable

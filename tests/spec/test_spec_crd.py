@@ -130,11 +130,7 @@ def test_a_job_that_says_nothing_of_pods_stores_nothing_of_pods():
     assert "default" not in defaults["podTemplate"]
     assert "default" not in defaults["storage"]
     assert "default" not in defaults["evaluation"], "whether it was given matters"
-    assert defaults["generation"]["default"] == {
-        "engine": {"type": "embedded"},
-        "replicas": 1,
-        "streamInterval": 16,
-    }
+    assert defaults["generation"]["default"] == {"engine": {"type": "embedded"}, "replicas": 1, "streamInterval": 16}
 
 
 def test_a_union_s_fields_are_of_its_members_only():

@@ -18,7 +18,7 @@ from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.observe.pod_limits import pod_memory_bytes
 from areal.plan import RoleHost
-from areal.plan.cluster_names import Role
+from areal.plan.cluster_names import SGLANG_PYTHON, Role
 from areal.plan.resolved import Verifier
 from areal.plan.roles import role_instances
 from areal.plan.table import deal
@@ -92,7 +92,7 @@ def check_packages(job: RLJob, verifier: Verifier | None) -> None:
     is_rl = job.spec.is_rl
     needed = {name: extra for name, extra in _PACKAGES.items() if is_rl or extra == "trainer"}
     engine = job.spec.generation.engine
-    if is_rl and isinstance(engine, SglangEngine) and engine.python is None:
+    if is_rl and isinstance(engine, SglangEngine) and not (engine.python or os.environ.get(SGLANG_PYTHON)):
         needed["sglang"] = "sglang (a package of its own)"
     if verifier == "math":
         needed["math_verify"] = "reward"

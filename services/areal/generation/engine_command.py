@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.plan.cluster_names import ENV_ENGINE_PLACE
+from areal.plan.cluster_names import ENV_ENGINE_PLACE, SGLANG_PYTHON
 from areal.plan.table import caches, kernel_caches
 from areal.spec.serving import START_S, EmbeddedEngineBlock, SglangEngine
 
-SGLANG_PYTHON = "SGLANG_PYTHON"  # environment variable of an image: the Python that has SGLang, apart from the agent's
 SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own default would take most of the memory
 
 
@@ -82,11 +81,10 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
         stock += ["--enable-memory-saver"]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
     if engine.gpus:
-        graphs = [
-            "--cuda-graph-max-bs-decode",
-            str(engine.running_requests),
-        ]  # of no batch that it decodes there is none
-        own = [*stock, "--tp-size", str(engine.tensor_parallel), *graphs, *engine.extra_args]
+        graphs = ["--cuda-graph-max-bs-decode", str(engine.running_requests)]  # of each batch that it decodes
+        # The other sampler is compiled when a request first has top-p, top-k or no temperature: minutes, in mid-run.
+        sampler = ["--sampling-backend", "pytorch"]
+        own = [*stock, "--tp-size", str(engine.tensor_parallel), *graphs, *sampler, *engine.extra_args]
         if place := os.environ.get(ENV_ENGINE_PLACE):  # an upstream image, which has its own CUDA
             kept = {name: os.environ[name] for name in caches(Path()) | kernel_caches(Path()) if name in os.environ}
             argv = [engine.python or "python3", "-m", "sglang.launch_server", *own]

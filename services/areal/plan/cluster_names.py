@@ -240,5 +240,6 @@ ENV_POD_NAME = "AREAL_POD_NAME"
 ENV_ADDRESS = "AREAL_ADDRESS"  # outside pods: of the host, where a job has several
 
 ENV_ENGINE_PLACE = "AREAL_ENGINE_PLACE"  # in generation pods whose engine has a container of its own: ENGINE_DIR
+SGLANG_PYTHON = "SGLANG_PYTHON"  # of an image, or set by hand: the Python that has SGLang, apart from the agent's
 ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
 """Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""

@@ -25,7 +25,7 @@ _FROZEN_BYTES = 4  # a parameter of a model that only infers: float32, whatever 
 _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
-_FUSED_CHUNK_BYTES = 6  # the same where they are compiled: logits, and their gradient in the weights' precision
+_FUSED_CHUNK_BYTES = 4  # the same where they are compiled: logits and their gradient, in the weights' precision
 _CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
 _HOST_STATE_BYTES = 12  # a parameter of `cpu`: a copy of the master, two moments
 
