@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,10 @@ pytest_plugins = ["kube.harness.fixtures"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# A script's `pytest &` begins with SIGINT ignored, and whatever it starts would be deaf to the Ctrl-C of a test, for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples wherever and whenever the tests run, and no limit of time on one; `make check` draws a fifth of what
 # `make test` does, and `make chaos` explores others.

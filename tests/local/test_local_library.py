@@ -74,8 +74,9 @@ def test_a_run_that_another_process_holds_is_followed_stopped_and_waited_for(tmp
     (tmp_path / "evaluations.jsonl").write_text(json.dumps({"version": 0, "mean": 0.25, "avg@2": 0.5}) + "\n")
     (tmp_path / "summary.json").write_text(json.dumps(run_summary()))
     (tmp_path / "resolved.json").write_text("{}")
-    holding = (
-        "import fcntl, os, signal; fcntl.flock(os.open('.', 0), fcntl.LOCK_EX); print(1, flush=True); signal.pause()"
+    holding = (  # the kernel ends it: a handler of Python's that is called just before the pause would wait for its end
+        "import fcntl, os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "fcntl.flock(os.open('.', 0), fcntl.LOCK_EX); print(1, flush=True); signal.pause()"
     )
     other = subprocess.Popen([sys.executable, "-c", holding], cwd=tmp_path, stdout=subprocess.PIPE)
     assert other.stdout is not None
