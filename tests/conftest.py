@@ -21,13 +21,14 @@ pytest_plugins = ["kube.harness.fixtures"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# A script's `pytest &` begins with SIGINT ignored, and whatever it starts would be deaf to the Ctrl-C of a test, for ever.
+# A script's `pytest &` begins with SIGINT ignored, and what a test starts would inherit it: no Ctrl-C would end it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples wherever and whenever the tests run, and no limit of time on one; `make check` draws a fifth of what
-# `make test` does, and `make chaos` explores others.
+# The same examples wherever and whenever the tests run, and no limit of time on one; `make test` draws two fifths of
+# what `make nightly` does, `make check` a fifth, and `make chaos` explores others.
 settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("landing", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")

@@ -29,6 +29,7 @@ from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chat_tokenizer import HERMES, write_chat_tokenizer
+from support.examples import examples
 from support.gateway_scene import ASK, Scene
 
 ADD = {"name": "add", "parameters": {"type": "object"}}
@@ -177,7 +178,7 @@ def encoded(tokenizer: Tokenizer, parts: Sequence[str | bytes]) -> list[int]:
     return ids
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=6) | st.text(max_size=6), max_size=9), st.data())
 def test_any_answer_streamed_in_any_pieces_is_the_whole_one(hermes, template, parts, data):
     ids = encoded(hermes, parts)
@@ -216,7 +217,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(KEYS, JSON, max_size=6), st.booleans(), st.sampled_from([*BODIES, inference]))
 def test_any_request_is_read_or_refused(template, body, ignores, dialect):
     session = EpisodeCalls("s", template, SessionLimits(64, 4096, 4))

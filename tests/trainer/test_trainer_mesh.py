@@ -130,18 +130,33 @@ def test_checkpoints_move_from_four_ranks_to_two_and_to_one(trained):
                 assert norm == pytest.approx(alone["ranks"][0]["steps"][SAVED][1], rel=1e-6)
 
 
-@pytest.mark.parametrize("model", ["qwen3-untied", "qwen3_moe-untied"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_layers_that_are_gathered_ahead_give_the_numbers_of_those_that_are_not(tmp_path, model, recompute):
-    path = str(saved(tmp_path / model))
-    cases = [Case(path, 2, recompute=recompute, prefetch=prefetch) for prefetch in (True, False)]
-    said = program("mesh_ranks", tmp_path, json.dumps([asdict(case) for case in cases]), timeout_s=580.0)
-    ahead, on_demand = map(json.loads, said)
+GATHERED = [(model, recompute) for model in ("qwen3-untied", "qwen3_moe-untied") for recompute in ("none", "full")]
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    """By model and recomputation: the lines of ranks that gather layers ahead and of those that don't, and where."""
+    home = tmp_path_factory.mktemp("gathered")
+    paths = {model: str(saved(home / model)) for model in ("qwen3-untied", "qwen3_moe-untied")}
+    cases = [
+        Case(paths[model], 2, recompute=recompute, prefetch=prefetch)
+        for model, recompute in GATHERED
+        for prefetch in (True, False)
+    ]
+    lines = list(
+        map(json.loads, program("mesh_ranks", home, json.dumps([asdict(case) for case in cases]), timeout_s=580.0))
+    )
+    return home, dict(zip(GATHERED, zip(lines[::2], lines[1::2], strict=True), strict=True))
+
+
+@pytest.mark.parametrize(("model", "recompute"), GATHERED)
+def test_layers_that_are_gathered_ahead_give_the_numbers_of_those_that_are_not(gathered, model, recompute):
+    home, (ahead, on_demand) = gathered[0], gathered[1][model, recompute]
     assert (ahead["codes"], on_demand["codes"]) == ([0, 0], [0, 0])
     for one, other in zip(ahead["ranks"], on_demand["ranks"], strict=True):
         assert (one.pop("ahead"), other.pop("ahead")) == (True, False)
         assert one == other, "to the bit"
-    for file in (tmp_path / ahead["name"]).glob("*.safetensors"):
-        exact = load_file(tmp_path / on_demand["name"] / file.name)
+    for file in (home / ahead["name"]).glob("*.safetensors"):
+        exact = load_file(home / on_demand["name"] / file.name)
         for name, tensor in load_file(file).items():
             assert torch.equal(tensor, exact[name]), name

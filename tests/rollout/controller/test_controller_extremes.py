@@ -29,6 +29,7 @@ from areal.rollout.controller.reports import PublishedWeights, RefusalReport, Se
 from controller_bench import started
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 PASS_CPU_S = 0.5  # processor time; a pass takes about a millisecond, one that counts up to 2³¹ takes minutes
 MOST_DECISIONS = 4000
@@ -72,7 +73,7 @@ inputs: st.SearchStrategy[Input] = st.one_of(
 
 
 @given(st.lists(inputs, min_size=1, max_size=6), st.floats(0, 1e6))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_extreme_inputs_neither_break_the_core_nor_keep_it_busy(items: list[Input], wait_s: float) -> None:
     core = started().core
     for item in items:
