@@ -13,7 +13,7 @@ from areal.weights.manifest import Manifest
 from support.job_run import ROOT, JobRun
 from support.role_memory import RoleMemory
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # two busy cores
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]  # two busy cores, another run beside it
 
 MOST_MISMATCH = 0.12  # mean |log π trainer − log π engine|; 0.034 to 0.043 were seen of right kernels in bfloat16
 MOST_WEIGHT = 0.05  # distance of the mean importance weight from 1
@@ -39,7 +39,11 @@ class Case:
 
 CASES = [
     pytest.param(Case("embedded", steps=2, staleness=1), id="embedded", marks=pytest.mark.nightly),
-    pytest.param(Case("sglang", steps=2, staleness=0), id="sglang", marks=pytest.mark.sglang_real),
+    # one step: the version that it makes passes its canary in the engine; at night a second one trains its tokens
+    pytest.param(Case("sglang", steps=1, staleness=0), id="sglang", marks=pytest.mark.sglang_real),
+    pytest.param(
+        Case("sglang", steps=2, staleness=0), id="sglang-twice", marks=[pytest.mark.sglang_real, pytest.mark.nightly]
+    ),
 ]
 
 
@@ -55,7 +59,7 @@ def test_a_real_model_in_bfloat16_is_trained_on_what_was_sampled(case: Case, tmp
     run = JobRun(ROOT / "examples/smollm2.yaml", tmp_path / "run", job).start()
     try:
         with RoleMemory(run) as memory:
-            assert run.finish(800) == 0, run.output[-6000:]
+            assert run.finish(1700) == 0, run.output[-6000:]
     finally:
         run.stop()
     summary, rows, held = run.summary(), run.metrics(), memory.megabytes()

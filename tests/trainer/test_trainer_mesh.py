@@ -34,7 +34,7 @@ MESHES = [
     {"world": 2, "recompute": "full"},
 ]  # fmt: skip
 FEW = {  # of each landing: replicas, tensor ranks, context ranks, two at a time; a window, experts, states
-    "qwen3-untied": [4, 7, 10], "llama-tied": [8], "mistral-untied": [9], "qwen3_moe-untied": [2],
+    "qwen3-untied": [4, 7, 10], "llama-tied": [8], "mistral-untied": [9], "qwen3_moe-untied": [0],
     "qwen3_5_text-untied": [13],
 }  # fmt: skip
 NIGHTLY = {
@@ -52,6 +52,7 @@ MORE = {
 }  # fmt: skip
 UNSPLIT = ("qwen3_moe-untied", "qwen3_5_text-untied")  # no tensor ranks
 MOVES = [{"world": 2, "tensor": 2}, {"world": 1}]  # from the last mesh of four ranks
+MOVED = "qwen3-untied"  # the model whose checkpoints move in each landing
 
 
 def saved(path: Path) -> Path:
@@ -76,11 +77,11 @@ def trained(request, tmp_path_factory):
         path = str(saved(home / model))
         cases += [Case(path, 1), *(Case(path, **MESHES[place]) for place in meshes)]
         four = [case for case in cases if case.model == path and case.world == 4]
-        cases += [
-            Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[model in UNSPLIT : 2 * len(four)]
-        ]
+        moves = MOVES[model in UNSPLIT : 2 * len(four)] if chosen is not FEW or model == MOVED else []
+        cases += [Case(path, **move, resumes=str(home / four[-1].name)) for move in moves]
     student, teacher = (str(home / name) for name in ("qwen3-untied", "llama-tied"))
-    cases += [Case(student, teacher=teacher, **mesh) for mesh in ({"world": 1}, MESHES[0], MESHES[8])]
+    taught = ({"world": 1}, MESHES[0], *([] if chosen is FEW else [MESHES[8]]))
+    cases += [Case(student, teacher=teacher, **mesh) for mesh in taught]
     said = program("mesh_ranks", home, json.dumps([asdict(case) for case in cases]), timeout_s=580.0)
     by_model: dict[str, list] = {model: [] for model in [*chosen, "taught"]}
     for line in map(json.loads, said):
