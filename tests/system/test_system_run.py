@@ -60,16 +60,16 @@ def test_eta_zero_trains_every_token_on_its_own_version_until_it_is_told_to_end(
 
 
 def test_ctrl_c_stops_cleanly_and_resume_goes_on(start_job):
-    run = start_job()
-    run.wait_for("step 6", lambda: run.step() >= 6, timeout_s=120)
+    run = start_job("algorithm.maxSteps=16", "evaluation.intervalSteps=16")
+    run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=120)
     run.process.send_signal(signal.SIGINT)
     assert run.finish(timeout_s=60) == 143, run.output[-4000:]
     stopped_at = run.step()
-    assert stopped_at < 24
+    assert 3 <= stopped_at < 16
     again = start_job(resume=run)
     assert again.finish(timeout_s=180) == 0, again.output[-4000:]
     audit = again.audit()
-    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (24 * 16, 0, 0)
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (16 * 16, 0, 0)
 
 
 @pytest.mark.nightly  # each landing kills it over scripted roles: test_local_run.py
