@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -118,7 +119,14 @@ def kwok(cluster: Cluster, volumes: None, workplace: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A fresh namespace in which pods must be restricted; its deletion is asked for, not waited for."""
+    """A fresh namespace of the test."""
+    with fresh_namespace(cluster) as name:
+        yield name
+
+
+@contextmanager
+def fresh_namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace in which pods must be restricted; its deletion is asked for, not waited for."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted", "test.areal.dev/namespace": "true"}
     metadata = {"name": f"t-{secrets.token_hex(4)}", "labels": labels}
     made: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
