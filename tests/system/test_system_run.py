@@ -60,13 +60,14 @@ def test_eta_zero_trains_every_token_on_its_own_version_until_it_is_told_to_end(
 
 
 def test_ctrl_c_stops_cleanly_and_resume_goes_on(start_job):
-    run = start_job("algorithm.maxSteps=16", "evaluation.intervalSteps=16")
+    shorter = ("algorithm.maxSteps=16", "evaluation.intervalSteps=16")
+    run = start_job(*shorter)
     run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=120)
     run.process.send_signal(signal.SIGINT)
     assert run.finish(timeout_s=60) == 143, run.output[-4000:]
     stopped_at = run.step()
     assert 3 <= stopped_at < 16
-    again = start_job(resume=run)
+    again = start_job(*shorter, resume=run)
     assert again.finish(timeout_s=180) == 0, again.output[-4000:]
     audit = again.audit()
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (16 * 16, 0, 0)
