@@ -128,6 +128,17 @@ def fetched(
     return fetch.pull_beside(found, cluster, parts, lambda text: print(text, file=sys.stderr))
 
 
+def following(
+    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, offsets: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """(role, line) of what the job's roles log behind these bytes of each log file, without an end."""
+    from areal_operator.job_commands import find_job
+    from areal_operator.submit import fetch
+
+    cluster, found = find_job(name, namespace, kubeconfig, context)
+    return fetch.follow(found, cluster, offsets, lambda text: print(text, file=sys.stderr))
+
+
 def checked_submission(
     job: RLJob, job_file: Path, base_dir: Path
 ) -> tuple[str | None, Mapping[str, int], tuple[str, ...]]:

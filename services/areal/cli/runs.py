@@ -72,11 +72,10 @@ def logs(
     from areal.local import log_stream
     from areal.plan.layout import RunLayout
 
-    if follow and arguments.job_name(run) is not None:
-        raise ConfigError("--follow reads a run directory", fix="use kubectl logs -f on the job's pods")
     here = arguments.run_here(run, namespace, kubeconfig, context, "logs")
     files = log_stream.log_files(RunLayout(here).logs, role or ())
     follower = log_stream.Follower(files)
+    read = {path.name: path.stat().st_size for path in RunLayout(here).logs.glob("*.log")}
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(name) for name in files)
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(files)}
@@ -85,11 +84,16 @@ def logs(
         if as_json:
             print(json.dumps({"role": name, "text": text}), flush=follow)
             return
-        console.print(Text(f"{name:<{width}} ", style=colours[name]) + Text(text))
+        console.print(Text(f"{name:<{width}} ", style=colours.get(name, "")) + Text(text))
 
     logged = log_stream.merged(files, log_stream.since(since, time.time()) if since is not None else 0.0)
     for line in deque(logged, lines) if lines is not None else logged:
         show(line.role, line.text)
+    if follow and (job := arguments.job_name(run)) is not None:
+        new = load("areal_operator.commands:following")(job, namespace, kubeconfig, context, read)
+        for name, text in new:
+            if not role or any(log_stream.fits(name, one) for one in role):
+                show(name, text)
     while follow:
         for name, text in follower.new():
             show(name, text)

@@ -49,9 +49,9 @@ def log_files(logs: Path, roles: Sequence[str] = ()) -> dict[str, list[Path]]:
     if not found:
         raise ConfigError(f"{logs} holds no logs", fix="name a run that started")
     for role in roles:
-        if not any(_fits(name, role) for name in found):
+        if not any(fits(name, role) for name in found):
             raise ConfigError(f"no role {role!r} logged anything", fix=f"name one of {', '.join(found)}")
-    return {name: parts for name, parts in found.items() if not roles or any(_fits(name, role) for role in roles)}
+    return {name: parts for name, parts in found.items() if not roles or any(fits(name, role) for role in roles)}
 
 
 def merged(files: dict[str, list[Path]], not_before: float = 0.0) -> Iterator[LogLine]:
@@ -86,7 +86,8 @@ class Follower:
         return found
 
 
-def _fits(name: str, role: str) -> bool:
+def fits(name: str, role: str) -> bool:
+    """Whether `role` names the role `name`: worker names worker-0, too."""
     return name == role or (name.startswith(f"{role}-") and name.removeprefix(f"{role}-").isdigit())
 
 

@@ -1,4 +1,5 @@
-"""`areal pull rljob/NAME`: a run directory here, from the one on the job's volume, also after its pods are gone.
+"""`areal pull rljob/NAME`: a run directory here, from the one on the job's volume, also after its pods are gone; and
+what its roles log next.
 
 A pod of this command's, made with the user's own rights, mounts the run read-only. What is here already isn't fetched
 again; a file that broke off goes on where it was, and stands under its name only once it has its digest.
@@ -7,7 +8,7 @@ again; a file that broke off goes on where it was, and stands under its name onl
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,6 +27,7 @@ from areal_operator.submit.temporary_pod import running
 LEFT_OUT = "token access redis"  # secrets of the job
 SMALL = ("resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence")
 _LINE_S = 300.0
+_SILENT_S = 60.0  # several times what a program that has nothing to tell is silent for
 _MARK = ".rljob-uid"  # in a directory that was made from a job: whose it is
 _AGAIN = "Pull again: what arrived is kept, only the rest is fetched."
 
@@ -58,6 +60,33 @@ def pull_beside(found: Json, cluster: Cluster, parts: Sequence[str], say: Callab
     target = Path("runs") / "rljob" / f"{metadata['namespace']}.{metadata['name']}.{metadata['uid'][:8]}"
     pull(found, cluster, [*SMALL, *parts], target, say)
     return target
+
+
+def follow(
+    found: Json, cluster: Cluster, offsets: Mapping[str, int], say: Callable[[str], None],
+    programs: Programs | None = None,
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """(role, line) of what the job's roles log behind these bytes of each file of its logs, without an end.
+
+    Raises InfraError when the pod that tells is gone.
+    """
+    job, metadata = job_from_object(found), found["metadata"]
+    pod = pod_of(job, metadata["uid"], metadata["namespace"], cluster)
+    teller = resources.files("areal_operator.submit").joinpath("tail.py").read_text(encoding="utf-8")
+    command = ["python3", "-c", teller, page_dir(metadata["name"]), json.dumps(dict(offsets))]
+    started = programs or cluster.program
+    with (
+        running(pod, cluster, say, "to read the logs from"),
+        started(metadata["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, command) as channel,
+    ):
+        yield from lines_of(channel)
+
+
+def lines_of(channel: Channel) -> Iterator[tuple[str, str]]:
+    """(role, line) of what the other side tells."""
+    while True:
+        if told := json.loads(channel.line(_SILENT_S)):
+            yield told["role"], told["text"]
 
 
 def receive(channel: Channel, target: Path, say: Callable[[str], None]) -> int:

@@ -213,6 +213,11 @@ def test_a_pod_of_the_command_s_own_reads_the_run(run_dir, tmp_path, monkeypatch
     assert fetch.pull(found, made, ["model"], tmp_path / "here", lambda text: None, program) == 3
     assert fetch.pull(found, made, ["model"], tmp_path / "here", lambda text: None, program) == 0
     assert made == ["digits-view-1"] * 2
+    log = (run_dir / "logs" / "trainer.log").read_text().splitlines()
+    lines = fetch.follow(found, made, {}, lambda text: None, program)
+    assert [next(lines)] == [("trainer", log[0])]
+    lines.close()
+    assert made.pop() == "digits-view-1", "a pod of its own tells what is logged"
     another = {"metadata": {**found["metadata"], "uid": "of-a-job-made-anew"}}
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "metrics.jsonl").write_text("of this machine")

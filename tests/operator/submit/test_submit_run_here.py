@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import areal
 import pytest
 from areal.cli.main import app, guarded
-from areal.errors import ConfigError, ExitCode
+from areal.errors import ConfigError, ExitCode, InfraError
 from areal_operator.job_handle import ClusterRun
 from areal_operator.submit import fetch
 from areal_operator.submit.fetch import LEFT_OUT, receive
 from submit_parts import GIVER, running
 
+TELLER = resources.files("areal_operator.submit").joinpath("tail.py").read_text()
 FOUND = {"metadata": {"name": "digits", "namespace": "team", "uid": "0123456789"}}
 ALWAYS = {"resolved.json", "summary.json", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence", "report.html"}
 
@@ -63,8 +67,40 @@ def test_logs_of_a_job_on_a_cluster_come_and_are_printed(volume, tmp_path, capsy
     (volume / "logs" / "trainer.log").write_bytes(b"2026-11-27 10:00:02 info    trainer   step 2\n")
     assert guarded(lambda: app(["logs", "rljob/digits"])) == ExitCode.DONE
     assert "step 2" in capsys.readouterr().out, "asked again, it is the newest"
-    assert guarded(lambda: app(["logs", "rljob/digits", "-f"])) == ExitCode.CONFIG
-    assert "kubectl logs -f" in capsys.readouterr().err
+
+
+def test_logs_of_a_job_are_followed_where_what_is_here_ends(volume, tmp_path, capsys, monkeypatch):
+    from areal_operator.submit import fetch
+
+    def follow(found: Any, cluster: Any, offsets: Any, say: Any) -> Any:
+        assert offsets == {"trainer.log": 45, "worker-0.log": 49}
+        (volume / "logs" / "worker-1.log").write_text("2026-11-27 10:00:05 info    worker-1  late\n")
+        with running(TELLER, str(volume), json.dumps(offsets)) as channel:
+            yield from islice(fetch.lines_of(channel), 1)  # of the other role, what came before is known
+        raise InfraError("the pod is gone")
+
+    monkeypatch.setattr(fetch, "follow", follow)
+    assert guarded(lambda: app(["logs", "rljob/digits", "--role", "worker", "-f"])) == ExitCode.INFRA
+    told = capsys.readouterr()
+    assert [line.split()[-1] for line in told.out.splitlines()] == ["episode", "late"]
+    assert "the pod is gone" in told.err
+
+
+def test_what_logs_in_a_pod_is_told_once_and_links_are_not_read(volume):
+    (volume / "logs" / "outside.log").symlink_to(volume / "token")
+    with running(TELLER, str(volume), json.dumps({"trainer.log": 0, "worker-0.log": 1 << 30})) as channel:
+        told = list(islice(fetch.lines_of(channel), 2))
+        (volume / "logs" / "trainer.log").open("a").write("next\nhalf")
+        told += islice(fetch.lines_of(channel), 1)
+        (volume / "logs" / "trainer.log").open("a").write(" a line\nlost")
+        (volume / "logs" / "trainer.log").rename(volume / "logs" / "trainer.log.1")
+        (volume / "logs" / "trainer.log").write_text("as long as the part before it was, and longer than what it had\n")
+        told += islice(fetch.lines_of(channel), 2)
+        channel.process.stdin.close()
+        assert channel.process.wait(timeout=60) == 0, "it ends with its input"
+    assert [(role, text.split()[-1]) for role, text in told] == [
+        ("trainer", "1"), ("worker-0", "episode"), ("trainer", "next"), ("trainer", "line"), ("trainer", "had")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
