@@ -128,11 +128,28 @@ def test_verl_units():
     assert spec["dataset"]["longPrompts"] == "drop"
     assert [source["weight"] for source in spec["dataset"]["train"]["sources"]] == [7473.0, 7500.0]
     assert spec["reward"] == {"verifier": "math", "answerField": "reward_model.ground_truth"}
-    assert spec["trainer"] == {"gpus": 4, "mesh": {"context": 2}, "microBatchTokens": 7680}
-    assert spec["generation"]["replicas"] == 2
+    assert spec["trainer"] == {"gpus": 8, "mesh": {"context": 2}, "microBatchTokens": 7680}
+    assert (spec["generation"]["replicas"], spec["placement"]) == (4, "shared")
     assert spec["optimizer"]["weightDecay"] == 0.01
     assert [entry.key for entry in draft.dropped if "unknown" in entry.why] == ["algorithm.own_switch"]
     assert draft.name == "sums"  # of the year nothing is known
+
+
+def test_gpus_of_several_machines_are_divided_where_verl_shares_them():
+    spec = spec_of(converted("grpo.sh", "trainer.nnodes=2"))
+    assert (spec["trainer"]["gpus"], spec["trainer"].get("replicas", 1), spec["generation"]["replicas"]) == (8, 1, 4)
+    assert "placement" not in spec
+
+
+def test_areals_shared_gpus_are_shared_here_and_nothing_is_two_versions_old():
+    backends = ["rollout.backend=null", "actor.backend=null", "rollout.max_head_offpolicyness=4"]
+    shared = converted("rl.yaml", "allocation_mode=sglang:d4p1t2|fsdp:d8", *backends)
+    spec = spec_of(shared)
+    assert (spec["placement"], spec["trainer"]["gpus"], spec["generation"]["replicas"]) == ("shared", 8, 4)
+    assert (spec["algorithm"]["maxStaleness"], spec["rollout"]["ahead"]) == (1, 1)
+    several = converted("rl.yaml", "allocation_mode=sglang:d8p1t2|fsdp:d16", *backends)
+    assert "placement" not in spec_of(several)
+    assert any("on several machines" in what for what in several.decisions)
 
 
 def test_verls_dppo_has_no_second_clip():
@@ -197,7 +214,10 @@ def test_openrlhf_counts_and_its_flat_names():
     assert spec["rollout"]["maxSampleTokens"] == 2048
     assert spec["generation"] == {"replicas": 4, "engine": {"type": "sglang", "tensorParallel": 2, "gpus": 2}}
     assert spec["dataset"]["train"]["huggingFace"]["columns"] == {"prompt": "context"}
-    assert any("everything there" in what for what in draft.decisions)
+    assert spec["placement"] == "shared", "all models share the GPUs of one machine there"
+    several = converted("ppo_ray.sh", "train.colocate_all=true", "actor.num_nodes=2")
+    assert "placement" not in spec_of(several)
+    assert any("everything there" in what for what in several.decisions)
 
 
 def test_a_dropped_key_is_named_without_its_value():

@@ -333,8 +333,6 @@ def _machines(draft: JobDraft) -> None:
     keys = [key for key in ("rollout.backend", "actor.backend", "allocation_mode") if draft.get(key)]
     parts = [(key, part) for key in keys for part in parse_allocation(str(draft.get(key)))]
     per_node = draft.number("cluster.n_gpus_per_node", 8)
-    if any(part.colocated for _, part in parts):
-        draft.decide("trainer.gpus: parts share GPUs there; generation and trainer have GPUs of their own here")
     serving = next(((key, part) for key, part in parts if part.serves), None)
     if serving and per_node:
         _serve(draft, *serving)
@@ -352,6 +350,8 @@ def _machines(draft: JobDraft) -> None:
         draft.note(key, "trainer", draft.spec["trainer"], why)
     elif training.world > 1:
         draft.write("trainer.procPerNode", training.world)
+    if any(part.colocated for _, part in parts) and "algorithm" in draft.spec and not draft.share():
+        draft.decide("trainer.gpus: parts share GPUs there; on several machines each has GPUs of its own here")
     draft.note(keys, "generation and trainer")
 
 

@@ -79,7 +79,8 @@ _DROPPED = {
     "micro batches there are of samples a GPU; trainer.microBatchTokens bounds memory":
         "*.micro_batch_size rollout.max_tokens_per_gpu train.dynamic_batch_enable",
     "rollout.maxConcurrentRollouts says it": "rollout.vllm_generate_batch_size",
-    "GPUs are not shared, so nothing is put to sleep": "train.colocate* vllm.enable_sleep",
+    "where GPUs are shared, servers and trainer give their memory back by themselves":
+        "train.colocate* vllm.enable_sleep",
     "SGLang's defaults, or generation.engine.extraArgs": "vllm.*",
     "generation is always beside training, and answers go on under new weights":
         "train.async* train.partial_rollout_enable",
@@ -261,7 +262,7 @@ def _machines(draft: JobDraft) -> None:
     tensor = int(draft.number("vllm.tensor_parallel_size", 1))
     draft.put_gpus(world, per_node)
     draft.put_engine(engines, tensor)
-    shared = bool(draft.get("train.colocate_all"))
+    shared = bool(draft.get("train.colocate_all")) and not draft.share()
     why = "GPUs shared by all models there; trainer and generation have their own here" if shared else ""
     draft.note(["actor.num_nodes", "actor.num_gpus_per_node"], "trainer", dict(draft.spec["trainer"]), why)
     draft.note(["vllm.num_engines", "vllm.tensor_parallel_size"], "generation", dict(draft.spec["generation"]), why)

@@ -1,6 +1,6 @@
 """verl's configurations: PPO and its kin, SFT. Defaults as in its own configuration.
 
-There GPUs are shared by generation and trainer, in turn; here each has its own, and they work at the same time.
+There GPUs are shared by generation and trainer, in turn. So they are here on one machine; on several each has its own.
 """
 
 from areal.convert.draft import Carried
@@ -73,7 +73,7 @@ _DROPPED = {
     "a batch is used once": f"{_ACTOR}.shuffle {_ACTOR}.data_loader_seed",
     "trainer.compile: blocks compiles": "*.use_torch_compile",
     "metrics and `areal why` name where time goes": "*.profiler global_profiler trainer.profile*",
-    "GPUs are not shared, so nothing is put to sleep or moved":
+    "where GPUs are shared, servers and trainer give their memory back by themselves":
         f"{_ROLLOUT}.free_cache_engine {_ROLLOUT}.layered_summon {_ROLLOUT}.multi_stage_wake_up "
         f"{_ROLLOUT}.load_format {_MODEL}.use_shm actor_rollout_ref.hybrid_engine {_ROLLOUT}.checkpoint_engine",
     "log-probabilities of sampled tokens are always kept": f"{_ROLLOUT}.calculate_log_probs",
@@ -328,9 +328,11 @@ def _held_out(draft: JobDraft) -> None:
 
 
 def _machines(draft: JobDraft) -> None:
-    """GPUs that are shared there are divided: half train, half serve."""
-    world = draft.number("trainer.n_gpus_per_node", 8) * draft.number("trainer.nnodes", 1)
-    serve, training = int(draft.number(f"{_ROLLOUT}.tensor_model_parallel_size", 2)), max(1, world // 2)
+    """GPUs that are shared there: on one machine here, too; of several half train, half serve."""
+    nodes = draft.number("trainer.nnodes", 1)
+    world, alone = draft.number("trainer.n_gpus_per_node", 8) * nodes, nodes == 1
+    serve = int(draft.number(f"{_ROLLOUT}.tensor_model_parallel_size", 2))
+    training = world if alone else max(1, world // 2)
     splits = [
         f"{_MEGATRON}.tensor_model_parallel_size",
         f"{_MEGATRON}.context_parallel_size",
@@ -344,8 +346,10 @@ def _machines(draft: JobDraft) -> None:
         tensor, context = 1, 1
     draft.put_gpus(training, draft.number("trainer.n_gpus_per_node", 8), tensor, context)
     draft.note(splits, "trainer.mesh", {"tensor": tensor, "context": context}, why)
-    draft.put_engine(max(1, (world - training) // serve), serve)
-    said = f"{world} GPUs shared in turn there; here {training} train and the others serve"
+    draft.put_engine(max(1, (world if alone else world - training) // serve), serve)
+    if alone:
+        draft.share()
+    said = "" if alone else f"{world} GPUs shared in turn there; here {training} train and the others serve"
     draft.note(["trainer.n_gpus_per_node", "trainer.nnodes"], "trainer", dict(draft.spec["trainer"]), said)
     draft.note(f"{_ROLLOUT}.tensor_model_parallel_size", "generation.engine.tensorParallel", serve)
     draft.drop(f"{_ROLLOUT}.gpu_memory_utilization", "a share of a GPU that trains as well there; SGLang chooses here")

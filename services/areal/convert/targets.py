@@ -187,6 +187,16 @@ class JobDraft(Draft):
             self.write("generation.engine.tensorParallel", tensor)
             self.write("generation.engine.gpus", tensor)
 
+    def share(self) -> bool:
+        """The same GPUs for servers and trainer, by turns; False where they aren't of one machine."""
+        if self.spec["trainer"].get("replicas", 1) > 1:
+            return False
+        self.write("placement", "shared")
+        for block, name in (("algorithm", "maxStaleness"), ("rollout", "ahead")):
+            if self.spec[block].get(name, 0) > 1:  # nothing is generated while the trainer works
+                self.write(f"{block}.{name}", 1)
+        return True
+
     def put_interval(self, to: str, key: str) -> None:
         """An interval in steps; never and 0 are no interval."""
         if self.number(key, -1) >= 1:
