@@ -195,6 +195,10 @@ def test_trl_counts_samples_of_all_processes():
     assert algorithm["advanced"]["advantageStd"] == "none"
     assert spec["dataset"]["train"]["huggingFace"] == {"path": "AI-MO/NuminaMath-TIR", "split": "train[:5%]"}
     assert (spec["optimizer"]["learningRate"], spec["trainer"]["gpus"]) == (1e-5, 4)
+    assert (spec["placement"], spec["generation"]["replicas"]) == ("shared", 4), "vLLM is in the trainer's processes"
+    apart = spec_of(converted("grpo.py", "vllm_mode=server"))
+    assert "placement" not in apart
+    assert apart["generation"]["replicas"] == 1
     assert "accuracy_reward, long_enough" in draft.recipe
 
 

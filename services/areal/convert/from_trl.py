@@ -102,8 +102,12 @@ def translate(draft: JobDraft) -> None:
     draft.note("num_processes", "trainer.gpus", processes)
     draft.put_gpus(processes, 8)
     if is_rl:
-        draft.put_engine(1, int(draft.number("vllm_tensor_parallel_size", 1)))
+        tensor = int(draft.number("vllm_tensor_parallel_size", 1))
+        beside = draft.get("use_vllm", False) and draft.get("vllm_mode", "colocate") == "server"
+        shared = not beside and "Async" not in draft.foreign.task and draft.share()
+        draft.put_engine(max(1, processes // tensor) if shared else 1, tensor)
         draft.note("vllm_tensor_parallel_size", "generation.engine.tensorParallel")
+        draft.note("vllm_mode", "placement", "shared" if shared else "separate")
     _optimizer(draft, kind, steps)
     _held_out(draft)
     draft.apply(_CARRIED, _DROPPED, ("",))
