@@ -92,3 +92,19 @@ async def test_a_failed_canary_leaves_the_version_before_in_service(sglang, adap
     (through,) = await sglang.client.ended("through")
     assert through.spans == [(sglang.policy(4), 0, 300)]
     await serve(sglang, adapters, 6)
+
+
+async def test_an_adapter_of_queries_and_values_alone_leaves_keys_as_they_are(models, tmp_path):
+    targets = ("q_proj", "v_proj")  # what peft adapts unless told, and most published adapters have
+    engine = SglangEngine(type="sglang", max_running_requests=8)
+    async with running_world(models, tmp_path, engine, AdapterRoom(RANK, targets, SLOTS)) as world:
+        await world.controller.until("generation-0", lambda state: state.live, deadline_s=200)
+        adapters = AdapterVersions(world.volume, world.models[0], targets, CANARY)
+        await serve(world, adapters, 0)
+        (answer,) = await world.generate(start_of("alone", PROMPT, 12))
+        assert close(answer.logprobs, adapters.logprobs(PROMPT, answer.ids))
+        before = adapters.logprobs(PROMPT, answer.ids)
+        await serve(world, adapters, 1)
+        assert not close(before, adapters.logprobs(PROMPT, answer.ids)), "the two versions differ"
+        (after,) = await world.generate(start_of("after", PROMPT, 12))
+        assert close(after.logprobs, adapters.logprobs(PROMPT, after.ids))

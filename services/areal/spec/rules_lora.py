@@ -25,14 +25,16 @@ def lora_training(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "spec.trainer.lora.targets",
-    "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or none.",
-    fix="Name all of q_proj, k_proj and v_proj in trainer.lora.targets, or none of them.",
+    "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or query and value alone, or none.",
+    fix="Name q_proj and v_proj in trainer.lora.targets, with or without k_proj, or none of them.",
 )
 def lora_attention(job: RLJob, facts: Facts) -> str | None:
     lora = job.spec.trainer.lora
     if lora is None or job.spec.generation.engine.type != "sglang":
         return None
     missing = [name for name in _TOGETHER if name not in lora.targets]
+    if missing == ["k_proj"]:  # its part of the matrix is then zero
+        return None
     return f"{', '.join(missing)} is missing" if 0 < len(missing) < len(_TOGETHER) else None
 
 
