@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from areal.convert.convert import convert, job_text, lists
+from areal.convert.draft import UNSET
+from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from areal.spec.check import check
 from areal.spec.load import job_from
@@ -163,6 +165,21 @@ def test_what_a_script_takes_from_its_environment_is_refused_by_name():
     with pytest.raises(ConfigError, match=re.escape("$GPUS (for trainer.n_gpus_per_node)")) as error:
         convert(FILES / "grpo.sh")
     assert "GPUS=…" in error.value.fix
+
+
+def test_folders_that_a_script_finds_beside_itself_are_known(tmp_path):
+    folder, script = tmp_path / "examples" / "scripts", str(tmp_path / "examples" / "scripts" / "run.sh")
+    lines = "\n".join(
+        (
+            'A=$(dirname "$0")',
+            'B=$(cd "$A/../.." && pwd)',
+            'C="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
+            "echo $A $B $C $(basename $B/own.parquet) $(ls)",
+        )
+    )
+    words = read_commands(lines, {"0": script, "BASH_SOURCE": script})[-1]
+    assert words[1:5] == [str(folder), str(tmp_path), str(folder), "own.parquet"]
+    assert UNSET in words[5], "what a program says stays unknown"
 
 
 @pytest.mark.parametrize(

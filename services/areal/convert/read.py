@@ -53,7 +53,8 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
         return _of_values(file, _tree(text, file), framework, over)
     if file.suffix == ".py":
         return _of_python(file, text, framework, over)
-    variables = {name: value for name, value in pairs if "." not in name}
+    script = str(file.absolute())
+    variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
     return _of_commands(file, read_commands(text, variables), framework, over)
 
 

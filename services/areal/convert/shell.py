@@ -1,7 +1,7 @@
 """Shell scripts as far as launch scripts need them: assignments, arrays, here-documents, `if`, and the commands left.
 
-Reads, never runs: a command substitution, a loop's variable and what the environment would set stay unknown, marked by
-name in the values that they reach.
+Reads, never runs: a loop's variable and what the environment would set stay unknown, marked by name in the values that
+they reach, and so do commands in a substitution but those that name a folder of the script (`_PATH`).
 """
 
 import ast
@@ -19,6 +19,9 @@ _TOKEN = re.compile(
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?(\+?)=(.*)", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+")
+_PATH = re.compile(
+    r"\$\(\s*(?:(dirname|basename)\s+(?:--\s+)?(.+?)|cd\s+(?:--\s+)?(.+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)", re.DOTALL
+)
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _NUMBERS = {
     "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,
@@ -279,7 +282,7 @@ class _Shell:
         if part == "$(pwd)":
             part = "$PWD"
         if part.startswith("$(") or part == "`":
-            return unset(part)
+            return self._path(part) or unset(part)
         name = part[1:].strip("{}")
         if (found := self._variable(name)) is not None:
             return found
@@ -299,6 +302,18 @@ class _Shell:
             old, _, new = rest.partition("/")
             return value.replace(self._quoted(old), self._quoted(new), -1 if how == "//" else 1)
         return _trimmed(value, how, self._quoted(rest))
+
+    def _path(self, part: str) -> str:
+        """What a command makes of a path alone; empty where it does something else, or the path isn't known."""
+        if (found := _PATH.fullmatch(part)) is None:
+            return ""
+        how, of, folder = found.groups()
+        (path,) = self.expand(of or folder, split=False) or [UNSET]
+        if UNSET in path:
+            return ""
+        if how:
+            return os.path.basename(path) if how == "basename" else os.path.dirname(path) or "."
+        return os.path.abspath(path)
 
     def _variable(self, name: str) -> str | None:
         if name in ("@", "*"):
