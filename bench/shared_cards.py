@@ -162,8 +162,9 @@ def read(run: Path) -> dict[str, Any]:
         told |= {"status": ended["status"], "steps": ended["steps"], "held_out": ended["heldOut"]}
         told |= {"groups": ended["groups"], "restarts": ended["restarts"]}
     audit = subprocess.run(
-        [sys.executable, "-m", "areal.cli.main", "audit", str(run)], cwd=ROOT, capture_output=True, text=True
-    )
+        [sys.executable, "-m", "areal.cli.main", "audit", str(run)], cwd=ROOT, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
     said = (audit.stdout + audit.stderr).splitlines()
     told["audit"] = next((line.split("verdict")[1].strip() for line in said if line.startswith("verdict")), said[-1:])
     told["step_s"] = statistics.median([row["wall_s"] for row in steps])

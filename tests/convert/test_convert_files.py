@@ -152,6 +152,9 @@ def test_areals_shared_gpus_are_shared_here_and_nothing_is_two_versions_old():
     several = converted("rl.yaml", "allocation_mode=sglang:d8p1t2|fsdp:d16", *backends)
     assert "placement" not in spec_of(several)
     assert any("on several machines" in what for what in several.decisions)
+    servers = converted("rl.yaml", "allocation_mode=sglang:d8p1t2|fsdp:d8", *backends)
+    assert "placement" not in spec_of(servers), "servers of 16 GPUs are on two machines"
+    assert any("on several machines" in what for what in servers.decisions)
 
 
 def test_verls_dppo_has_no_second_clip():
@@ -174,12 +177,12 @@ def test_folders_that_a_script_finds_beside_itself_are_known(tmp_path):
             'A=$(dirname "$0")',
             'B=$(cd "$A/../.." && pwd)',
             'C="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
-            "echo $A $B $C $(basename $B/own.parquet) $(ls)",
+            "echo $A $B $C $(basename $B/own.parquet) $(ls) $(dirname $B && ls)",
         )
     )
     words = read_commands(lines, {"0": script, "BASH_SOURCE": script})[-1]
     assert words[1:5] == [str(folder), str(tmp_path), str(folder), "own.parquet"]
-    assert UNSET in words[5], "what a program says stays unknown"
+    assert all(UNSET in word for word in words[5:7]), "what a program says stays unknown"
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def logs(
     logged = log_stream.merged(files, log_stream.since(since, time.time()) if since is not None else 0.0)
     for line in deque(logged, lines) if lines is not None else logged:
         show(line.role, line.text)
-    if follow and (job := arguments.job_name(run)) is not None:
-        new = load("areal_operator.commands:following")(job, namespace, kubeconfig, context, read)
-        for name, text in new:
+    job = arguments.job_name(run)
+    if follow and job is not None:  # without an end
+        for name, text in load("areal_operator.commands:following")(job, namespace, kubeconfig, context, read):
             if not role or any(log_stream.fits(name, one) for one in role):
                 show(name, text)
     while follow:

@@ -350,7 +350,11 @@ def _machines(draft: JobDraft) -> None:
         draft.note(key, "trainer", draft.spec["trainer"], why)
     elif training.world > 1:
         draft.write("trainer.procPerNode", training.world)
-    if any(part.colocated for _, part in parts) and "algorithm" in draft.spec and not draft.share():
+    if (
+        any(part.colocated for _, part in parts)
+        and "algorithm" in draft.spec
+        and not (per_node and serving and draft.share(per_node))
+    ):
         draft.decide("trainer.gpus: parts share GPUs there; on several machines each has GPUs of its own here")
     draft.note(keys, "generation and trainer")
 

@@ -262,7 +262,7 @@ def _machines(draft: JobDraft) -> None:
     tensor = int(draft.number("vllm.tensor_parallel_size", 1))
     draft.put_gpus(world, per_node)
     draft.put_engine(engines, tensor)
-    shared = bool(draft.get("train.colocate_all")) and not draft.share()
+    shared = bool(draft.get("train.colocate_all")) and not draft.share(per_node)
     why = "GPUs shared by all models there; trainer and generation have their own here" if shared else ""
     draft.note(["actor.num_nodes", "actor.num_gpus_per_node"], "trainer", dict(draft.spec["trainer"]), why)
     draft.note(["vllm.num_engines", "vllm.tensor_parallel_size"], "generation", dict(draft.spec["generation"]), why)

@@ -56,6 +56,7 @@ _CARRIED: dict[str, Carried] = {
     "vllm_max_model_length": "generation.engine.contextLength", "cast_lm_head_to_fp32": "trainer.fp32Head",
     "save_total_limit": "checkpoint.keep",
 }  # fmt: skip
+_NODE = 8  # GPUs of a machine, which TRL's files don't say
 _DROPPED = {
     "seed is of rows and of sampling": "data_seed",
     "trainer.recompute says it; offload is a kind": "gradient_checkpointing_kwargs activation_offloading",
@@ -100,12 +101,13 @@ def translate(draft: JobDraft) -> None:
     is_rl = kind in ("GRPO", "RLOO")
     steps = _rl(draft, kind, at_once, accumulated) if is_rl else _fixed_rows(draft, kind, at_once * accumulated)
     draft.note("num_processes", "trainer.gpus", processes)
-    draft.put_gpus(processes, 8)
+    draft.put_gpus(processes, _NODE)
     if is_rl:
         tensor = int(draft.number("vllm_tensor_parallel_size", 1))
         beside = draft.get("use_vllm", False) and draft.get("vllm_mode", "colocate") == "server"
-        shared = not beside and "Async" not in draft.foreign.task and draft.share()
-        draft.put_engine(max(1, processes // tensor) if shared else 1, tensor)
+        together = not beside and "Async" not in draft.foreign.task and processes <= _NODE
+        draft.put_engine(max(1, processes // tensor) if together else 1, tensor)
+        shared = together and draft.share(_NODE)
         draft.note("vllm_tensor_parallel_size", "generation.engine.tensorParallel")
         draft.note("vllm_mode", "placement", "shared" if shared else "separate")
     _optimizer(draft, kind, steps)

@@ -347,9 +347,11 @@ def _machines(draft: JobDraft) -> None:
     draft.put_gpus(training, draft.number("trainer.n_gpus_per_node", 8), tensor, context)
     draft.note(splits, "trainer.mesh", {"tensor": tensor, "context": context}, why)
     draft.put_engine(max(1, (world if alone else world - training) // serve), serve)
-    if alone:
-        draft.share()
-    said = "" if alone else f"{world} GPUs shared in turn there; here {training} train and the others serve"
+    said = (
+        ""
+        if alone and draft.share(world)
+        else f"{world} GPUs shared in turn there; here {training} train and the others serve"
+    )
     draft.note(["trainer.n_gpus_per_node", "trainer.nnodes"], "trainer", dict(draft.spec["trainer"]), said)
     draft.note(f"{_ROLLOUT}.tensor_model_parallel_size", "generation.engine.tensorParallel", serve)
     draft.drop(f"{_ROLLOUT}.gpu_memory_utilization", "a share of a GPU that trains as well there; SGLang chooses here")

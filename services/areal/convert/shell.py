@@ -20,7 +20,8 @@ _TOKEN = re.compile(
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?(\+?)=(.*)", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+")
 _PATH = re.compile(
-    r"\$\(\s*(?:(dirname|basename)\s+(?:--\s+)?(.+?)|cd\s+(?:--\s+)?(.+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)", re.DOTALL
+    r"\$\(\s*(?:(dirname|basename)\s+(?:--\s+)?([^|;&<>]+?)|cd\s+(?:--\s+)?([^|;&<>]+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)",
+    re.DOTALL,
 )
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _NUMBERS = {

@@ -187,9 +187,11 @@ class JobDraft(Draft):
             self.write("generation.engine.tensorParallel", tensor)
             self.write("generation.engine.gpus", tensor)
 
-    def share(self) -> bool:
-        """The same GPUs for servers and trainer, by turns; False where they aren't of one machine."""
-        if self.spec["trainer"].get("replicas", 1) > 1:
+    def share(self, per_node: int) -> bool:
+        """The same GPUs for servers and trainer, by turns; False where one of the two needs several machines."""
+        generation = self.spec["generation"]
+        serve = generation["replicas"] * generation["engine"].get("tensorParallel", 1)
+        if self.spec["trainer"].get("replicas", 1) > 1 or serve > per_node:
             return False
         self.write("placement", "shared")
         for block, name in (("algorithm", "maxStaleness"), ("rollout", "ahead")):

@@ -85,7 +85,7 @@ def follow(
 def lines_of(channel: Channel) -> Iterator[tuple[str, str]]:
     """(role, line) of what the other side tells."""
     while True:
-        if told := json.loads(channel.line(_SILENT_S)):
+        if told := answer_of(channel, "read the logs", _SILENT_S):
             yield told["role"], told["text"]
 
 

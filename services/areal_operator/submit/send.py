@@ -82,9 +82,9 @@ def _stream(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
     writer.flush()
 
 
-def answer_of(channel: Channel, act: str = "keep the files") -> Any:
+def answer_of(channel: Channel, act: str = "keep the files", within_s: float = _ANSWER_S) -> Any:
     """The JSON of the next line. `act`: what the pod can't do where it says that it can't."""
-    line = channel.line(_ANSWER_S)
+    line = channel.line(within_s)
     try:
         answer: Any = json.loads(line)
     except ValueError:

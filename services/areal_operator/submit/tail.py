@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 
 LOOK_S = 0.5
 BEAT_S = 10.0
@@ -23,7 +24,8 @@ def main() -> None:
     while True:
         for name in sorted(os.listdir(logs) if os.path.isdir(logs) else ()):
             if name.endswith(".log") and not os.path.islink(os.path.join(logs, name)):
-                tell(logs, name, offsets, parts)
+                with suppress(FileNotFoundError):  # it is rotated just now: the next look finds the new part
+                    tell(logs, name, offsets, parts)
         if time.monotonic() >= beat:
             print("{}", flush=True)
             beat = time.monotonic() + BEAT_S
@@ -35,7 +37,8 @@ def tell(logs: str, name: str, offsets: dict, parts: dict) -> None:  # type: ign
     path, begun = os.path.join(logs, name), offsets.get(name, 0)
     found = os.stat(path)
     if found.st_size < begun or parts.get(name, found.st_ino) != found.st_ino:  # a new part: first the rest of the old
-        told(name, path + ".1", begun)
+        with suppress(FileNotFoundError):
+            told(name, path + ".1", begun)
         begun = 0
     parts[name] = found.st_ino
     offsets[name] = told(name, path, begun)
@@ -43,12 +46,9 @@ def tell(logs: str, name: str, offsets: dict, parts: dict) -> None:  # type: ign
 
 def told(name: str, path: str, begun: int) -> int:
     """Where the next line begins, once those behind `begun` are told."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(begun)
-            data = file.read()
-    except FileNotFoundError:
-        return begun
+    with open(path, "rb") as file:
+        file.seek(begun)
+        data = file.read()
     whole = data[: data.rfind(b"\n") + 1]
     for text in whole.decode(errors="replace").splitlines():
         print(json.dumps({"role": name[: -len(".log")], "text": text}), flush=True)
@@ -56,4 +56,8 @@ def told(name: str, path: str, begun: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__ + ": " + str(error)}), flush=True)
+        sys.exit(1)
