@@ -6,8 +6,10 @@ A round is 64 groups of 8 on servers with so many slots each (the decode model o
 their server in the order in which they are sent. "Round robin" deals whole groups in admission order, as a plain loop
 does. "Routed" asks the product's `routing.choose`; "longest first" sorts the groups of the round by what their rows'
 answers had before, which is the group's true mean with a log-error of 0.3. "Shared" ignores what a server has in its
-cache. The streamed step takes complete groups as `Feed` does (1/32 of the batch at least) while others are sampled,
-each part with a fixed cost of its own. Steps of n × are a round's time before training, round robin.
+cache. Rounds are eight batches whose rows change places by the product's own rule, each then as "routed, longest
+first", over the same eight batches dealt round robin. The streamed step takes complete groups as `Feed` does (1/32 of
+the batch at least) while others are sampled, each part with a fixed cost of its own. Steps of n × are a round's time
+before training, round robin.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from areal.clients.generation.routing import RoutedServer, choose
+from areal.data.order import by_rounds
 from areal_trainer.feed import PARTS
 from order import ALIKE, CAP, LAWS, Server, Setting
 
@@ -37,6 +40,8 @@ FLEETS = {"12 × 128": (12, 128), "4 × 32": (4, 32), "2 × 16": (2, 16)}
 SHARES = (0.35, 0.43, 0.7, 1.0, 1.5)
 """Seconds of training over those of generation."""
 ERROR = 0.3  # of a row's history, in log-length
+POOR_ERROR = 0.8
+ROUNDS = 8  # batches whose rows change places
 BEGIN, END = "<!-- sync: pace -->\n", "<!-- sync: end -->"
 PART_S, UPDATE_S = 1.0, 5.0  # fixed, of each part's passes and reduction; of the optimizer's step
 POLL_S = 0.1  # how often the trainer looks
@@ -56,13 +61,13 @@ class Round:
         return np.asarray(self.lengths.sum(1))
 
 
-def drawn(setting: Setting) -> Round:
+def drawn(setting: Setting, error: float = ERROR) -> Round:
     random = np.random.default_rng(setting.seed)
     median, spread = LAWS[setting.law]
     shape = (setting.batch_groups, setting.group_size)
     shared, own = random.standard_normal((shape[0], 1)), random.standard_normal(shape)
     lengths = np.clip(median * np.exp(spread * (math.sqrt(ALIKE) * shared + math.sqrt(1 - ALIKE) * own)), 64, CAP)
-    expected = lengths.mean(1) * np.exp(ERROR * random.standard_normal(shape[0]))
+    expected = lengths.mean(1) * np.exp(error * random.standard_normal(shape[0]))
     return Round(lengths.astype(int), expected, setting.score_s + random.exponential(setting.score_tail_s, shape))
 
 
@@ -125,6 +130,20 @@ def streamed(complete: np.ndarray, work: np.ndarray, parts: int = PARTS) -> tupl
     return now + UPDATE_S, begun
 
 
+def in_rounds(setting: Setting, error: float) -> float:
+    """Pace of eight batches in rounds by history over the plain loop's."""
+    window = drawn(replace(setting, batch_groups=ROUNDS * setting.batch_groups), error)
+    places = by_rounds(window.expected, setting.batch_groups, setting.seed)
+
+    def seconds(order: Sequence[int], how: str) -> float:
+        firsts = range(0, len(order), setting.batch_groups)
+        parts = [list(order[first : first + setting.batch_groups]) for first in firsts]
+        rounds = [Round(window.lengths[p], window.expected[p], window.scored_after[p]) for p in parts]
+        return sum(float(complete_at(setting, each, how).max()) for each in rounds)
+
+    return seconds(range(len(places)), "round robin") / seconds(places, "routed, longest first")
+
+
 def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
     """Means over the seeds of what each way takes, over the plain loop's."""
     servers, slots = FLEETS[fleet]
@@ -133,6 +152,9 @@ def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
     pace: dict[str, list[float]] = {way: [] for way in ways}
     steps: dict[str, list[tuple[float, float, float]]] = {f"{share:g}": [] for share in SHARES}
     base = []
+    rounds = {
+        f"{error:g}": [in_rounds(replace(setting, seed=seed), error) for seed in seeds] for error in (ERROR, POOR_ERROR)
+    }
     for seed in seeds:
         batch = drawn(replace(setting, seed=seed))
         times = {way: complete_at(setting, batch, way) for way in ways}
@@ -149,6 +171,7 @@ def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
         "law": law, "fleet": fleet, "dropped": dropped(setting, seeds),
         "samples_over_slots": 512 / servers / slots, "round_s": float(np.mean(base)),
         "generation": {way: float(np.mean(found)) for way, found in pace.items()},
+        "rounds": {error: float(np.mean(found)) for error, found in rounds.items()},
         "spread": {way: float(np.std(found) / math.sqrt(len(seeds))) for way, found in pace.items()},
         "streamed": {share: float(np.mean([one[0] for one in found])) for share, found in steps.items()},
         "both": {share: float(np.mean([one[1] for one in found])) for share, found in steps.items()},
@@ -195,14 +218,20 @@ def dropped(setting: Setting, seeds: Sequence[int]) -> float:
 def table(told: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the page."""
     yield (
-        "| lengths, servers × slots | routed | longest first | streamed, T/G = "
+        "| lengths, servers × slots | routed | longest first | rounds | rounds, poor history | streamed, T/G = "
         + " | ".join([f"{SHARES[0]:g}", *(f"{share:g}" for share in SHARES[1:])])
         + " | both, 0.43 | trained length if 16 of 80 were dropped |"
     )
-    yield "|---" * (5 + len(SHARES)) + "|"
+    yield "|---" * (7 + len(SHARES)) + "|"
     for row in told["rows"]:
         made = row["generation"]
-        cells = [made["routed"], made["routed, longest first"], *row["streamed"].values(), row["both"]["0.43"]]
+        cells = [
+            made["routed"],
+            made["routed, longest first"],
+            *row["rounds"].values(),
+            *row["streamed"].values(),
+            row["both"]["0.43"],
+        ]
         shown = " | ".join(f"{cell:.2f}" for cell in [*cells, row["dropped"]])
         yield f"| {row['law']}, {row['fleet']}: {row['round_s']:.0f} s a round | {shown} |"
     runs = told["quickstart"]
@@ -227,7 +256,7 @@ def main() -> None:
     rows = [measured(law, fleet, range(options.seeds)) for law in LAWS for fleet in FLEETS]
     for row in rows:
         print(f"{row['law']}, {row['fleet']} slots: a round takes {row['round_s']:.0f} s round robin")
-        for name in ("generation", "streamed", "both", "begun"):
+        for name in ("generation", "rounds", "streamed", "both", "begun"):
             told = row[name]
             assert isinstance(told, dict)
             print(f"  {name}: " + ", ".join(f"{key} {value:.2f}" for key, value in told.items()), flush=True)

@@ -5,6 +5,9 @@ every machine and in every Python, costs no memory, and any group's row is known
 """
 
 import math
+import random
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -127,6 +130,49 @@ class RowOrder:
             before.append(seen[source])
             seen[source] += 1
         return before
+
+
+def by_rounds(expected: Sequence[float], batch: int, seed: int) -> tuple[int, ...]:
+    """An order of a window's places in which those of a batch expect answers of about the same length.
+
+    `expected` are tokens by place, inf where nobody knows; those come together, as if they were the longest. Batches
+    follow each other by `seed`, so that steps don't grow shorter through a window. Where nothing is known the order
+    stays as it is.
+    """
+    if all(math.isinf(tokens) for tokens in expected):
+        return tuple(range(len(expected)))
+    order = sorted(range(len(expected)), key=lambda place: -expected[place])
+    rounds = [order[first : first + batch] for first in range(0, len(order), batch)]
+    random.Random(seed).shuffle(rounds)
+    return tuple(place for each in rounds for place in each)
+
+
+class RoundsOrder:
+    """A job's order with windows of prompt groups whose rows change places, as a journal says; each row stays once."""
+
+    def __init__(self, order: RowOrder) -> None:
+        self._order = order
+        self._firsts: list[int] = []
+        self._windows: list[array[int]] = []
+
+    def row(self, group: int) -> int:
+        """The row of prompt group `group`."""
+        at = bisect_right(self._firsts, group) - 1
+        if at >= 0 and (place := group - self._firsts[at]) < len(self._windows[at]):
+            group = self._firsts[at] + self._windows[at][place]
+        return self._order.row(group)
+
+    def arrange(self, first: int, places: Sequence[int]) -> None:
+        """Group `first + i` has the row of place `places[i]` of the window that begins at `first`. Told again is the
+        same; windows come one after another. Raises ValueError where a row would be lost or doubled."""
+        if sorted(places) != list(range(len(places))):
+            raise ValueError(f"the window of group {first} doesn't have each of its {len(places)} rows once")
+        if self._firsts and first < self._firsts[-1] + len(self._windows[-1]):
+            if first == self._firsts[-1] and list(places) == list(self._windows[-1]):
+                return
+            raise ValueError(f"the window of group {first} begins within the one of group {self._firsts[-1]}")
+        self._firsts.append(first)
+        self._windows.append(array("L", places))
 
 
 @dataclass(frozen=True)

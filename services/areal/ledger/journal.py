@@ -62,6 +62,7 @@ class JournalState:
     ahead: list[tuple[int, int]] = field(default_factory=list)  # a step, and how far generation might be ahead then
     short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
     pools: list[MeasuredGroup | PoolChange] = field(default_factory=list)  # in their order
+    rounds: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)  # windows of rows: first group, places
     starts: int = 0  # of controllers
     torn: int = 0  # lines that a crash cut
     damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
@@ -148,6 +149,10 @@ class Journal:
         """Rows are judged: see `PoolChange`."""
         self._append([{"kind": "pools", "committed": committed, "from_group": from_group}])
 
+    def append_rounds(self, first: int, places: Sequence[int]) -> None:
+        """Rows of the groups from `first` on change places, as `areal.data.order.RoundsOrder` has it."""
+        self._append([{"kind": "rounds", "first": first, "places": list(places)}])
+
     def append_short(self, group: int, indices: Sequence[int]) -> None:
         """A group closes complete with these samples only, its deadline being over."""
         self._append([{"kind": "short", "group": group, "indices": list(indices)}])
@@ -213,6 +218,8 @@ def apply(state: JournalState, record: Record) -> None:
                 state.pools.append(MeasuredGroup(group, int(record["passes"]), int(record["tries"])))
         case "pools":
             state.pools.append(PoolChange(int(record["committed"]), int(record["from_group"])))
+        case "rounds":
+            state.rounds.append((int(record["first"]), tuple(record["places"])))
         case "assign":
             state.pools += [MeasuredGroup(*counts) for counts in record.get("measured", ())]
             if int(record["step"]) == len(state.batches):

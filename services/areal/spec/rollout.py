@@ -149,6 +149,11 @@ class RolloutBlock(SpecBlock):
         what="Batches are of whatever groups are complete, the one that would soonest be too old first; or of the "
         "groups in the order in which they were admitted.",
     )
+    rounds: Literal["bySeed", "byHistory"] = resting(
+        "bySeed",
+        what="Rows come in the order of the seed; or within each eight batches those whose answers had about the same "
+        "length lately come in the same batch, so that a synchronous step waits less for its longest answer.",
+    )
     group_deadline_seconds: float = resting(
         600,
         what="After this long with a server making progress, a group ends with the samples it has.",

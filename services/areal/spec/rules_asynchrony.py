@@ -57,6 +57,20 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "spec.rollout.rounds",
+    "Rounds of rows with alike answers are for a synchronous loop, whose rows no pools leave out.",
+    fix="Remove rollout.rounds, or set algorithm.maxStaleness: 0 and remove dataset.pools.",
+    cel=(f"self.spec.rollout.rounds == 'bySeed' || ({_BOUND_CEL} == 0 && !has(self.spec.dataset.pools))"),
+)
+def rounds_of_a_synchronous_loop(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.rollout.rounds == "bySeed":
+        return None
+    if job.spec.algorithm.max_staleness:
+        return "with maxStaleness above 0 batches are of whatever groups are complete, not of those that came together"
+    return "pools decide which row comes next, too" if job.spec.dataset.pools is not None else None
+
+
+@rule(
     "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only, or by DPPO.",
     fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0; "

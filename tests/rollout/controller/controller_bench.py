@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from areal.rollout.controller.decisions import (
     GrantLease,
     JournalBatch,
     JournalPools,
+    JournalRounds,
     JournalTombstone,
     JournalTrainer,
     KeepHot,
@@ -39,6 +40,7 @@ from areal.rollout.controller.inputs import (
     LedgerScanned,
     PoolsJournalled,
     PublishWeights,
+    RoundsJournalled,
     ServerBeat,
     TombstoneJournalled,
     TrainerJournalled,
@@ -74,11 +76,12 @@ class Bench:
     keeping: bool = True
     ledger: LedgerModel = field(default_factory=LedgerModel)
     now: float = 0.0
+    place: Callable[[int], str] = str
 
     def __post_init__(self) -> None:
-        self.core = Controller(self.settings, self.rebuilt, self.now)
+        self.core = Controller(self.settings, self.rebuilt, self.now, self.place)
         self.seen: list[Decision] = []
-        self.unwritten: list[JournalTombstone | JournalBatch | JournalTrainer | JournalPools] = []
+        self.unwritten: list[JournalTombstone | JournalBatch | JournalTrainer | JournalPools | JournalRounds] = []
         self.tickets = 100
         self.run()
 
@@ -94,7 +97,7 @@ class Bench:
 
     def _carry(self, decision: Decision) -> None:
         match decision:
-            case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools():
+            case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools() | JournalRounds():
                 self.unwritten.append(decision)
                 if self.journalling:
                     self.write()
@@ -122,6 +125,8 @@ class Bench:
                 self.core.take(TombstoneJournalled(entry.group, entry.reason), self.now)
             elif isinstance(entry, JournalPools):
                 self.core.take(PoolsJournalled(entry.committed), self.now)
+            elif isinstance(entry, JournalRounds):
+                self.core.take(RoundsJournalled(entry.first + len(entry.places)), self.now)
             elif isinstance(entry, JournalBatch):
                 self.core.take(BatchJournalled(entry.step), self.now)
             else:
@@ -142,12 +147,14 @@ class Bench:
         beat = ServerBeat(ServerReport(name, "1", "a:1", f"{version}.f1", version, **values))  # type: ignore[arg-type]
         return self.take(beat)
 
-    def done(self, group: int, rewards: Iterable[float] = (0.0, 1.0), *, version: int = 0, eta: int = 1) -> None:
+    def done(
+        self, group: int, rewards: Iterable[float] = (0.0, 1.0), *, version: int = 0, eta: int = 1, tokens: int = 0
+    ) -> None:
         reports = []
         for index, reward in enumerate(rewards):
             meta = SampleMeta(1, reward, version, version, eta, 1, False, 0)
             self.ledger.add_sample(group, index, b"x", meta)
-            reports.append(SampleDone(group, index, reward, version, version, eta))
+            reports.append(SampleDone(group, index, reward, version, version, eta, tokens))
         self.worker(done=tuple(reports))
 
     def take(self, item: Input) -> list[Decision]:

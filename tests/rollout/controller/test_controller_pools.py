@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 from areal.data import JsonlSource, prepare
 from areal.ledger.journal import Journal, MeasuredGroup, PoolChange
-from areal.ledger.lines import Record, RecordLine
-from areal.ledger.state import LedgerModel
 from areal.rollout.contract.values import GroupInHand
 from areal.rollout.controller import book
-from areal.rollout.controller.carrier import rebuild
-from areal.rollout.controller.decisions import Decision, GrantLease, JournalBatch, JournalPools, JournalTombstone
-from areal.rollout.controller.disk_writer import write_entries
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, TrainerBeat
-from areal.rollout.controller.kept import RestoredState
+from areal.rollout.controller.decisions import Decision, JournalBatch, JournalPools, JournalTombstone
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.rows import PreparedRows
 from areal.spec.sources import DifficultyPools
-from controller_bench import SETTINGS, Bench, leased, started, weights
+from controller_bench import SETTINGS, Bench, leased, started
+from controller_kills import KilledRun
 
 POOLED = replace(SETTINGS, pass_score=1.0, adopt_grace_s=0.0)
 RULE = DifficultyPools(min_tries=2, hard_up_to=0.0, revisit_epochs=3)
@@ -97,110 +91,6 @@ def test_a_restarted_controller_leaves_out_groups_that_only_workers_may_know_and
     assert change.from_group not in bench.core.book.groups
 
 
-class KilledJournal:
-    """Lines in memory; a kill loses what was not written yet, or leaves half a line."""
-
-    def __init__(self) -> None:
-        self.lines: list[bytes] = []
-
-    def read(self) -> Sequence[RecordLine]:
-        found = []
-        for number, line in enumerate(self.lines, start=1):
-            try:
-                found.append(RecordLine(number, orjson.loads(line)))
-            except orjson.JSONDecodeError:
-                found.append(RecordLine(number, None))
-        return found
-
-    def append(self, records: Sequence[Record], *, sync: bool) -> None:
-        self.lines += [orjson.dumps(record) for record in records]
-
-    def close(self) -> None: ...
-
-
-@dataclass
-class KilledRun:
-    """A controller that is killed at any point, its workers and trainer, and every row that a group was ever given."""
-
-    folder: Path
-    draw: random.Random
-    lines: KilledJournal = field(default_factory=KilledJournal)
-    ledger: LedgerModel = field(default_factory=LedgerModel)
-    rows: dict[int, bytes] = field(default_factory=dict)
-    fence: int = 0
-    step: int = 0
-    checkpoint: int = 0
-
-    def start(self) -> None:
-        """A controller starts from what the journal and the ledger hold."""
-        self.fence += 1
-        self.journal = Journal(Path("journal"), self.lines)
-        state = self.journal.start(self.fence)
-        self.reader = PreparedRows(self.folder, None, 7, RULE)
-        self.reader.replay(state.pools)
-        settings, rebuilt = rebuild(POOLED, state, RestoredState(), self.ledger.scan(), ())
-        settings = replace(settings, max_steps=1000, max_concurrent=6, filter_zero_variance=False)
-        self.bench = Bench(settings, rebuilt, journalling=False, ledger=self.ledger)
-        self.read = 0
-        self.bench.ask(PublishWeights(1, weights(self.step)))
-        self.bench.server(self.step)
-        self.bench.worker()
-        self.bench.ask(AttachTrainer(1, self.step))
-        self.carry()
-
-    def carry(self) -> None:
-        """Write what waits, then see what the leases say."""
-        while self.bench.unwritten:
-            entries = list(self.bench.unwritten)
-            write_entries(self.journal, entries, self.fence, lambda: self.fence)
-            self.reader.journalled(entries)
-            self.bench.write()
-            self.bench.run()
-        for grant in self.bench.all(GrantLease)[self.read :]:
-            row = self.reader.row(grant.group)
-            assert self.rows.setdefault(grant.group, row) == row, f"group {grant.group} has another row"
-            self.read += 1
-
-    def killed(self) -> None:
-        """At any point: entries that were not written are lost, one of them perhaps cut."""
-        if self.bench.unwritten and self.draw.random() < 0.5:
-            self.lines.lines.append(b'{"kind": "poo')
-        self.start()
-
-    def kills(self, share: float) -> bool:
-        if self.draw.random() < share:
-            self.killed()
-            return True
-        return False
-
-    def step_on(self, share: float) -> None:
-        """A batch is made, taken and perhaps saved, with a kill wherever one may come."""
-        for group in (2 * self.step, 2 * self.step + 1):
-            if group in self.ledger.scan().closed:
-                continue
-            worth = len(orjson.loads(self.reader.row(group))["prompt"]) % 3
-            self.bench.done(group, [float(worth > 0), float(worth > 1)], version=self.step)
-            self.carry()
-            self.kills(share)
-        answer: Any = None
-        while answer is None:
-            self.bench.ask(AdvanceTrainer(1, self.step, 2))
-            if self.kills(share):
-                continue
-            self.carry()
-            answer = True
-        self.step += 1
-        self.bench.ask(PublishWeights(1, weights(self.step)))
-        self.bench.server(self.step)
-        self.carry()
-        if self.step % 3 == 0:
-            self.checkpoint = self.step
-            self.ledger.commit(1, self.step)
-        self.bench.take(TrainerBeat(TrainerReport(1, self.step, self.checkpoint)))
-        if not self.kills(share):
-            self.carry()
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pools")
@@ -210,12 +100,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "train"
 
 
+def killed_run(prepared: Path, seed: int) -> KilledRun:
+    return KilledRun(POOLED, lambda: PreparedRows(prepared, None, 7, RULE), random.Random(seed))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_controller_killed_at_any_point_gives_no_group_another_row(
     seed: int, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(book, "_CLAIMED", 1)  # so that rows judged after a kill are met within the test
-    run = KilledRun(prepared, random.Random(seed))
+    run = killed_run(prepared, seed)
     run.start()
     for _ in range(30):
         run.step_on(share=0.15)
@@ -232,7 +126,7 @@ def test_a_controller_killed_at_any_point_gives_no_group_another_row(
 
 
 def test_without_kills_learned_and_hopeless_rows_are_soon_met_no_more(prepared: Path) -> None:
-    run = KilledRun(prepared, random.Random(1))
+    run = killed_run(prepared, 1)
     run.start()
     for _ in range(30):
         run.step_on(share=0.0)

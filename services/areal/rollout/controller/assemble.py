@@ -111,7 +111,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     log.info("controller f%d starts", fence)
     journal = Journal(parts.paths.journal)
     state = journal.start(fence)
-    parts.rows.replay(state.pools)
+    parts.rows.replay(state.pools, state.rounds)
     newest = partial(fences.newest, parts.paths.fences, "controller")
     kept = KeptFile(parts.paths.kept, fence, newest, parts.job_digest)
     evaluations = EvaluationsFile(parts.paths.evaluations)

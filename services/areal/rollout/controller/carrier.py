@@ -22,7 +22,7 @@ from areal.rollout.controller.settings import ControllerSettings
 
 Entry: TypeAlias = (
     decisions.JournalTombstone | decisions.JournalBatch | decisions.JournalTrainer | decisions.JournalPools
-    | decisions.CloseGroup
+    | decisions.JournalRounds | decisions.CloseGroup
 )  # fmt: skip
 Operation: TypeAlias = (
     decisions.CloseGroup | decisions.ReopenGroup | decisions.ScanLedger | decisions.AssignBatch
@@ -133,6 +133,8 @@ class Carrier:
                     self.post(inputs.BatchJournalled(step))
                 case decisions.JournalPools(committed):
                     self.post(inputs.PoolsJournalled(committed))
+                case decisions.JournalRounds(first, places):
+                    self.post(inputs.RoundsJournalled(first + len(places)))
                 case decisions.CloseGroup(epoch):
                     if epoch == self.core.book.epoch:
                         self._to_ask.append(entry)
@@ -193,6 +195,7 @@ class Carrier:
                     | decisions.JournalBatch()
                     | decisions.JournalTrainer()
                     | decisions.JournalPools()
+                    | decisions.JournalRounds()
                     | decisions.CloseGroup(short=True)
                 ):
                     self._to_write.append(decision)
@@ -271,6 +274,7 @@ def rebuild(
         evaluated=evaluated,
         pooled=max((change.committed for change in journal.pools if isinstance(change, PoolChange)), default=0),
         pools_from=max((change.from_group for change in journal.pools if isinstance(change, PoolChange)), default=0),
+        rounds_to=max((first + len(places) for first, places in journal.rounds), default=0),
         restarted=journal.starts > 1,
         first_turn=fence * TURNS + 1,
     )

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from areal.data.order import by_rounds
 from areal.errors import ConfigError, Kind
 from areal.ledger.values import LedgerSnapshot, TombstoneReason
 from areal.net.heartbeat import Health
@@ -50,6 +51,7 @@ class Rebuilt:
     evaluated: Iterable[str] = ()
     pooled: int = 0  # rows are judged by what groups below measured
     pools_from: int = 0  # which counts from this group on
+    rounds_to: int = 0  # the journal says where rows of the groups below are
     first_turn: int = 1  # of shared cards: above every turn of an earlier controller
     restarted: bool = False  # an earlier controller may have admitted groups that nothing here shows
 
@@ -128,7 +130,8 @@ class Controller:
         # The call that waits until what it changes is on disk, and those behind it.
         self._keeping: inputs.PublishWeights | inputs.SetHotFields | None = None
         self._calls: deque[inputs.AttachTrainer | inputs.PublishWeights | inputs.SetHotFields] = deque()
-        self._pooled, self._pools_from, self._pools_pending = rebuilt.pooled, rebuilt.pools_from, False
+        self._pooled, self._pools_from, self._rows_pending = rebuilt.pooled, rebuilt.pools_from, False
+        self._rounds_to = rebuilt.rounds_to
         self._restarted = rebuilt.restarted
         self._choose_from = now + settings.adopt_grace_s * rebuilt.restarted  # workers say first what they hold
         if self._comparable(now, rebuilt.view):
@@ -195,7 +198,9 @@ class Controller:
             case inputs.TombstoneJournalled(group, reason):
                 self.book.journalled(now, group, reason)
             case inputs.PoolsJournalled(committed):
-                self._pooled, self._pools_pending = committed, False
+                self._pooled, self._rows_pending = committed, False
+            case inputs.RoundsJournalled(end):
+                self._rounds_to, self._rows_pending = end, False
             case inputs.TrainerJournalled(ticket):
                 self.desk.journalled(ticket)
             case inputs.BatchJournalled(step):
@@ -357,10 +362,13 @@ class Controller:
         if not self.desk.finished and now >= self._choose_from:
             book.choose(now)
         self._judge_rows()
+        self._arrange_rows()
         versions = self.fleet.versions
         admit = 0
-        if not self.desk.finished and not self.fleet.refusal() and not self._pools_pending:
+        if not self.desk.finished and not self.fleet.refusal() and not self._rows_pending:
             most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
+            if self.settings.window_groups:
+                most = min(most, max(0, self._rounds_to - self.book.next_admission))
             admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)
         self.last_round = lease(book, self.crew, versions, self.max_steps, now, admit=admit, emit=self._out.append)
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], self.fleet.newest_version, now)
@@ -383,11 +391,27 @@ class Controller:
         Nothing is admitted until that is on disk, so that a group has the same row after any restart.
         """
         book, bound = self.book, self.book.claims_below
-        if self.settings.pass_score is None or bound is None or self._pools_pending or book.order.low <= self._pooled:
+        if self.settings.pass_score is None or bound is None or self._rows_pending or book.order.low <= self._pooled:
             return
-        self._pools_pending = True
+        self._rows_pending = True
         self._pools_from = max(self._pools_from, book.next_admission, bound)
         self._out.append(decisions.JournalPools(book.order.low, self._pools_from))
+
+    def _arrange_rows(self) -> None:
+        """All groups of the last window are admitted: the rows of the next one go into rounds of alike lengths.
+
+        Decided before any of them is sampled, and none is admitted until it is on disk: no row is drawn twice, and none
+        changes its group in a restart, though what is known of lengths doesn't survive one.
+        """
+        book, size = self.book, self.settings.window_groups
+        # Without a window so far, groups may be at work that were admitted before the job had rounds.
+        bound = self._rounds_to or book.claims_below
+        if not size or bound is None or self._rows_pending or book.next_admission < self._rounds_to:
+            return
+        first = max(book.next_admission, bound)
+        expected = [book.expected_tokens(group) for group in range(first, first + size)]
+        self._rows_pending = True
+        self._out.append(decisions.JournalRounds(first, by_rounds(expected, self.settings.batch_groups, first)))
 
     def _finish(self) -> None:
         """The trainer is done: end what is left, measure the last version, then stop."""

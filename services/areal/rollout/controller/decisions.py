@@ -82,6 +82,14 @@ class JournalPools:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalRounds:
+    """Write and fsync where the rows of a window of groups are; answered by `RoundsJournalled`."""
+
+    first: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CloseGroup:
     """Close a group in the ledger; answered by `GroupClosed`.
 
@@ -213,7 +221,7 @@ class StopWorkers:
 
 
 Decision: TypeAlias = (
-    Admit | GrantLease | Revoke | JournalTombstone | JournalBatch | JournalTrainer | JournalPools | CloseGroup
-    | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger | KeepServed | KeepHot | CallAnswer | Resend
+    Admit | GrantLease | Revoke | JournalTombstone | JournalBatch | JournalTrainer | JournalPools | JournalRounds
+    | CloseGroup | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger | KeepServed | KeepHot | CallAnswer | Resend
     | WantWeights | TurnChanged | TrainerNews | FleetChanged | LeaseEvaluation | RecordEvaluation | StopWorkers
 )  # fmt: skip

@@ -12,7 +12,13 @@ from typing import ParamSpec
 
 from areal.ledger.journal import Journal, Tombstone
 from areal.rollout.controller.carrier import Carrier, Entry
-from areal.rollout.controller.decisions import JournalBatch, JournalPools, JournalTombstone, JournalTrainer
+from areal.rollout.controller.decisions import (
+    JournalBatch,
+    JournalPools,
+    JournalRounds,
+    JournalTombstone,
+    JournalTrainer,
+)
 from areal.rollout.controller.kept import KeptFile, RestoredState, check_alive
 
 log = logging.getLogger(__name__)
@@ -74,6 +80,8 @@ def write_entries(
             journal.append_trainer(entry.fence, entry.step)
         elif isinstance(entry, JournalPools):
             journal.append_pools(entry.committed, entry.from_group)
+        elif isinstance(entry, JournalRounds):
+            journal.append_rounds(entry.first, entry.places)
         else:
             journal.append_short(entry.group, entry.indices)
     journal.append_tombstones(tombstones)

@@ -120,6 +120,13 @@ class PoolsJournalled:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundsJournalled:
+    """The rows of the groups below `end` are on disk: these may be admitted."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeptOnDisk:
     """What was last to be kept is on disk."""
 
@@ -151,5 +158,5 @@ class LedgerRestarted:
 Call: TypeAlias = AttachTrainer | AdvanceTrainer | PublishWeights | ProposeTombstone | SetHotFields
 Input: TypeAlias = (
     WorkerBeat | ServerBeat | TrainerBeat | Call | TombstoneJournalled | TrainerJournalled | BatchJournalled
-    | PoolsJournalled | KeptOnDisk | GroupClosed | LedgerScanned | LedgerRestarted
+    | PoolsJournalled | RoundsJournalled | KeptOnDisk | GroupClosed | LedgerScanned | LedgerRestarted
 )  # fmt: skip

@@ -16,6 +16,7 @@ from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
 
 FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
+_WINDOW_BATCHES = 8  # of rows that change places for rounds: the worst of them is this many steps from its own place
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
@@ -60,6 +61,7 @@ def settings_of(
         evaluation_sets=evaluation_sets,
         evaluation_pins=evaluation.one_version,
         shared_cards=spec.shared_cards,
+        window_groups=_WINDOW_BATCHES * spec.algorithm.batch_size if spec.rollout.rounds == "byHistory" else 0,
         pass_score=spec.dataset.pools.pass_score if spec.dataset.pools is not None else None,
     )
 
@@ -69,7 +71,8 @@ async def run(ctx: RoleContext) -> int:
     job = ctx.resolved
     layout, spec = job.layout, job.spec
     train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
-    rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed, spec.dataset.pools)
+    in_rounds = spec.rollout.rounds == "byHistory"
+    rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed, spec.dataset.pools, rounds=in_rounds)
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
     sets = rows.evaluation_sets(column, count) if column else ()

@@ -1,6 +1,6 @@
 """Dataset cursor: the row of a prompt group or of an evaluation.
 
-Owns the dataset cursor: g decides, and with pools what the journal says that was measured; nothing else.
+Owns the dataset cursor: g decides, with pools or rounds what the journal says of them, too; nothing else.
 """
 
 import logging
@@ -9,11 +9,12 @@ from pathlib import Path
 
 import orjson
 
+from areal.data.order import RoundsOrder
 from areal.data.pools import PooledOrder
 from areal.data.snapshot import Snapshot
 from areal.errors import DataError
 from areal.ledger.journal import MeasuredGroup, PoolChange
-from areal.rollout.controller.decisions import JournalBatch, JournalPools, JournalTombstone
+from areal.rollout.controller.decisions import JournalBatch, JournalPools, JournalRounds, JournalTombstone
 from areal.spec.sources import DifficultyPools
 
 log = logging.getLogger(__name__)
@@ -22,12 +23,21 @@ log = logging.getLogger(__name__)
 class PreparedRows:
     """The prepared training rows in the job's order, and the evaluation rows in theirs."""
 
-    def __init__(self, train: Path, evaluation: Path | None, seed: int, pools: DifficultyPools | None = None) -> None:
+    def __init__(
+        self,
+        train: Path,
+        evaluation: Path | None,
+        seed: int,
+        pools: DifficultyPools | None = None,
+        *,
+        rounds: bool = False,
+    ) -> None:
         self._train = Snapshot(train)
         self._evaluation = Snapshot(evaluation) if evaluation is not None else None
         order = self._train.order(seed)
         self._pooled = PooledOrder(order, pools) if pools is not None else None
-        self._order = self._pooled or order
+        self._rounds = RoundsOrder(order) if rounds else None
+        self._order = self._pooled or self._rounds or order
 
     @property
     def longest(self) -> int:
@@ -42,8 +52,12 @@ class PreparedRows:
         """Place of the group's row, for people."""
         return self._train.place(self._order.row(group))
 
-    def replay(self, told: Sequence[MeasuredGroup | PoolChange]) -> None:
-        """What a journal says of pools, in its order."""
+    def replay(
+        self, told: Sequence[MeasuredGroup | PoolChange], rounds: Sequence[tuple[int, Sequence[int]]] = ()
+    ) -> None:
+        """What a journal says of pools and of rounds, in its order."""
+        for first, places in rounds if self._rounds is not None else ():
+            self._rounds.arrange(first, places)
         if self._pooled is None:
             return
         for each in told:
@@ -63,6 +77,8 @@ class PreparedRows:
                     self.replay([MeasuredGroup(*counts) for counts in measured])
                 case JournalPools(committed, from_group):
                     self.replay([PoolChange(committed, from_group)])
+                case JournalRounds(first, places):
+                    self.replay((), [(first, places)])
                 case _:
                     pass
 

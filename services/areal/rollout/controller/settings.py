@@ -19,6 +19,7 @@ class ControllerSettings:
     max_concurrent: int  # groups being generated at once, hot
     group_deadline_s: float
     ahead: int | None = None  # batches that generation may be ahead of the servers' version; hot
+    window_groups: int = 0  # so many change places to have answers of alike lengths together; 0: none do
     admission_order: bool = False  # batches are trained in the order in which their groups were admitted
     filter_zero_variance: bool = False
     max_filtered_per_step: int = 0  # 0 never stalls
