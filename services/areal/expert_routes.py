@@ -2,12 +2,10 @@
 
 Every router ends in one `topk` over its experts' scores. Within a `RouterMode` that call's choice is noted, or answered
 with the engine's; its values are gathered from the scores there are, so a router keeps its gradient. No code for any
-family. The routes of a token are one row of bytes: of each decoder layer the ids that its router chose, of one byte
-each, or of two beyond 255 experts; bytes 0xFF stand for what isn't known, and for layers without experts.
+family. What a token's routes look like, `areal.values.routes` says.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,52 +16,34 @@ from torch.overrides import TorchFunctionMode
 
 from areal.errors import DataError
 from areal.spec.model_families import CHOSEN_COUNTS, EXPERT_COUNTS, MASKED_GROUPS
-
-MISSING = 0xFF
+from areal.values.routes import MISSING, RouteShape
 
 _OFF = "generate with the model that is trained, or set trainer.routingReplay: false"
 _ROUTERS = (torch.topk, torch.Tensor.topk)
 
 
-@dataclass(frozen=True)
-class RouteShape:
-    """Of a model with experts: its decoder layers, those with a router, and what a router chooses from."""
+def rows_of(shape: RouteShape, chosen: Sequence[Tensor]) -> NDArray[np.uint8]:
+    """What the routers chose, int64 [tokens, chosen] a layer with one, as rows of bytes [tokens, row].
 
-    layers: int
-    routed: tuple[int, ...]
-    experts: int
-    chosen: int
+    Raises DataError where another number of routers chose.
+    """
+    if len(chosen) != len(shape.routed):
+        raise DataError(f"{len(chosen)} routers chose in a model that has {len(shape.routed)}", fix=_OFF)
+    return shape.rows(torch.stack([picked.cpu() for picked in chosen], dim=1).numpy())
 
-    @property
-    def wide(self) -> bool:
-        """Whether an id takes two bytes."""
-        return self.experts > MISSING
 
-    def rows(self, chosen: Sequence[Tensor]) -> NDArray[np.uint8]:
-        """What the routers chose, int64 [tokens, chosen] a layer with one, as rows of bytes [tokens, row].
+def ids_of(shape: RouteShape, rows: Tensor) -> Tensor:
+    """Rows of bytes on the host, uint8 [tokens, row], as int16 [tokens, layers, chosen]; −1 where unknown.
 
-        Raises DataError where another number of routers chose.
-        """
-        if len(chosen) != len(self.routed):
-            raise DataError(f"{len(chosen)} routers chose in a model that has {len(self.routed)}", fix=_OFF)
-        ids = np.full((len(chosen[0]), self.layers, self.chosen), -1, "<i2")
-        for layer, picked in zip(self.routed, chosen, strict=True):
-            ids[:, layer] = picked.cpu().numpy()
-        told = ids if self.wide else ids.astype("u1")  # −1 has all its bits, too
-        return told.reshape(len(ids), -1).view("u1")
-
-    def ids(self, rows: Tensor) -> Tensor:
-        """Rows of bytes on the host, uint8 [tokens, row], as int16 [tokens, layers, chosen]; −1 where unknown.
-
-        Raises DataError for rows of another model.
-        """
-        if rows.shape[-1] != self.layers * self.chosen * (1 + self.wide):
-            raise DataError(f"a token's routes have {rows.shape[-1]} bytes, not those of this model", fix=_OFF)
-        ids = rows.contiguous().view(torch.int16) if self.wide else rows.to(torch.int16)
-        ids = ids if self.wide else ids.masked_fill(ids == MISSING, -1)
-        if len(ids) and int(ids.max()) >= self.experts:
-            raise DataError(f"a token went to expert {int(ids.max())} of {self.experts}", fix=_OFF)
-        return ids.view(-1, self.layers, self.chosen)
+    Raises DataError for rows of another model.
+    """
+    if rows.shape[-1] != shape.row_bytes:
+        raise DataError(f"a token's routes have {rows.shape[-1]} bytes, not those of this model", fix=_OFF)
+    ids = rows.contiguous().view(torch.int16) if shape.wide else rows.to(torch.int16)
+    ids = ids if shape.wide else ids.masked_fill(ids == MISSING, -1)
+    if len(ids) and int(ids.max()) >= shape.experts:
+        raise DataError(f"a token went to expert {int(ids.max())} of {shape.experts}", fix=_OFF)
+    return ids.view(-1, shape.layers, shape.chosen)
 
 
 def route_shape(lm: Any) -> RouteShape | None:

@@ -15,7 +15,7 @@ from areal.engine.commands import Continue, Load, Pause, StopThread
 from areal.engine.request import GenerateRequest, Output, SamplingParams
 from areal.engine.weights import read_tensors
 from areal.errors import DataError
-from areal.expert_routes import RouterMode, route_shape
+from areal.expert_routes import RouterMode, route_shape, rows_of
 from areal.spec.model_families import route_bytes
 from areal.weights.adapter import ADAPTER_CONFIG, base_checksums
 from support.engine_models import hf_logprobs
@@ -66,7 +66,7 @@ def whole_routes(path: Path, ids: list[int]) -> np.ndarray | None:
         return None
     with torch.no_grad(), RouterMode(shape) as mode:
         lm(input_ids=torch.tensor([ids]), use_cache=False)
-    return shape.rows(mode.chosen)
+    return rows_of(shape, mode.chosen)
 
 
 def assert_routed(output: Output, *parts: tuple[Path, int]) -> None:

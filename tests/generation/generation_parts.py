@@ -51,6 +51,7 @@ class Answer:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.spans: list[tuple[str, int, int]] = []
+        self.deltas: list[wire.GenerateDelta] = []
         self.end: wire.GenerateEnd | None = None
 
     def add(self, event: wire.GenerateEvent) -> None:
@@ -58,6 +59,7 @@ class Answer:
         if event.HasField("end"):
             self.end = event.end
             return
+        self.deltas.append(event.delta)
         first = len(self.ids)
         self.ids += np.frombuffer(event.delta.token_ids, "<i4").tolist()
         self.logprobs += np.frombuffer(event.delta.logprobs, "<f4").tolist()
@@ -198,6 +200,7 @@ async def running_agent(
     server_id: str = SERVER,
     weight_group: str | None = None,
     cards: Path | None = None,
+    routes: bool = False,
 ) -> AsyncIterator[GenerationAgent]:
     """An agent with its engine; both are stopped at the end."""
     agent = GenerationAgent(
@@ -217,6 +220,7 @@ async def running_agent(
             adapters=adapters,
             weight_group=weight_group,
             cards=cards,
+            routes=routes,
         )
     )
     await agent.start()
@@ -237,13 +241,14 @@ async def running_world(
     adapters: AdapterRoom | None = None,
     weight_group: str | None = None,
     cards: Path | None = None,
+    routes: bool = False,
 ) -> AsyncIterator[World]:
     """A controller, and an agent with its engine; all are stopped at the end."""
     controller = FakeController(TOKEN)
     await controller.start()
     try:
         async with running_agent(
-            controller, models, volume, engine, adapters, weight_group=weight_group, cards=cards
+            controller, models, volume, engine, adapters, weight_group=weight_group, cards=cards, routes=routes
         ) as agent:
             client = RawClient(agent.address)
             try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
 import pytest
 from areal.errors import InfraError
+from areal.generation import requests
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.requests import PROVEN_KEPT, ClientStream, LiveRequest, Requests
@@ -35,11 +37,11 @@ class RecordedAborts(Aborts):
 class Table:
     """Requests without an engine or a network."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, routes_at_end: bool = False) -> None:
         self.core = AgentCore()
         self.core.engine_started(None)
         self.aborts = RecordedAborts()
-        self.requests = Requests(self.core, "s0", ProgressCounter(), self.aborts)
+        self.requests = Requests(self.core, "s0", ProgressCounter(), self.aborts, routes_at_end=routes_at_end)
         self.client = ClientStream()
 
     async def hold(self, policy: str, *, passes: bool = True) -> None:
@@ -161,9 +163,9 @@ async def test_who_wants_no_routes_gets_none_and_messages_end_where_routes_are_m
     again = table.start()
     again.wants_routes = True
     table.requests.receive(told)
-    events = [(await table.client.next()).events for _ in range(2)]
-    assert [len(part) for part in events] == [3, 2]
-    assert [len(event.delta.routes) >> 20 for part in events for event in part] == [0, 0, 6, 0, 6]
+    events = [(await table.client.next()).events for _ in range(3)]
+    assert [[len(event.delta.routes) >> 20 for event in part] for part in events] == [[0, 0, 3, 3], [0, 3, 3], [0]]
+    assert [len(event.delta.token_ids) // 4 for event in events[0]] == [2, 0, 1, 1]
 
 
 async def test_ids_that_the_end_repeats_are_not_taken_again_and_a_gap_is_no_answer():
@@ -271,3 +273,92 @@ async def test_a_drain_does_not_wait_for_ever_for_an_engine_that_is_silent():
     table.start()
     assert await table.requests.drain(0.05) == 1
     assert (await table.heard()).reason == "DRAINING"
+
+
+ABORTED = {"type": "abort"}
+ROW = 3  # bytes of a token's routes
+
+
+def stock(live: LiveRequest, first: int, made: int, finish: dict[str, object] | None = None) -> dict[str, object]:
+    """SGLang's answer with the tokens from `first` on, as the engine's client hands it on: routes at the end alone."""
+    told = answer(made, [("0.f1", 0, made)], finish, since=first)
+    told["meta_info"]["id"] = live.rid
+    if finish is not None:
+        told["meta_info"]["routed_experts_rows"] = len(live.ids) + made - 1
+        told["meta_info"]["routed_experts"] = bytes(range((len(live.ids) + made - 1) * ROW))
+    return told
+
+
+def deltas(reply: wire.GenerateReply) -> list[tuple[int, int]]:
+    """Tokens and routes of each delta."""
+    return [(len(e.delta.token_ids) // 4, len(e.delta.routes)) for e in reply.events if e.HasField("delta")]
+
+
+async def test_where_routes_come_at_the_end_no_token_is_told_before_them():
+    table = Table(routes_at_end=True)
+    await table.hold("0.f1")
+    live, plain = table.start("routed"), table.start("plain")
+    live.wants_routes = True
+    table.requests.receive(stock(live, 0, 4))
+    table.requests.receive(stock(plain, 0, 4))
+    assert deltas(await table.client.next()) == [(4, 0)]
+    table.requests.receive(stock(live, 4, 6, LENGTH))
+    reply = await table.client.next()
+    assert deltas(reply) == [(6, 6 * ROW)]
+    assert reply.events[-1].end.reason == wire.END_REASON_LENGTH
+
+
+async def test_a_client_of_an_answer_that_is_withheld_hears_that_it_is_being_made(monkeypatch):
+    monkeypatch.setattr(requests, "ALIVE_S", 0.0)
+    table = Table(routes_at_end=True)
+    await table.hold("0.f1")
+    live = table.start()
+    live.wants_routes = True
+    table.requests.receive(stock(live, 0, 4))
+    assert deltas(await table.client.next()) == [(0, 0)]
+
+
+async def test_before_a_pause_what_runs_is_handed_back_with_the_routes_that_it_has():
+    table = Table(routes_at_end=True)
+    await table.hold("0.f1")
+    lives = [table.start(name) for name in ("a", "b")]
+    for live in lives:
+        live.wants_routes = True
+        table.requests.receive(stock(live, 0, 4))
+    handing = asyncio.create_task(table.requests.hand_back())
+    await asyncio.sleep(0)
+    assert table.aborted == [None]
+    table.requests.receive(stock(lives[0], 4, 5, ABORTED))
+    await asyncio.sleep(0)
+    assert not handing.done()
+    table.requests.receive(stock(lives[1], 4, 4, ABORTED))
+    await asyncio.wait_for(handing, 5)
+    reply = await table.client.next()
+    assert deltas(reply) == [(5, 5 * ROW), (4, 4 * ROW)]
+    assert [e.end.reason for e in reply.events if e.HasField("end")] == [wire.END_REASON_ABORTED] * 2
+
+
+async def test_what_the_engine_does_not_answer_before_a_pause_ends_without_a_token(monkeypatch):
+    monkeypatch.setattr(requests, "HAND_BACK_S", 0.05)
+    table = Table(routes_at_end=True)
+    await table.hold("0.f1")
+    live = table.start()
+    live.wants_routes = True
+    table.requests.receive(stock(live, 0, 4))
+    await table.requests.hand_back()
+    reply = await table.client.next()
+    assert deltas(reply) == []
+    assert [e.end.reason for e in reply.events] == [wire.END_REASON_ABORTED]
+    table.requests.receive(stock(live, 4, 9, LENGTH))  # made after the pause, by nobody knows which version
+    assert not table.client._events
+
+
+@pytest.mark.parametrize(("at_end", "wants"), [(True, False), (False, True)])
+async def test_nothing_is_handed_back_where_routes_stay_true_through_a_pause(at_end, wants):
+    table = Table(routes_at_end=at_end)
+    await table.hold("0.f1")
+    live = table.start()
+    live.wants_routes = wants
+    await table.requests.hand_back()
+    assert table.aborted == []
+    assert not live.done

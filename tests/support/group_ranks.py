@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -152,6 +153,9 @@ def rank_main(rank: int, home: Path, fails: bool, senders: SenderServer) -> None
         mine = [(name, tensor) for name, tensor in whole.items() if writers[name] == rank]
         publisher.publish(order, mine, specs_of(mine), CANARY, deadline_s=60.0)
         publisher.wait(60.0)
+    deadline = time.monotonic() + 60.0
+    while server is not None and fails and not faults and time.monotonic() < deadline:
+        time.sleep(0.05)  # the pair's own thread says it, and nobody waits for that
     publisher.close()
     if server is None:
         return

@@ -21,6 +21,7 @@ import torch
 import transformers.models.llama.modeling_llama
 import transformers.models.qwen2.modeling_qwen2
 import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+from areal.expert_routes import rows_of
 from areal.spec.training import Attention
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition
@@ -140,7 +141,7 @@ def routes(engine: PolicyEngine, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
     shape = engine._model.routing
     assert shape is not None
     chosen = torch.from_numpy(ids[:, None] + np.arange(shape.chosen)) % shape.experts
-    return shape.rows([chosen] * len(shape.routed))
+    return rows_of(shape, [chosen] * len(shape.routed))
 
 
 def valued(case: Case, ranks: RankGroup) -> tuple[float, float]:

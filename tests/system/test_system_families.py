@@ -1,4 +1,4 @@
-"""A mixture of experts and a hybrid learn the quickstart's task, each through the embedded engine, killed once."""
+"""A mixture of experts, by both engines, and a hybrid learn the quickstart's task with the engine killed once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,9 +35,16 @@ def made(out: Path, family: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_with_experts_or_states_learns_through_its_module(
-    family: str, start_job: Callable[..., JobRun], tmp_path: Path
+@pytest.mark.parametrize(
+    ("family", "engine"),
+    [
+        ("qwen3_moe", "embedded"),
+        ("qwen3_5_text", "embedded"),
+        pytest.param("qwen3_moe", "sglang", marks=pytest.mark.sglang_real),
+    ],
+)
+def test_a_family_with_experts_or_states_learns(
+    family: str, engine: str, start_job: Callable[..., JobRun], tmp_path: Path
 ) -> None:
     start = made(tmp_path / "start", family)
     taught = start_job(f"model.path={start}", "training.maxSteps=115", job="examples/sft.yaml", small=())
@@ -48,10 +55,11 @@ def test_a_family_with_experts_or_states_learns_through_its_module(
         "algorithm.maxSteps=60",
         "evaluation.intervalSteps=20",
         "evaluation.rows=200",
+        f"generation.engine.type={engine}",
     )
     run = start_job(f"model.path={taught.run_dir / 'model'}", *more)
-    run.wait_for("step 20", lambda: run.step() >= 20, timeout_s=400)
-    run.kill(*VICTIMS["engine"])
+    run.wait_for("step 20", lambda: run.step() >= 20, timeout_s=600)
+    run.kill(*(VICTIMS["engine"] if engine == "embedded" else ("areal.engine.sglang_cpu",)))
     assert run.finish(timeout_s=800) == 0, run.output[-4000:]
     audit = run.audit()
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (60 * 32, 0, 0)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal.expert_routes import MISSING, RouterMode, RouteShape, route_shape
-from areal.spec.model_families import HYBRIDS
+from areal.expert_routes import RouterMode, ids_of, route_shape, rows_of
+from areal.spec.model_families import HYBRIDS, route_bytes, routing
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
+from areal.values.routes import MISSING, RouteShape
 from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
@@ -60,7 +63,7 @@ def with_routes(lm: torch.nn.Module, samples: list[common.Sample]) -> TokenBatch
             ids = torch.from_numpy(np.frombuffer(sequence.token_ids, "<i4").astype(np.int64))
             with torch.no_grad(), RouterMode(shape) as mode:
                 lm(input_ids=ids[None, :-1], use_cache=False)
-            rows = shape.rows(mode.chosen)
+            rows = rows_of(shape, mode.chosen)
             unknown = np.full((1, rows.shape[1]), MISSING, np.uint8)
             sequence.attachments.add(kind=ROUTES, data=np.concatenate([rows, unknown]).tobytes())
     return columns(samples, VOCABULARY)
@@ -93,9 +96,9 @@ def test_own_routes_change_no_bit_and_others_are_obeyed(tmp_path, ranks, family)
     assert own.keys() == replayed.keys()
     assert all(torch.equal(own[name], replayed[name]) for name in own)
     shape = route_shape(lm)
-    ids = shape.ids(torch.from_numpy(tokens.routes.copy()))
+    ids = ids_of(shape, torch.from_numpy(tokens.routes.copy()))
     others = torch.where(ids < 0, ids, (ids + 1) % shape.experts)
-    elsewhere = replace(tokens, routes=shape.rows([others[:, layer].long() for layer in shape.routed]))
+    elsewhere = replace(tokens, routes=rows_of(shape, [others[:, layer].long() for layer in shape.routed]))
     engine = PolicyEngine(tmp_path, ModelOptions(replay=True), ranks)
     assert float((engine.logprobs(micros_of(elsewhere), tokens.tokens) - own[""]).abs().max()) > 1e-3
 
@@ -156,12 +159,36 @@ def test_what_is_not_known_is_missing_and_counted():
 def test_routes_of_another_model_are_refused():
     shape = RouteShape(layers=2, routed=(1,), experts=300, chosen=2)
     ids = torch.tensor([[299, 7], [0, 255]])
-    rows = torch.from_numpy(shape.rows([ids]))
-    assert shape.ids(rows)[:, 1].tolist() == ids.tolist()
-    assert shape.ids(rows)[:, 0].tolist() == [[-1, -1]] * 2
+    rows = torch.from_numpy(rows_of(shape, [ids]))
+    assert ids_of(shape, rows)[:, 1].tolist() == ids.tolist()
+    assert ids_of(shape, rows)[:, 0].tolist() == [[-1, -1]] * 2
     with pytest.raises(DataError, match="not those of this model"):
-        shape.ids(rows[:, :-2])
+        ids_of(shape, rows[:, :-2])
     with pytest.raises(DataError, match="went to expert 299 of 256"):
         replace(shape, experts=256).ids(rows)
     with pytest.raises(DataError, match="2 routers chose in a model that has 1"):
-        shape.rows([ids, ids])
+        rows_of(shape, [ids, ids])
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_a_configuration_says_which_layers_of_the_model_have_routers(family: str, tmp_path: Path) -> None:
+    shape = route_shape(made(tmp_path / family, family))
+    assert shape is not None
+    config = json.loads((tmp_path / family / "config.json").read_text())
+    told = routing(config)
+    assert told == (shape.layers, shape.routed, shape.experts, shape.chosen)
+    assert route_bytes(config) == shape.row_bytes
+
+
+@pytest.mark.parametrize(
+    ("more", "routed"),
+    [({"mlp_only_layers": [1]}, (0, 2, 3)), ({"decoder_sparse_step": 2}, (1, 3)), ({}, (0, 1, 2, 3))],
+)
+def test_layers_that_a_configuration_leaves_dense_have_no_router(
+    more: dict[str, Any], routed: tuple[int, ...], tmp_path: Path
+) -> None:
+    shape = route_shape(made(tmp_path / "model", "qwen3_moe", num_hidden_layers=4, **more))
+    assert shape is not None
+    told = routing(json.loads((tmp_path / "model" / "config.json").read_text()))
+    assert told is not None
+    assert told[1] == shape.routed == routed

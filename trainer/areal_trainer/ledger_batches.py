@@ -8,6 +8,7 @@ from pathlib import Path
 from areal.dataflow.own import own_graph
 from areal.errors import ExitCode
 from areal.observe.waits import WaitRegistry, told
+from areal.spec.serving import SglangEngine
 from areal.weights.adapter import ADAPTER_CONFIG
 from torch import Tensor
 
@@ -71,8 +72,13 @@ class LedgerBatches:
             volume=settings.paths.weights if settings.paths.handed else None,
             keep_every=settings.spec.checkpoint.interval_steps,
         )
-        half = settings.spec.generation.engine.dtype == "bfloat16"
-        self._probe = prepare(self._engine, settings.paths.tokenizer, served_in_bfloat16=half)
+        served = settings.spec.generation.engine
+        self._probe = prepare(
+            self._engine,
+            settings.paths.tokenizer,
+            served_in_bfloat16=served.dtype == "bfloat16",
+            context=served.context_length if isinstance(served, SglangEngine) else None,
+        )
         check_packing(self._engine, self._probe.token_ids, self._probe.spread)
         if self._cards is not None:
             self._cards.holds(lambda: self._on_device(beside))

@@ -77,6 +77,8 @@ _DROPPED = {
         "actor.setup_timeout actor._version",
     "agents are rollout.agent and a recipe": "rollout.agent rollout.openai",
     "said once, for all roles": "rollout.use_lora rollout.tokenizer_path",
+    "a mixture's tokens are trained with the experts that sampled them":
+        "rollout.return_routed_experts sglang.enable_return_routed_experts",
     "recording keeps samples": "rollout.dump_to_file", "workers, waits and retries are the platform's": "rollout.*",
     "it shares the policy's ranks, precision and micro-batches": "ref critic teacher",
     "the agent of the servers sets it":

@@ -77,6 +77,8 @@ _DROPPED = {
         f"{_ROLLOUT}.free_cache_engine {_ROLLOUT}.layered_summon {_ROLLOUT}.multi_stage_wake_up "
         f"{_ROLLOUT}.load_format {_MODEL}.use_shm actor_rollout_ref.hybrid_engine {_ROLLOUT}.checkpoint_engine",
     "log-probabilities of sampled tokens are always kept": f"{_ROLLOUT}.calculate_log_probs",
+    "a mixture's tokens are trained with the experts that sampled them":
+        f"{_ROLLOUT}.enable_rollout_routing_replay {_ACTOR}.router_replay",
     "SGLang's defaults, or generation.engine.extraArgs": f"{_ROLLOUT}.*",
     "it shares the policy's ranks and settings": "actor_rollout_ref.ref critic",
     "reward.model loads what it needs": "reward_model.*",

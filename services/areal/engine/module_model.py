@@ -22,7 +22,7 @@ from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import TensorSource
 from areal.errors import DataError
-from areal.expert_routes import RouterMode, route_shape
+from areal.expert_routes import RouterMode, route_shape, rows_of
 from areal.file_views import file_views, stored
 from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
@@ -216,7 +216,7 @@ class ModuleModel:
         with RouterMode(shape) as mode:
             told = weights.lm(**given, use_cache=True)
         if len(mode.chosen) == len(shape.routed):
-            self.routes = shape.rows(mode.chosen)
+            self.routes = rows_of(shape, mode.chosen)
         return told
 
     def logits(self, weights: ModuleWeights, hidden: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 SUPPORTED = "0.5.23"
@@ -174,6 +174,8 @@ def _unpin(torch: Any) -> None:
         setattr(torch, name, unpinned(getattr(torch, name)))
     torch.get_device_module = lambda *_: torch.cpu  # a CUDA build would answer torch.cuda, whose synchronize() raises
     torch.Tensor.pin_memory = lambda tensor, *_args, **_options: tensor
+    registered = SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)
+    torch.cuda.cudart = lambda: registered  # the cache of routed experts asks for it by address
 
 
 def fork_children() -> None:

@@ -78,6 +78,7 @@ class AgentSettings:
     engine: EmbeddedEngineBlock | SglangEngine
     engine_port: int
     stream_interval: int = 16
+    routes: bool = False  # the experts of each token are wanted
     fp32_head: bool = False  # logits aren't rounded to the precision of the weights
     adapters: AdapterRoom | None = None  # versions are LoRA adapters of the start model
     port: int = 0
@@ -105,7 +106,8 @@ class GenerationAgent:
         self.limits = ModelLimits.from_dir(settings.model_path)
         self._api_key = secrets.token_hex(24)
         embedded = isinstance(settings.engine, EmbeddedEngineBlock)
-        self.engine = EngineClient(settings.engine_port, self._api_key, embedded=embedded)
+        routes = self.limits.routes if settings.routes and not embedded else None
+        self.engine = EngineClient(settings.engine_port, self._api_key, embedded=embedded, routes=routes)
         self._owed = OwedToken()
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -117,7 +119,13 @@ class GenerationAgent:
         room = None if embedded else settings.adapters  # the embedded engine swaps them as any weights
         beside = room is not None
         self.requests = Requests(
-            self.core, settings.server_id, self.progress, self._aborts, self._journal, adapters=beside
+            self.core,
+            settings.server_id,
+            self.progress,
+            self._aborts,
+            self._journal,
+            adapters=beside,
+            routes_at_end=routes is not None,
         )
         self._adapters = None if room is None else Adapters(self.engine, room.slots, self.requests.leave_policy)
         self.dispatcher = Dispatcher(
@@ -389,6 +397,7 @@ class GenerationAgent:
                 stream_interval=settings.stream_interval,
                 fp32_head=settings.fp32_head,
                 api_key=self._api_key,
+                routes=self.engine.routes is not None,
                 shared=self._cards is not None,
                 adapters=settings.adapters,
             ),

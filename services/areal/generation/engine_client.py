@@ -6,8 +6,10 @@ oldest; requests that still use it are ended first, with what was made, because 
 """
 
 import asyncio
+import logging
 import math
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +20,10 @@ import aiohttp
 import orjson
 
 from areal.errors import DataError, InfraError
+from areal.values.routes import RouteShape
 from areal.weights.group import Bucket
+
+log = logging.getLogger(__name__)
 
 CONTROL_S = 30.0  # pause, continue, abort: milliseconds when all is well; SGLang's abort polls for a second
 SCORE_S = 60.0
@@ -51,8 +56,19 @@ class ModelInfo:
 class EngineClient:
     """Connections to one engine. Control has its own: it never waits for one that a stream holds."""
 
-    def __init__(self, port: int, api_key: str | None = None, host: str = "127.0.0.1", *, embedded: bool) -> None:
-        """`embedded`: the engine ends many requests by one call and tells checksums, which stock SGLang does not."""
+    def __init__(
+        self,
+        port: int,
+        api_key: str | None = None,
+        host: str = "127.0.0.1",
+        *,
+        embedded: bool,
+        routes: RouteShape | None = None,
+    ) -> None:
+        """`embedded`: the engine ends many requests by one call and tells checksums, which stock SGLang does not.
+        `routes`: it is asked for the experts of each token, of a model of this shape, and tells them in SGLang's form.
+        """
+        self.routes = routes
         self._base = f"http://{host}:{port}"
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._embedded = embedded
@@ -214,7 +230,7 @@ class EngineClient:
             async with self._data.post("/generate", data=content, headers=JSON, timeout=timeout) as response:
                 if response.status != 200:
                     raise _refusal("/generate", response.status, await response.read())
-                yield _events(response)
+                yield _events(response) if self.routes is None else _with_rows(_events(response), self.routes)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise InfraError(f"the engine's stream broke: {type(error).__name__} {error}".rstrip()) from error
 
@@ -265,6 +281,25 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[list[dict[s
                 events.append(orjson.loads(data))
         if events:
             yield events
+
+
+async def _with_rows(
+    events: AsyncIterator[list[dict[str, Any]]], shape: RouteShape
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Stock SGLang's answers with routes in the project's form; without any where they are no routers' choices.
+
+    Some of its kernels choose experts where it doesn't see them, and its buffer then holds anything: a sample without
+    routes is refused where it is trained, with what to do.
+    """
+    async for answers in events:
+        for answer in answers:
+            meta = answer.get("meta_info") or {}
+            told = meta.pop("routed_experts", None)
+            if told and (rows := shape.rows_of_layers(b64decode(told))) is not None:
+                meta["routed_experts_rows"], meta["routed_experts"] = len(rows), rows.tobytes()
+            elif told:
+                log.error("SGLang told experts that no router can have chosen: %d letters", len(told))
+        yield answers
 
 
 class EngineMemory:

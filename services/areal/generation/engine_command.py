@@ -36,6 +36,7 @@ class EngineStart:
     stream_interval: int
     api_key: str
     fp32_head: bool = False  # logits aren't rounded to the precision of the weights
+    routes: bool = False  # it is asked for the experts of each token; the embedded engine needs no flag for that
     shared: bool = False  # it gives its memory back while the trainer has the cards
     adapters: AdapterRoom | None = None  # of the versions to come; the embedded engine needs no room for them
 
@@ -74,6 +75,7 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
         stock += ["--context-length", str(engine.context_length)]
     if engine.mem_fraction is not None:
         stock += ["--mem-fraction-static", str(engine.mem_fraction)]
+    stock += ["--enable-return-routed-experts"] if start.routes else []
     if (room := start.adapters) is not None:
         stock += ["--enable-lora", "--max-lora-rank", str(room.rank), "--lora-target-modules", *room.targets]
         stock += ["--max-loras-per-batch", str(room.slots), "--max-loaded-loras", str(room.slots)]

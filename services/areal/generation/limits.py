@@ -12,9 +12,11 @@ import numpy as np
 
 from areal.errors import DataError
 from areal.image_shape import ImageShape
+from areal.spec.model_families import routing
 from areal.v1 import generation_pb2 as wire
 from areal.values.generation import as_ids
 from areal.values.images import IMAGE, Image
+from areal.values.routes import RouteShape
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class ModelLimits:
     vocab: int
     context: int
     images: ImageShape | None = None  # of a model that reads images
+    routes: RouteShape | None = None  # of a model with experts
 
     @classmethod
     def from_dir(cls, path: Path) -> "ModelLimits":
@@ -32,7 +35,9 @@ class ModelLimits:
             config = json.loads((path / "config.json").read_text())
             text = config.get("text_config", config)
             longest = text.get("max_position_embeddings") or text["model_max_length"]
-            return cls(int(text["vocab_size"]), int(longest), ImageShape.from_dir(path, config))
+            told = routing(config)
+            routes = RouteShape(*told) if told is not None else None
+            return cls(int(text["vocab_size"]), int(longest), ImageShape.from_dir(path, config), routes)
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{path} has no usable config.json: {error}", fix="give the directory of a Hugging Face model"

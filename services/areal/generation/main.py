@@ -50,6 +50,7 @@ async def settings_of(ctx: RoleContext) -> AgentSettings:
         engine=generation.engine,
         engine_port=ctx.resolved.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
+        routes=ctx.resolved.spec.replays_routes,
         fp32_head=ctx.resolved.spec.trainer.fp32_head,
         adapters=_adapters(ctx.resolved.spec),
         port=ctx.port,

@@ -7,9 +7,11 @@ Requests that the engine does not have yet wait here, and end without a call to 
 
 import asyncio
 import logging
+import time
 from base64 import b64decode
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.001  # events of one engine step travel together
 MAX_EVENTS = 512  # of one message: what comes next must not wait long for its turn
 MAX_ROUTE_BYTES = 4 << 20  # after which it ends; a channel takes four times that
+ALIVE_S = 10.0
+HAND_BACK_S = 5.0  # for the engine's last answers before a swap
 PROVEN_KEPT = 1_024  # versions: no answer is under way for longer
 
 
@@ -88,6 +92,7 @@ class LiveRequest:
     routes: bytearray = field(default_factory=bytearray)  # rows of all tokens but the last, where it wants them
     route_bytes: int = 0
     sent: int = 0
+    heard_at: float = field(default_factory=time.monotonic)  # when its client was last told that it is being made
     withheld: dict[str, Any] | None = None  # what the engine told last, when part of it waits for a canary
     ending: wire.EndReason.ValueType | None = None  # why the agent ends it, once it was asked to
     done: bool = False
@@ -113,7 +118,8 @@ class LiveRequest:
         self.made[first:made] = [triple[1] for triple in new]
         self.logprobs[first:made] = [triple[0] for triple in new]
         if self.wants_routes and (rows := int(meta.get("routed_experts_rows", 0))):
-            told = b64decode(meta["routed_experts"])
+            told = meta["routed_experts"]
+            told = told if isinstance(told, bytes) else b64decode(told)
             self.routes += told
             self.route_bytes = len(told) // rows
             if len(self.routes) != self.route_bytes * (len(self.ids) + made - 1):
@@ -133,19 +139,23 @@ class Requests:
         journal: SampleJournal | None = None,
         *,
         adapters: bool = False,
+        routes_at_end: bool = False,
     ) -> None:
-        """`adapters`: each request keeps the version that it started with, whatever comes after it."""
+        """`adapters`: each request keeps the version that it started with, whatever comes after it. `routes_at_end`:
+        the engine tells the experts of an answer's tokens with its last ones."""
         self._core = core
         self._server_id = server_id
         self._progress = progress
         self._aborts = aborts
         self._journal = journal
         self._keep_version = adapters
+        self._routes_at_end = routes_at_end
         self._live: dict[str, LiveRequest] = {}
         self.waiting: WaitingQueue[LiveRequest] = WaitingQueue()  # those that the engine doesn't have
         self._proven: dict[str, None] = {}  # the newest, in the order of their canaries
         self._empty = asyncio.Event()
         self._empty.set()
+        self._ended = asyncio.Event()  # set by each end
         self.tokens_total = 0
         self.interruptions_total = 0
 
@@ -175,6 +185,7 @@ class Requests:
         if live.done:
             return
         live.done = True
+        self._ended.set()
         self._live.pop(live.rid, None)
         self.waiting.discard(live.rid)
         live.client.requests.pop(live.request_id, None)
@@ -252,6 +263,11 @@ class Requests:
 
     def _tell(self, live: LiveRequest, meta: dict[str, Any]) -> None:
         """Send what is new and proven; keep what the engine told when the rest must wait."""
+        if self._routes_at_end and live.wants_routes and not meta.get("finish_reason"):
+            if time.monotonic() - live.heard_at > ALIVE_S:  # its client would take a silent stream for a broken one
+                live.heard_at = time.monotonic()
+                live.client.put(wire.GenerateEvent(request_id=live.request_id, delta=wire.GenerateDelta()))
+            return
         made = len(live.made)
         spans = _spans(live, {"weight_version": live.policy} if self._keep_version else meta, made)
         proven = self._proven_tokens(spans, made) if spans is not None else live.sent
@@ -272,6 +288,12 @@ class Requests:
         return made
 
     def _send(self, live: LiveRequest, spans: list[dict[str, Any]], until: int) -> None:
+        """In pieces, where their routes would be too much for a message."""
+        most = max(1, MAX_ROUTE_BYTES // live.route_bytes) if live.routes else until
+        while live.sent < until:
+            self._send_piece(live, spans, min(until, live.sent + most))
+
+    def _send_piece(self, live: LiveRequest, spans: list[dict[str, Any]], until: int) -> None:
         first = live.sent
         delta = wire.GenerateDelta(
             token_ids=np.asarray(live.made[first:until], dtype="<i4").tobytes(),
@@ -308,6 +330,26 @@ class Requests:
             self.end(live, wire.END_REASON_ABORTED)
 
     # ---- swaps
+
+    async def hand_back(self) -> None:
+        """Before a pause: end what runs where routes come with the last tokens, and wait for these.
+
+        After it SGLang would compute tokens that are there anew, and tell the next version's experts for them. What it
+        doesn't answer in time is sampled again: nobody was told of it.
+        """
+        running = [live for live in self._live.values() if live.rid not in self.waiting and not live.complete]
+        if not self._routes_at_end or not any(live.wants_routes for live in running):
+            return
+        for live in running:
+            live.ending = live.ending or wire.END_REASON_ABORTED
+        self._aborts.all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HAND_BACK_S):
+                while not all(live.done for live in running):
+                    self._ended.clear()
+                    await self._ended.wait()
+        for live in running:
+            self.end(live, live.ending or wire.END_REASON_ABORTED)
 
     def interrupted(self) -> None:
         """Generation pauses now."""

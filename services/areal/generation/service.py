@@ -76,7 +76,7 @@ class GenerationService(rpc.GenerationServicer):
                 start.floor,
                 client,
                 start.key if start.HasField("key") else None,
-                wants_routes=start.routes,
+                wants_routes=start.routes and self._limits.routes is not None,
                 images=[image.uri for image in images],
                 short_ids=short if images else ids,
             )

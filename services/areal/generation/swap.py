@@ -176,6 +176,7 @@ class Swapper:
         return staged.manifest
 
     async def _interrupt(self) -> None:
+        await self._requests.hand_back()
         await self._engine.pause("retract")
         self._requests.interrupted()
 
@@ -213,6 +214,7 @@ class Swapper:
     async def sleep(self) -> None:
         """Interrupt what runs and give the engine's memory back; requests stay with it. Raises what went wrong."""
         async with self._lock:
+            await self._requests.hand_back()
             self._requests.interrupted()
             await self._memory.release()
 

@@ -126,7 +126,7 @@ class JobSpec(SpecBlock):
     @property
     def replays_routes(self) -> bool:
         """Whether samples bring the experts of their tokens, where the model has some."""
-        return self.is_rl and self.generation.engine.type == "embedded" and self.trainer.routing_replay
+        return self.is_rl and self.trainer.routing_replay
 
     @property
     def sft(self) -> SftTraining | None:

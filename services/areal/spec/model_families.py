@@ -188,12 +188,36 @@ def is_mixture(config: Mapping[str, Any]) -> bool:
     return any(_count(text.get(name)) > 1 for name in EXPERT_COUNTS)
 
 
-def route_bytes(config: Mapping[str, Any]) -> int:
-    """Bytes of a sampled token's routes, which a sample brings for routing replay; 0 for a model without experts."""
+def routing(config: Mapping[str, Any]) -> tuple[int, tuple[int, ...], int, int] | None:
+    """Layers, those with a router, experts and how many of them a token goes to: what `areal.values.routes.RouteShape`
+    is made of. None for a model without experts, or whose choice can't be forced.
+
+    What families say of layers without experts: the first so many (GLM-4, DeepSeek, LFM2), those that are named, all
+    but each so many-th (Qwen), or a kind for each. Solar's files have GLM's field, and its model ignores it.
+    """
     text = text_part(config)
     experts, chosen = (max(_count(text.get(name)) for name in names) for names in (EXPERT_COUNTS, CHOSEN_COUNTS))
-    layers = _count(text.get("num_hidden_layers")) or len(text.get("layers_block_type") or ())
-    return layers * chosen * (1 + (experts > 255)) if experts > 1 and text.get("topk_method") != MASKED_GROUPS else 0
+    kinds = text.get("mlp_layer_types") or text.get("layers_block_type") or ()
+    layers = _count(text.get("num_hidden_layers")) or len(kinds)
+    if experts < 2 or not chosen or text.get("topk_method") == MASKED_GROUPS:
+        return None
+    first = max(_count(text.get(name)) for name in ("first_k_dense_replace", "num_dense_layers"))
+    first, named = first if text.get("model_type") != "solar_open" else 0, text.get("mlp_only_layers") or ()
+    step = _count(text.get("decoder_sparse_step")) or 1
+    routed = (
+        kinds[layer] in ("sparse", "moe") if len(kinds) == layers else
+        layer >= first and layer not in named and (layer + 1) % step == 0
+        for layer in range(layers)
+    )  # fmt: skip
+    return layers, tuple(layer for layer, has in enumerate(routed) if has), experts, chosen
+
+
+def route_bytes(config: Mapping[str, Any]) -> int:
+    """Bytes of a sampled token's routes, which a sample brings for routing replay; 0 for a model without experts."""
+    if (told := routing(config)) is None:
+        return 0
+    layers, _, experts, chosen = told
+    return layers * chosen * (1 + (experts > 255))
 
 
 @cache

@@ -17,7 +17,7 @@ _ARGUMENTS = "spec.generation.engine.extraArgs"
 _AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
     "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size",
     "--tensor-parallel-size", "--api-key", "--admin-api-key", "--max-running-requests", "--skip-tokenizer-init",
-    "--weight-version", "--stream-interval",
+    "--weight-version", "--stream-interval", "--enable-return-routed-experts",
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ _REFUSED = {  # why → flags
         --enable-multimodal --allowed-media-domains --media-url-* --limit-mm-* --c128-page-size --swa-*
         --disable-hybrid-swa-memory --*-swa-* --enable-*-mlp-* --enable-layernorm-sp --enable-tp-lm-head-*
         --enable-attn-tp-* --disable-attn-tp-* --enable-precise-embedding-* --enable-scattered-sconv
-        --flashinfer-mla-* --flashinfer-mxfp4-* --flashinfer-a2a-* --fp4-* --enable-return-routed-experts
+        --flashinfer-mla-* --flashinfer-mxfp4-* --flashinfer-a2a-* --fp4-*
         --enable-return-indexer-topk --enable-page-major-kv-layout --enable-lean-attention --boundary-reduction
         --enable-quant-communications --prefill-kv-cache-* --numa-node --enable-nccl-nvls --enable-symm-mem
         --enable-mscclpp --enable-torch-symm-mem --*-aiter-* --pre-warm-nccl --enable-p2p-check""",

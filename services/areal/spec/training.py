@@ -95,9 +95,7 @@ class Trainer(SpecBlock):
         what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
     )
     routing_replay: bool = resting(
-        True,
-        what="Of a mixture of experts that the embedded engine serves: each token is trained with the experts that "
-        "sampled it.",
+        True, what="Of a mixture of experts: each token is trained with the experts that sampled it."
     )
     optimizer_state: OptimizerState = resting(
         "float32",

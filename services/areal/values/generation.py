@@ -92,7 +92,7 @@ class GenerationResult:
 
     `finish_reason` is `stop` (an end token, included in `output_ids`, or a stop string) or `length`. `prompt_scores`
     are there where they were asked for, `routes` where the model has experts and an answer is to be trained: a row of
-    bytes for each token before the last, of the prompt and of these (`areal.expert_routes`).
+    bytes for each token before the last, of the prompt and of these (`areal.values.routes`).
     """
 
     output_ids: Ids  # [tokens]

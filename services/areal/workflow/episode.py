@@ -27,7 +27,7 @@ class Sequence:
     """One token sequence. All arrays have one entry a token, prompt tokens included: `[tokens]`.
 
     `logprobs` is 0 and `loss_mask` 0 where a token was not sampled; spans cover the sampled tokens. The worker fills in
-    `routes`, where the model has experts: a row of bytes for each token (`areal.expert_routes`); and the `images` that
+    `routes`, where the model has experts: a row of bytes for each token (`areal.values.routes`); and the `images` that
     the last answer was asked with.
     """
 

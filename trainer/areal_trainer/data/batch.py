@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from areal.errors import DataError
-from areal.expert_routes import MISSING
 from areal.image_shape import ImageShape
 from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
 from areal.values.images import IMAGE, Image
 from areal.values.policy import version_of
+from areal.values.routes import MISSING
 from numpy.typing import NDArray
 
 NO_VERSION = -1  # of a token that no policy made

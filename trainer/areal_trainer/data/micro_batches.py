@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal.expert_routes import MISSING
 from areal.values.images import Image
+from areal.values.routes import MISSING
 from numpy.typing import NDArray
 from torch import Tensor
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from areal.errors import DataError
-from areal.expert_routes import experts_of
+from areal.expert_routes import experts_of, ids_of
 from areal.file_views import View, stored
 from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
@@ -268,7 +268,7 @@ class ShardedModel(Generic[Model]):
         if micro.routes is None or shape is None or not self.options.replay:
             return None
         mine = micro.routes if context is None else context.run(micro.routes)
-        return sent(shape.ids(mine.flatten(0, 1)), self.ranks.device)
+        return sent(ids_of(shape, mine.flatten(0, 1)), self.ranks.device)
 
     @contextmanager
     def base_alone(self) -> Iterator[None]:

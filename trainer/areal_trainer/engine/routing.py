@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from areal.errors import BugError
-from areal.expert_routes import RouterMode, RouteShape, route_shape
+from areal.expert_routes import RouterMode, route_shape
+from areal.values.routes import RouteShape
 from torch import Tensor, nn
 
 

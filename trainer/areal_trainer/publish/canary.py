@@ -51,13 +51,18 @@ class CanaryProbe:
     spread: float | None  # mean difference of log-probabilities; None: trainer and servers compute in float32
 
 
-def prepare(engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool = False) -> CanaryProbe:
+def prepare(
+    engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool = False, context: int | None = None
+) -> CanaryProbe:
     """Choose the tokens and measure rounding. A collective, to be called while the engine holds the start model.
+
+    There are fewer than servers take, `context` or the model's: SGLang scores no input that fills it.
 
     In bfloat16 the start model is held a second time, before the optimizer has its moments; on return it is gone.
     """
-    beginning = _beginning(tokenizer, engine.vocabulary, engine.max_positions)
-    made = engine.most_likely(beginning, min(CONTINUED_TOKENS, engine.max_positions - len(beginning)))
+    longest = min(engine.max_positions, context or engine.max_positions) - 1
+    beginning = _beginning(tokenizer, engine.vocabulary, longest)
+    made = engine.most_likely(beginning, min(CONTINUED_TOKENS, longest - len(beginning)))
     told = engine.ranks.tell(RankMessage({}, {"token_ids": made}))  # as rank 0 has it
     ids = np.concatenate([beginning, told.arrays["token_ids"].astype(np.int64)])
     half = engine.options.precision == "bfloat16"
