@@ -80,6 +80,22 @@ def fleet() -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "GPUs held",
+                "GPUs that pods with a node ask for.",
+                "short",
+                (f"{_BY_JOB} (areal_rljob_gpus{{{JOB}}})", "{{namespace}}/{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "GPU hours",
+                "GPUs times hours that each job has held them.",
+                "short",
+                (f"{_BY_JOB} (areal_rljob_gpu_seconds_total{{{JOB}}}) / 3600", "{{namespace}}/{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Pods missing",
                 "Pods that a role should have and that are not ready.",
                 "short",

@@ -44,8 +44,8 @@ def test_it_is_random_tokens_and_the_likeliest_after_them_where_there_is_no_toke
     assert np.array_equal(prepare(engine, model_path).token_ids, probe.token_ids)
 
 
-@pytest.mark.parametrize(("context", "tokens"), [(40, 39), (20, 19), (None, 96)])
-def test_it_leaves_room_in_the_context_of_servers_that_score_no_full_one(model_path, ranks, context, tokens):
+@pytest.mark.parametrize(("context", "tokens"), [(40, 32), (20, 12), (None, 96)])
+def test_it_leaves_room_in_the_context_of_servers(model_path, ranks, context, tokens):
     engine = PolicyEngine(model_path, ModelOptions(), ranks)
     assert len(prepare(engine, model_path, context=context).token_ids) == tokens
 

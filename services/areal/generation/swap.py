@@ -38,6 +38,9 @@ _REASONS = ("canary", "checksum", "digest", "engine", GROUP, "load", VOLUME)  # 
 class PausedRequests(Protocol):
     """The running requests, as a swap needs them."""
 
+    async def hand_back(self) -> None:
+        """Before a pause: end what would not stay true through it, with what the engine has of it."""
+
     def interrupted(self) -> None:
         """Generation pauses now."""
 

@@ -202,6 +202,8 @@ _ALL += [
     _job("restarts_total", "Restarts of the trainer, all that were counted and all that were not", (), Type.COUNTER),
     _job("role_desired", "Pods that a role should have", ("role",)),
     _job("role_ready", "Pods of a role that are ready", ("role",)),
+    _job("gpus", "GPUs that pods of the job with a node ask for"),
+    _job("gpu_seconds_total", "GPUs times seconds that the job held them", (), Type.COUNTER),
     _job("checkpoint_step", "Step of the newest checkpoint"),
     _job("checkpoint_interval_steps", "Steps after which a checkpoint is due"),
     _job("created_timestamp_seconds", "When the job was created"),

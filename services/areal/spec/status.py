@@ -366,6 +366,18 @@ class Waiting(StatusBlock):
     since: Time | None = seen(None, what="The wait that goes on.")
 
 
+class GpuUsage(StatusBlock):
+    """GPUs that the job's pods hold, and for how long it held how many."""
+
+    gpus: int = seen(0, what="Held now: asked for by pods that have a node.", ge=0)
+    gpu_seconds: int = seen(0, what="GPUs times seconds, until their number changed last.", unit="seconds", ge=0)
+    since: Time | None = seen(None, what="When their number changed last.")
+
+    def until(self, now: float) -> float:
+        """GPU-seconds until a moment, in seconds since 1970."""
+        return self.gpu_seconds + (self.gpus * max(0.0, now - self.since.timestamp()) if self.since else 0.0)
+
+
 class IdleStatus(StatusBlock):
     """Why nothing is trained now."""
 
@@ -410,6 +422,7 @@ class JobStatus(StatusBlock):
     attempts: Attempts | None = seen(None, what="How often the trainers were started.")
     idle: IdleStatus | None = seen(None, what="Why nothing is trained now; absent while steps are.")
     waiting: Waiting | None = seen(None, what="How long pods waited for nodes.")
+    usage: GpuUsage | None = seen(None, what="GPUs held; absent of a job that never held any.")
     failures: list[FailureEntry] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
     audit: AuditStatus | None = seen(None, what="The audit at the end.")
 

@@ -4,6 +4,7 @@ Owns the mapping from an object to samples. Reads the cache only; a job without 
 none.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from areal.observe.catalog import CATALOG, Scope, Type
 from areal.plan.cluster_names import Role, run_claim, workload
 from areal.spec.cluster import RunPolicy
+from areal.spec.status import GpuUsage
 from areal.spec.training import CheckpointBlock
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -24,8 +26,8 @@ _STALL_S: int = RunPolicy.model_fields["stall_timeout_seconds"].default
 Sample = tuple[str, dict[str, str], float]  # metric, its own labels, value
 
 
-def samples(job: Json) -> Iterator[Sample]:
-    """Samples of one RLJob."""
+def samples(job: Json, now: float) -> Iterator[Sample]:
+    """Samples of one RLJob; `now` is in seconds since 1970."""
     metadata, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     algorithm = spec.get("algorithm") or {}
     progress, attempts = status.get("progress") or {}, status.get("attempts") or {}
@@ -72,6 +74,9 @@ def samples(job: Json) -> Iterator[Sample]:
         losses[labels] = datetime.fromisoformat(entry["time"]).timestamp()
     for (role, owner, node), at in losses.items():
         yield "loss_timestamp_seconds", {"role": role, "owner": owner, "node": node}, at
+    if told := status.get("usage"):
+        usage = GpuUsage.model_validate(told)
+        numbers |= {"gpus": usage.gpus, "gpu_seconds_total": usage.until(now)}
     for name, value in numbers.items():
         if isinstance(value, int | float):
             yield name, {}, float(value)
@@ -103,7 +108,7 @@ class JobCollector(Collector):
         families = {metric.name: _family(metric.name) for metric in CATALOG.values() if metric.scope is Scope.JOB}
         for job in self._jobs() if self._leads() else ():
             metadata = job["metadata"]
-            for short, labels, value in samples(job):
+            for short, labels, value in samples(job, time.time()):
                 name = f"areal_rljob_{short}"
                 own = [labels[label] for label in CATALOG[name].labels]
                 families[name].add_metric([metadata["namespace"], metadata["name"], *own], value)

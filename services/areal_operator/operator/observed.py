@@ -64,6 +64,7 @@ class Pod:
     waiting_message: str = ""
     terminating_until: float | None = None  # a terminating pod should be gone by then
     revision: str = ""  # of the template it was made from
+    gpus: int = 0  # that its containers ask for
     conditions: Mapping[str, PodCondition] = field(default_factory=dict)
 
     @property
@@ -321,8 +322,15 @@ def read_pod(obj: Json) -> Pod | None:
         waiting_message=waiting.get("message", ""),
         terminating_until=deleted,
         revision=labels.get("controller-revision-hash", ""),
+        gpus=_gpus(obj.get("spec", {})),
         conditions=conditions,
     )
+
+
+def _gpus(spec: Json) -> int:
+    """GPUs of a pod's containers, whoever's plugin names them; a slice of one (MIG) counts as one."""
+    limits = [container.get("resources", {}).get("limits", {}) for container in spec.get("containers", [])]
+    return sum(int(count) for each in limits for name, count in each.items() if "gpu" in name or "/mig-" in name)
 
 
 def _ending(terminated: Json | None) -> PodEnd | None:

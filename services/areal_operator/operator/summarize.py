@@ -10,7 +10,15 @@ from typing import Any
 
 from areal.observe.live import Diagnosis
 from areal.plan.cluster_names import Role, runtime_config_map, selector
-from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, ScheduledReason, Summary
+from areal.spec.status import (
+    IDLE_TEXT,
+    CompleteReason,
+    ConditionType,
+    GpuUsage,
+    ProgressingReason,
+    ScheduledReason,
+    Summary,
+)
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import times
@@ -36,6 +44,8 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
         "progress": _progress(seen, state, now),
         "waiting": _waiting(state),
     }
+    if (usage := _usage(seen, before.get("usage"), now)) is not None:
+        status["usage"] = usage
     if (idle := idle_of(seen, found, now)) is not None:
         status["idle"] = _idle(idle, before.get("idle", {}), now)
     if state.started_at is not None:
@@ -127,6 +137,17 @@ def _waiting(state: JobState) -> Json:
     if state.waiting_since is not None:
         entry["since"] = times.render(state.waiting_since)
     return entry
+
+
+def _usage(seen: Observation, before: Json | None, now: float) -> Json | None:
+    """GPUs of pods that have a node; written anew only when their number changed."""
+    gpus = sum(pod.gpus for pod in seen.pods if pod.node and not pod.over)
+    if before is None:
+        return {"gpus": gpus, "gpuSeconds": 0, "since": times.render(now)} if gpus else None
+    if before.get("gpus", 0) == gpus:
+        return before
+    spent = GpuUsage.model_validate(before).until(now)
+    return {"gpus": gpus, "gpuSeconds": round(spent), "since": times.render(now)}
 
 
 def _idle(idle: Diagnosis, before: Json, now: float) -> Json:

@@ -57,12 +57,15 @@ def watched(
 
 
 def projected_pod(obj: Json) -> Json:
-    """A pod without its spec but for its machine, and with the states of its main container only."""
+    """A pod without its spec but for its machine and what it asks for, with its main container's states only."""
     status = obj.get("status", {})
+    asked = [
+        {"resources": _of(one.get("resources", {}), "limits")} for one in obj.get("spec", {}).get("containers", ())
+    ]
     main = [one for one in status.get("containerStatuses", ()) if one.get("name") == MAIN_CONTAINER]
     return {
         **_identity(obj),
-        "spec": _of(obj.get("spec", {}), "nodeName"),
+        "spec": _of(obj.get("spec", {}), "nodeName") | {"containers": asked},
         "status": {
             **_of(status, "phase", "podIP", "conditions"),
             "containerStatuses": [_of(one, "name", "restartCount", "state", "lastState") for one in main],

@@ -1,5 +1,6 @@
 """`--wait`: a job's status as one line that changes, until the job has ended."""
 
+import time
 from collections.abc import Callable
 
 from areal.errors import ConfigError, ExitCode
@@ -38,6 +39,8 @@ def line(status: JobStatus) -> str:
             parts.append(f"reward {progress.reward:.3f}")
     if status.generation is not None:
         parts.append(f"generation {status.generation.ready_replicas}/{status.generation.replicas}")
+    if status.usage is not None:
+        parts.append(f"{status.usage.gpus} GPUs, {status.usage.until(time.time()) / 3600:.1f} GPU hours")
     if status.attempts is not None and status.attempts.restarts:
         parts.append(f"restarts {status.attempts.restarts}")
     if status.summary not in ("", "Running", "Complete", "Failed", "Rejected", "Completing", "Suspended"):

@@ -74,7 +74,7 @@ def test_losses_are_told_by_role_owner_and_node_each_by_its_newest():
 
 def test_every_sample_is_of_the_catalogue_with_its_labels():
     declared = {name: metric for name, metric in CATALOG.items() if metric.scope is Scope.JOB}
-    for name, labels, _value in samples(JOB):
+    for name, labels, _value in samples({**JOB, "status": {**JOB["status"], "usage": USED}}, 0.0):
         assert set(declared[f"areal_rljob_{name}"].labels) == set(labels), name
 
 
@@ -95,3 +95,15 @@ def test_a_job_on_claims_of_others_names_these():
 
 def test_only_the_leader_tells_about_jobs():
     assert served([JOB], leads=False) == []
+
+
+USED = {"gpus": 4, "gpuSeconds": 7200, "since": "2026-01-01T00:00:00Z"}
+
+
+def test_gpu_seconds_go_on_with_what_is_held_and_a_job_without_gpus_has_none():
+    job = {**JOB, "status": {**JOB["status"], "usage": USED}}
+    told = {name: value for name, _, value in samples(job, 1767225600.0 + 90.0)}
+    assert (told["gpus"], told["gpu_seconds_total"]) == (4.0, 7200.0 + 360.0)
+    before = {name: value for name, _, value in samples(job, 0.0)}
+    assert before["gpu_seconds_total"] == 7200.0, "a clock that is behind takes nothing away"
+    assert not {"gpus", "gpu_seconds_total"} & {name for name, _, _ in samples(JOB, 1767225600.0)}

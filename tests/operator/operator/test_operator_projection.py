@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE
 from areal_operator.kube.resources import PODS, Json
 from areal_operator.operator.observed import read_node, read_pod
@@ -22,7 +23,9 @@ POD: Json = {
         "annotations": {"a": "x" * 500},
         "ownerReferences": [{"kind": "StatefulSet", "name": "digits-trainer", "uid": "w", "controller": True}],
     },
-    "spec": {"nodeName": "n1", "containers": [{"name": "main", "env": [{"name": "A", "value": "x" * 3000}]}]},
+    "spec": {"nodeName": "n1", "containers": [
+        {"name": "main", "env": [{"name": "A", "value": "x" * 3000}], "resources": {"limits": {"nvidia.com/gpu": "4"}}},
+    ]},
     "status": {
         "phase": "Running", "podIP": "10.0.0.1", "hostIP": "10.0.0.2",
         "conditions": [
@@ -55,6 +58,21 @@ def variants() -> list[Json]:
 def test_a_pod_is_read_alike_from_what_is_kept_of_it() -> None:
     for pod in variants():
         assert read_pod(projected_pod(pod)) == read_pod(pod)
+
+
+@pytest.mark.parametrize(
+    ("limits", "gpus"),
+    [
+        ([{"nvidia.com/gpu": "8", "cpu": "4", "rdma/hca": 1}], 8),
+        ([{"amd.com/gpu": 2}, {"nvidia.com/mig-1g.10gb": "1"}], 3),
+        ([{"memory": "1Gi"}, {}], 0),
+    ],
+)
+def test_a_pods_gpus_are_those_of_all_its_containers(limits: list[dict[str, Any]], gpus: int) -> None:
+    containers = [{"name": f"c{number}", "resources": {"limits": each}} for number, each in enumerate(limits)]
+    pod = read_pod(projected_pod({**POD, "spec": {"containers": containers}}))
+    assert pod is not None
+    assert pod.gpus == gpus
 
 
 def test_a_machine_is_read_alike_from_what_is_kept_of_it() -> None:

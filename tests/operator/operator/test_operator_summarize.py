@@ -126,3 +126,34 @@ def test_a_memory_survives_its_process() -> None:
 
 def test_a_status_that_nobody_wrote_is_no_memory() -> None:
     assert state_in({}) == JobState()
+
+
+def held(*gpus: int, **changes: Any) -> Observation:
+    """A job of which each trainer holds so many GPUs."""
+    return seen(pods=tuple(trainer(index, gpus=count, **changes) for index, count in enumerate(gpus)))
+
+
+def test_gpu_seconds_are_what_was_held_until_the_number_changes_and_nothing_is_written_between() -> None:
+    assert "usage" not in status(held(0, 0))
+    first = status(held(8, 8))["usage"]
+    assert first == {"gpus": 16, "gpuSeconds": 0, "since": "2027-01-15T08:00:00Z"}
+    later = held(8, 8)
+    later.raw["status"] = {"usage": first}
+    assert status(later, NOW + 500)["usage"] == first
+    fewer = held(8, 0)
+    fewer.raw["status"] = {"usage": first}
+    second = status(fewer, NOW + 600)["usage"]
+    assert second == {"gpus": 8, "gpuSeconds": 16 * 600, "since": "2027-01-15T08:10:00Z"}
+    none = held()
+    none.raw["status"] = {"usage": second}
+    assert status(none, NOW + 700)["usage"] == {"gpus": 0, "gpuSeconds": 10400, "since": "2027-01-15T08:11:40Z"}
+
+
+@pytest.mark.parametrize("changes", [{"node": ""}, {"phase": "Succeeded"}, {"phase": "Failed"}])
+def test_a_pod_without_a_node_or_one_that_is_over_holds_no_gpu(changes: dict[str, Any]) -> None:
+    assert "usage" not in status(held(8, **changes))
+
+
+def test_a_number_of_gpus_that_changed_is_written_at_once() -> None:
+    before = {"usage": {"gpus": 8, "gpuSeconds": 0, "since": "2027-01-15T08:00:00Z"}}
+    assert urgent(before, {"usage": {"gpus": 0, "gpuSeconds": 80, "since": "2027-01-15T08:00:10Z"}})

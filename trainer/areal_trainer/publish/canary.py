@@ -34,6 +34,7 @@ PASSAGE = (
 )
 PASSAGE_TOKENS = 64
 CONTINUED_TOKENS = 64
+RESERVED = 8  # places of a context that SGLang takes no input for; six were seen
 RANDOM_TOKENS = 32  # instead of the passage, for vocabularies without words
 _FEWEST_WORDS = 16  # different tokens; below, the tokenizer does not know the passage's language
 
@@ -56,11 +57,11 @@ def prepare(
 ) -> CanaryProbe:
     """Choose the tokens and measure rounding. A collective, to be called while the engine holds the start model.
 
-    There are fewer than servers take, `context` or the model's: SGLang scores no input that fills it.
+    There are fewer than servers take, `context` or the model's: SGLang keeps a few of it free.
 
     In bfloat16 the start model is held a second time, before the optimizer has its moments; on return it is gone.
     """
-    longest = min(engine.max_positions, context or engine.max_positions) - 1
+    longest = min(engine.max_positions, context or engine.max_positions) - RESERVED
     beginning = _beginning(tokenizer, engine.vocabulary, longest)
     made = engine.most_likely(beginning, min(CONTINUED_TOKENS, longest - len(beginning)))
     told = engine.ranks.tell(RankMessage({}, {"token_ids": made}))  # as rank 0 has it
