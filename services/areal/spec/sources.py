@@ -200,6 +200,11 @@ class EvaluationBlock(SpecBlock):
     set_column: Word | None = resting(
         None, what="A column that names the set a row belongs to; results come for each set, too."
     )
+    blind: bool = resting(
+        True,
+        what="Of rows with images, 128 at most are answered with grey images, too: a run that learns without images "
+        "stops itself.",
+    )
     one_version: bool = resting(
         False,
         what="Servers keep the evaluated version until its evaluation has ended, so every answer is of it; training "

@@ -8,7 +8,7 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,20 @@ class Image:
     def uri(self) -> str:
         """As a data URI. Raises DataError where it is no image."""
         return f"data:{opened(self.data).get_format_mimetype()};base64,{base64.b64encode(self.data).decode()}"
+
+
+def greyed(image: Image) -> Image:
+    """A grey one of the same size, which as many tokens stand for. Raises DataError where it is no image."""
+    return _grey(*image.size)
+
+
+@lru_cache(64)
+def _grey(width: int, height: int) -> Image:
+    import PIL.Image
+
+    written = BytesIO()
+    PIL.Image.new("RGB", (width, height), (128, 128, 128)).save(written, "PNG")
+    return Image(written.getvalue())
 
 
 def opened(data: bytes) -> Any:

@@ -76,7 +76,7 @@ class Bench:
     keeping: bool = True
     ledger: LedgerModel = field(default_factory=LedgerModel)
     now: float = 0.0
-    place: Callable[[int], str] = str
+    place: Callable[[int], str] = lambda _: ""
 
     def __post_init__(self) -> None:
         self.core = Controller(self.settings, self.rebuilt, self.now, self.place)

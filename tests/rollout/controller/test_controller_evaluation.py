@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from areal.observe.live import IdleCause
 from areal.record.run_rows import Records
-from areal.rollout.contract.values import EvaluationAnswer, FailureKind
+from areal.rollout.contract.values import BLIND, EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
-from areal.rollout.controller.evaluation import Evaluations
+from areal.rollout.controller.evaluation import BlindLook, Evaluations, trains_blind
 from areal.rollout.controller.inputs import PublishWeights
 from areal.rollout.controller.kept import EvaluationsFile
 from areal.rollout.controller.settings import TrainPosition
@@ -125,3 +126,109 @@ def test_last_weights_that_a_restarted_trainer_publishes_again_are_measured_once
     assert not evaluations.final(again)
     assert [run.name for run in evaluations.runs] == [first.evaluation]
     assert Evaluations(TrainPosition(PINNED), [first.evaluation], emitted.append).final(again)
+
+
+BLIND_ROWS = tuple(range(0, 40, 2))
+WITH_IMAGES = replace(SETTINGS, evaluation_interval=1, evaluation_rows=40, evaluation_blind=BLIND_ROWS)
+
+
+def looked(bench: Bench, version: int, seen: float, blind: float) -> None:
+    """Every answer of an evaluation; so many of the rows with images are right, with them and without."""
+    name, leases = f"{version}.f1", bench.all(LeaseEvaluation)
+    units = [(one.row, one.sample) for one in leases if one.evaluation_id == name]
+    assert sorted(units) == sorted([*((row, 0) for row in range(40)), *((row, BLIND) for row in BLIND_ROWS)])
+    for row, sample in units:
+        right = row / 40 < (blind if sample == BLIND else seen)
+        answered = EvaluationAnswer(name, row, float(right), version, version, sample=sample)
+        bench.worker(evaluated=(answered,))
+
+
+def run_of(*scores: tuple[float, float]) -> Bench:
+    """A run with an evaluation for each pair, of versions 0, 1, 2 …"""
+    bench = started(replace(WITH_IMAGES, evaluation_concurrent=100))
+    for version, (seen, blind) in enumerate(scores):
+        if version:
+            bench.ask(PublishWeights(1, weights(version)))
+            bench.server(version)
+            bench.later(0.5)
+        looked(bench, version, seen, blind)
+    return bench
+
+
+def test_rows_with_images_are_answered_blind_too_and_both_means_are_recorded() -> None:
+    bench = run_of((0.5, 0.25))
+    (record,) = bench.all(RecordEvaluation)
+    assert (record.rows, record.mean, record.failed_samples) == (40, 0.5, 0)
+    assert (record.figures["seen"], record.figures["blind"]) == (0.5, 0.25)
+
+
+def test_a_model_that_learns_without_its_images_stops_the_run_with_a_sentence() -> None:
+    bench = run_of((0.0, 0.0), (0.9, 0.9))
+    assert bench.core.stalled == "", "one look may be chance"
+    bench = run_of((0.0, 0.0), (0.9, 0.9), (0.9, 0.9))
+    assert "trained blind" in bench.core.stalled
+    assert "rose from 0.00 to 0.90" in bench.core.stalled
+    assert bench.idle.cause is IdleCause.STALLED
+    admitted = bench.core.book.next_admission
+    bench.later(1.0)
+    assert bench.core.book.next_admission == admitted
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [(0.0, 0.0), (0.9, 0.0), (0.9, 0.0)],  # it looks at its images
+        [(0.5, 0.5), (0.5, 0.5), (0.5, 0.5)],  # it learnt nothing
+        [(0.9, 0.9), (0.5, 0.5), (0.5, 0.5)],  # it forgot
+        [(0.0, 0.0), (0.9, 0.9), (0.9, 0.1)],  # it learnt to look at them
+        [(0.0, 0.0), (0.9, 0.1), (0.9, 0.9)],  # once only
+    ],
+)
+def test_a_model_that_sees_learns_nothing_or_learns_to_look_goes_on(scores: list[tuple[float, float]]) -> None:
+    assert run_of(*scores).core.stalled == ""
+
+
+def test_a_restarted_controller_knows_what_was_looked_at_before_it() -> None:
+    looks = (BlindLook(0.0, 0.0, 0.0, 0.0), BlindLook(0.9, 0.9, 0.05, 0.0))
+    rebuilt = replace(Bench().rebuilt, looks=looks, evaluated=("0.f1",))
+    bench = started(replace(WITH_IMAGES, evaluation_concurrent=100), rebuilt=rebuilt)
+    bench.ask(PublishWeights(1, weights(1)))
+    bench.server(1)
+    bench.later(0.5)
+    assert bench.core.stalled == ""
+    looked(bench, 1, 0.9, 0.9)
+    assert "trained blind" in bench.core.stalled
+
+
+def test_of_few_rows_nothing_is_said() -> None:
+    assert BlindLook.of([(1.0, 1.0)] * 15) is None
+    assert BlindLook.of([(1.0, 0.0), (0.0, 0.0)] * 8) == BlindLook(
+        0.5, 0.0, pytest.approx(0.129, abs=1e-3), pytest.approx(0.129, abs=1e-3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "seen", "blind", "least", "most"),
+    [
+        (0.2, 0.5, 0.2, 0.0, 0.002),
+        (0.2, 0.5, 0.3, 0.0, 0.005),
+        (0.2, 0.22, 0.2, 0.0, 0.002),
+        (0.05, 0.3, 0.05, 0.0, 0.002),
+        (0.2, 0.5, 0.5, 0.3, 1.0),
+        (0.2, 0.9, 0.9, 0.99, 1.0),
+    ],
+)
+def test_false_alarms_are_rare_and_what_is_blind_is_caught(
+    start: float, seen: float, blind: float, least: float, most: float
+) -> None:
+    """Two looks in a row at 128 rows of 0 or 1, drawn a thousand times."""
+    draw = np.random.default_rng(7)
+
+    def look(with_images: float, without: float) -> BlindLook:
+        pairs = np.stack([draw.random(128) < with_images, draw.random(128) < without], axis=1).astype(float)
+        found = BlindLook.of([(float(one), float(other)) for one, other in pairs])
+        assert found is not None
+        return found
+
+    alarms = sum(bool(trains_blind([look(start, start), look(seen, blind), look(seen, blind)])) for _ in range(1000))
+    assert least <= alarms / 1000 <= most

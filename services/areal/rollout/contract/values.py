@@ -68,6 +68,10 @@ class SampleFailure:
         return _joined(self.message, self.fix, self.traceback)
 
 
+BLIND = 1 << 20
+"""The `sample` of an answer to an evaluation row whose images are greyed out."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationAnswer:
     """The end of one answer to an evaluation row; a score when `kind` is NONE."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from areal.record.episode_ends import read_ends, write_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.disk_writer import JournalWriter, KeptWriter
+from areal.rollout.controller.evaluation import BlindLook
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.kept import EvaluationsFile, KeptFile
 from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
@@ -117,7 +118,9 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     evaluations = EvaluationsFile(parts.paths.evaluations)
     view = await _claim(parts, fence)
     evaluated = [result.get("name", result["policy_id"]) for result in evaluations.results]
-    settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated, fence)
+    names = [field.name for field in fields(BlindLook)]
+    looks = [BlindLook(*(result[name] for name in names)) for result in evaluations.results if "blind" in result]
+    settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated, fence, looks)
     for name in ("max_steps", "max_staleness", "ahead", "max_concurrent"):
         holds, said = asdict(settings)[name], asdict(parts.settings)[name]
         if holds != said:

@@ -17,6 +17,7 @@ from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
 from areal.rollout.contract.values import fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.core import Controller, Rebuilt
+from areal.rollout.controller.evaluation import BlindLook
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
@@ -260,6 +261,7 @@ def rebuild(
     view: LedgerSnapshot,
     evaluated: Iterable[str],
     fence: int = 0,
+    looks: Iterable[BlindLook] = (),
 ) -> tuple[ControllerSettings, Rebuilt]:
     """Start state of a controller: its settings with hot fields as they were last set, and what it finds."""
     hot = fields_of(kept, ("max_steps", "max_staleness", "max_concurrent", "ahead"))
@@ -272,6 +274,7 @@ def rebuild(
         trainer_step=journal.trainer.step if journal.trainer else 0,
         served=kept.served,
         evaluated=evaluated,
+        looks=looks,
         pooled=max((change.committed for change in journal.pools if isinstance(change, PoolChange)), default=0),
         pools_from=max((change.from_group for change in journal.pools if isinstance(change, PoolChange)), default=0),
         rounds_to=max((first + len(places) for first, places in journal.rounds), default=0),

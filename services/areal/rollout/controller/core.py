@@ -17,7 +17,7 @@ from areal.rollout.contract.values import WorkerReport, fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
-from areal.rollout.controller.evaluation import Evaluations
+from areal.rollout.controller.evaluation import BlindLook, Evaluations
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.leasing import AdmissionRound, lease
@@ -49,6 +49,7 @@ class Rebuilt:
     trainer_step: int = 0  # where it started
     served: PublishedWeights | None = None
     evaluated: Iterable[str] = ()
+    looks: Iterable[BlindLook] = ()
     pooled: int = 0  # rows are judged by what groups below measured
     pools_from: int = 0  # which counts from this group on
     rounds_to: int = 0  # the journal says where rows of the groups below are
@@ -115,7 +116,7 @@ class Controller:
         self.book = Book(self._position, order, self._out.append, place)
         self.crew = Crew()
         self.fleet = ServerFleet(rebuilt.served)
-        self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
+        self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append, rebuilt.looks)
         if rebuilt.view.trainer_fence >= rebuilt.trainer_fence:  # it knows how far that trainer is by now
             self._position.step = max(rebuilt.trainer_step, min(rebuilt.view.committed, self.book.order.chosen))
         self.book.fell_back(min(rebuilt.view.committed, self._position.step))
@@ -167,6 +168,7 @@ class Controller:
             self.fleet.refusal()
             or book.streak.stall(settings.max_filtered_per_step)
             or book.bad_rows.excess(settings.max_bad_row_share)
+            or self.evaluations.trains_blind
         )
 
     @property
@@ -366,7 +368,8 @@ class Controller:
         versions = self.fleet.versions
         admit = 0
         if not self.desk.finished and not self.fleet.refusal() and not self._rows_pending:
-            most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
+            excess = self.book.bad_rows.excess(self.settings.max_bad_row_share)
+            most = 0 if excess or self.evaluations.trains_blind else ADMITTED_A_PASS
             if self.settings.window_groups:
                 most = min(most, max(0, self._rounds_to - self.book.next_admission))
             admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)

@@ -9,10 +9,13 @@ none anew.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 
-from areal.rollout.contract.values import EvaluationAnswer, FailureKind
+import numpy as np
+
+from areal.rollout.contract.values import BLIND, EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.reports import PublishedWeights
 from areal.rollout.controller.settings import TrainPosition, retry_pause_s
@@ -23,6 +26,53 @@ log = logging.getLogger(__name__)
 _MAX_TRIES = 20  # of one answer: with the pauses between them, several minutes of infrastructure faults
 
 Unit = tuple[int, int]  # a row, and which answer to it: 0 is the greedy one
+
+
+_LEAST_LOOKED = 16  # rows; of fewer, a mean says nothing
+_LEARNT_ERRORS = 3.0  # standard errors above the first look
+_PACE_ERRORS = 2.33  # one-sided 1 %
+
+
+@dataclass(frozen=True)
+class BlindLook:
+    """Mean scores of the same rows with their images and without, and the standard errors of the first and the gap."""
+
+    seen: float
+    blind: float
+    seen_error: float
+    gap_error: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> "BlindLook | None":
+        """Of scores with and without; None of too few."""
+        if len(pairs) < _LEAST_LOOKED:
+            return None
+        scores = np.asarray(pairs)
+        seen, gap = scores[:, 0], scores[:, 0] - scores[:, 1]
+        seen_error, gap_error = (float(values.std(ddof=1) / len(pairs) ** 0.5) for values in (seen, gap))
+        return cls(float(seen.mean()), float(scores[:, 1].mean()), seen_error, gap_error)
+
+
+def trains_blind(looks: Sequence[BlindLook]) -> str:
+    """Why a model that learnt did so without its images, in two looks in a row; empty where nothing shows that.
+
+    It learnt: its score is above that of the first look by more than chance. The images had no part in it: without
+    them it has more than half of what it gained, by more than chance, too. A start that can't learn stays quiet so.
+    """
+    if len(looks) < 3:
+        return ""
+    start, now = looks[0], looks[-1]
+    for look in looks[-2:]:
+        gained = look.seen - start.seen
+        if gained <= _LEARNT_ERRORS * math.hypot(look.seen_error, start.seen_error):
+            return ""
+        if look.seen - look.blind + _PACE_ERRORS * look.gap_error >= gained / 2:
+            return ""
+    return (
+        f"the model is trained blind: its held-out score rose from {start.seen:.2f} to {now.seen:.2f}, and with grey "
+        f"images it is {now.blind:.2f}: see whether answers can be guessed from texts, and whether images reach the "
+        "model; evaluation.blind: false goes on without this look"
+    )
 
 
 @dataclass(slots=True)
@@ -36,6 +86,7 @@ class EvaluationRun:
     rows: int
     samples: int = 0  # of each row, beside the greedy answer
     failed_are_wrong: bool = True
+    blind: tuple[int, ...] = ()  # rows that are answered without their images, too
     weights: PublishedWeights | None = None  # what servers keep until the end, where they do
     pending: list[Unit] = field(default_factory=list)
     in_work: dict[Unit, str] = field(default_factory=dict)  # → worker
@@ -45,12 +96,20 @@ class EvaluationRun:
     not_before: dict[Unit, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pending = [(row, sample) for row in range(self.rows) for sample in range(1 + self.samples)][::-1]
+        units = [(row, sample) for row in range(self.rows) for sample in range(1 + self.samples)]
+        self.pending = [*units, *((row, BLIND) for row in self.blind)][::-1]
 
     @property
     def whole(self) -> bool:
         """Whether every answer has an end."""
-        return len(self.scores) + len(self.failed) == self.rows * (1 + self.samples)
+        return len(self.scores) + len(self.failed) == self.rows * (1 + self.samples) + len(self.blind)
+
+    def look(self) -> BlindLook | None:
+        """Scores with and without images, of rows that have both."""
+        both = [
+            [self.scores[unit][0] for unit in ((row, 0), (row, BLIND)) if unit in self.scores] for row in self.blind
+        ]
+        return BlindLook.of([(found[0], found[1]) for found in both if len(found) == 2])
 
     @property
     def mean(self) -> float:
@@ -72,7 +131,7 @@ class EvaluationRun:
 
     def failures(self, *, greedy: bool) -> int:
         """Number of failed answers."""
-        return sum((sample == 0) == greedy for _, sample in self.failed)
+        return sum((sample == 0) == greedy for _, sample in self.failed if sample != BLIND)
 
     def _score(self, row: int, sample: int) -> float | None:
         if (row, sample) in self.failed:
@@ -94,8 +153,15 @@ class EvaluationRun:
 class Evaluations:
     """All evaluations of a job. `finished` are the names of those that were recorded, also before a restart."""
 
-    def __init__(self, position: TrainPosition, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
+    def __init__(
+        self,
+        position: TrainPosition,
+        finished: Iterable[str],
+        emit: Callable[[Decision], None],
+        looks: Iterable[BlindLook] = (),
+    ) -> None:
         self._position = position
+        self._looks = list(looks)
         self._emit = emit
         self.finished: set[str] = set(finished)
         self.recorded: list[RecordEvaluation] = []
@@ -153,7 +219,7 @@ class Evaluations:
         self.runs = [run for run in self.runs if run not in untouched]
         run = EvaluationRun(
             weights.evaluation, weights.policy_id, weights.version, weights.fence, settings.evaluation_rows,
-            settings.evaluation_samples, settings.evaluation_failed_are_wrong, weights,
+            settings.evaluation_samples, settings.evaluation_failed_are_wrong, settings.evaluation_blind, weights,
         )  # fmt: skip
         self.runs.append(run)
         self._last_version = max(self._last_version, weights.version)
@@ -184,7 +250,9 @@ class Evaluations:
         """An answer came back. The first of a kind counts."""
         run = next((run for run in self.runs if run.name == report.evaluation_id), None)
         unit = (report.row, report.sample)
-        if run is None or report.row >= run.rows or report.sample > run.samples:
+        if run is None or report.row >= run.rows:
+            return
+        if report.sample > run.samples and not (report.sample == BLIND and report.row in run.blind):
             return
         if unit in run.scores or unit in run.failed:
             return
@@ -213,7 +281,8 @@ class Evaluations:
         sets: dict[str, list[int]] = {}
         for row, name in enumerate(settings.evaluation_sets):
             sets.setdefault(name, []).append(row)
-        ks = settings.evaluation_pass_at
+        ks, look = settings.evaluation_pass_at, run.look()
+        self._looks += [] if look is None else [look]
         record = RecordEvaluation(
             run.name,
             run.policy_id,
@@ -224,7 +293,7 @@ class Evaluations:
             run.newest_version,
             failed,
             run.failures(greedy=False),
-            run.sampled(range(run.rows), ks),
+            {**run.sampled(range(run.rows), ks), **({} if look is None else asdict(look))},
             {
                 name: {"rows": len(rows), "mean": run.mean_of(rows), **run.sampled(rows, ks)}
                 for name, rows in sets.items()
@@ -232,6 +301,11 @@ class Evaluations:
         )
         self.recorded.append(record)
         self._emit(record)
+
+    @property
+    def trains_blind(self) -> str:
+        """Why the run must not go on; empty where nothing shows that images have no part in what is learnt."""
+        return trains_blind(self._looks) if self._position.settings.evaluation_blind else ""
 
     def orphan(self, worker: str) -> None:
         """A worker lost its answers: others make them."""

@@ -17,6 +17,7 @@ from areal.spec.resolved_algorithm import resolve
 
 FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
 _WINDOW_BATCHES = 8  # of rows that change places for rounds: the worst of them is this many steps from its own place
+_MOST_BLIND = 128  # rows of an evaluation: of fewer, what is seen is caught late
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
@@ -31,9 +32,14 @@ def _bytes_per_group(job: ResolvedJob, longest_row: int) -> int:
 
 
 def settings_of(
-    job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[str, ...] = (), longest_row: int = 0
+    job: ResolvedJob,
+    evaluation_rows: int,
+    evaluation_sets: tuple[str, ...] = (),
+    longest_row: int = 0,
+    blind: tuple[int, ...] = (),
 ) -> ControllerSettings:
-    """The controller's settings from the job's fields; `longest_row` is the bytes of a training row."""
+    """The controller's settings from the job's fields; `longest_row` is the bytes of a training row, `blind` are the
+    evaluation rows that are answered without their images, too."""
     spec = job.spec
     algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
     return ControllerSettings(
@@ -60,6 +66,7 @@ def settings_of(
         evaluation_pass_at=tuple(evaluation.passes),
         evaluation_sets=evaluation_sets,
         evaluation_pins=evaluation.one_version,
+        evaluation_blind=blind,
         shared_cards=spec.shared_cards,
         window_groups=_WINDOW_BATCHES * spec.algorithm.batch_size if spec.rollout.rounds == "byHistory" else 0,
         pass_score=spec.dataset.pools.pass_score if spec.dataset.pools is not None else None,
@@ -76,7 +83,8 @@ async def run(ctx: RoleContext) -> int:
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
     sets = rows.evaluation_sets(column, count) if column else ()
-    settings = settings_of(job, count, sets, rows.longest)
+    blind = rows.with_images(count, _MOST_BLIND) if spec.evaluation.blind else ()
+    settings = settings_of(job, count, sets, rows.longest, blind)
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     login = login_of(job, "controller")

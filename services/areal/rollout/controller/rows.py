@@ -5,6 +5,7 @@ Owns the dataset cursor: g decides, with pools or rounds what the journal says o
 
 import logging
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -86,6 +87,11 @@ class PreparedRows:
         """Row `row` of the evaluation set, as JSON."""
         assert self._evaluation is not None
         return self._evaluation.row_json(row)
+
+    def with_images(self, count: int, most: int) -> tuple[int, ...]:
+        """The first of the `count` evaluation rows that have images, `most` at most."""
+        found = (row for row in range(count) if b'"data:image/' in self.evaluation_row(row))
+        return tuple(islice(found, most))
 
     def evaluation_sets(self, column: str, count: int) -> tuple[str, ...]:
         """The set of each of the first `count` evaluation rows. Raises DataError for a row that names none."""

@@ -22,7 +22,7 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
-from areal.values.images import Image
+from areal.values.images import Image, greyed
 from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, Sequence
 from areal.workflow.streamed import StreamedAnswer, other_sampling
@@ -71,6 +71,7 @@ class EpisodeRun:
         floor: int,
         greedy: bool,
         evaluates: bool = False,
+        blind: bool = False,
         sessions: Sessions,
         earlier: EarlierTry | None = None,
     ) -> None:
@@ -88,6 +89,7 @@ class EpisodeRun:
         self._affinity = affinity
         self._greedy = greedy
         self._evaluates = evaluates
+        self._blind = blind
         self._generations: dict[Reply | Pending, ActiveGeneration] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[StreamedAnswer] = []
@@ -137,6 +139,7 @@ class EpisodeRun:
         """Begin a generation. What it draws depends on `draw`, or on its turn; `on_tokens` is told tokens."""
         if self._closed:
             return
+        images = tuple(map(greyed, images)) if self._blind else images
         seed = (
             None
             if self._greedy

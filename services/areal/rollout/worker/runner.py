@@ -16,7 +16,7 @@ from typing import Any
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
-from areal.rollout.contract.values import FailureKind
+from areal.rollout.contract.values import BLIND, FailureKind
 from areal.rollout.worker.episode_engine import EpisodeBoxes, EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.kept_answers import KeptAnswers
@@ -116,7 +116,7 @@ class EpisodeRunner:
         """Begin an episode; `on_end` tells its end, unless it is stopped."""
         if key in self._slots:
             self.stop(key)
-        greedy = bool(key.evaluation) and key.index == 0
+        greedy, blind = bool(key.evaluation) and key.index in (0, BLIND), bool(key.evaluation) and key.index == BLIND
         settings = self._settings
         if key.evaluation:
             settings = replace(settings, sampling=settings.evaluation_sampling or settings.sampling)
@@ -133,6 +133,7 @@ class EpisodeRunner:
             floor=floor,
             greedy=greedy,
             evaluates=bool(key.evaluation),
+            blind=blind,
             sessions=self._sessions,
             earlier=earlier,
         )
