@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from areal.errors import ExitCode
 from areal_view.index.token_audit import audit_tokens
+from safetensors.torch import load_file, save_file
 from support.job_run import ROOT, VICTIMS, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
@@ -63,3 +66,23 @@ def test_the_example_learns_to_count_with_its_engine_killed(start_job, start_mod
     print([round(sum(rewards[at : at + 20]) / 20, 3) for at in range(0, 200, 20)])
     assert sum(rewards[-20:]) / 20 >= 0.85
     audited(run, 200 * 16)
+
+
+@pytest.mark.nightly
+def test_a_model_whose_images_do_not_reach_it_stops_itself(start_job, start_model, tmp_path):
+    """Its tower says the same of every image, and the text has the answer: it learns, and blind as well."""
+    start = start_model(400)
+    tensors = load_file(start / "model.safetensors")
+    mergers = [name for name in tensors if "merger" in name]
+    assert mergers
+    save_file(tensors | {name: torch.zeros_like(tensors[name]) for name in mergers}, start / "model.safetensors")
+    recipe = tmp_path / "told.py"
+    words = (ROOT / "examples" / "squares.py").read_text()
+    told = words.replace('"<image>How many?"', 'f"<image>How many? {count}"')
+    assert told != words
+    recipe.write_text(told)
+    fields = (f"model.path={start}", f"recipe.file={recipe}", "optimizer.learningRate=1e-3")
+    run = start_job(*fields, job=JOB, small=())
+    assert run.finish(timeout_s=1200) == ExitCode.DATA, run.output[-4000:]
+    assert "the model is trained blind: its held-out score rose from" in run.output
+    assert run.step() < 200

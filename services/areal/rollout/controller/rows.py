@@ -57,8 +57,9 @@ class PreparedRows:
         self, told: Sequence[MeasuredGroup | PoolChange], rounds: Sequence[tuple[int, Sequence[int]]] = ()
     ) -> None:
         """What a journal says of pools and of rounds, in its order."""
-        for first, places in rounds if self._rounds is not None else ():
-            self._rounds.arrange(first, places)
+        if self._rounds is not None:
+            for first, places in rounds:
+                self._rounds.arrange(first, places)
         if self._pooled is None:
             return
         for each in told:
