@@ -6,8 +6,11 @@ import gc
 import importlib.util
 import os
 import signal
+import stat
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--attacks", action="store_true", help="attacks on whole runs, minutes each")
     parser.addoption("--box-disconnects", type=int, default=200, help="holders of boxes that vanish")
     parser.addoption("--gym-rows", type=int, default=0, help="rows of every task of reasoning-gym; 0: of a few tasks")
+
+
+@pytest.fixture(autouse=True)
+def null_device() -> Iterator[None]:
+    """Tests run as root, and some run programs of others: whoever puts a file in the place of /dev/null is named, and
+    who comes later has the device again. Boxes, whose users may not write the file, would fail in its stead.
+    """
+    yield
+    if not stat.S_ISCHR(os.stat(os.devnull).st_mode):
+        os.remove(os.devnull)
+        os.mknod(os.devnull, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.chmod(os.devnull, 0o666)
+        warnings.warn("this test, or one beside it, put a file in the place of /dev/null", stacklevel=1)
 
 
 @pytest.fixture(scope="session")
