@@ -308,6 +308,19 @@ async def test_where_routes_come_at_the_end_no_token_is_told_before_them():
     assert reply.events[-1].end.reason == wire.END_REASON_LENGTH
 
 
+async def test_routes_of_another_number_of_tokens_are_left_out_and_the_answer_is_told():
+    table = Table(routes_at_end=True)
+    await table.hold("0.f1")
+    live = table.start()
+    live.wants_routes = True
+    told = stock(live, 0, 4, LENGTH)
+    told["meta_info"]["routed_experts_rows"] -= 1
+    table.requests.receive(told)
+    reply = await table.client.next()
+    assert deltas(reply) == [(4, 0)]
+    assert reply.events[-1].end.reason == wire.END_REASON_LENGTH
+
+
 async def test_a_client_of_an_answer_that_is_withheld_hears_that_it_is_being_made(monkeypatch):
     monkeypatch.setattr(requests, "ALIVE_S", 0.0)
     table = Table(routes_at_end=True)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.001  # events of one engine step travel together
 MAX_EVENTS = 512  # of one message: what comes next must not wait long for its turn
 MAX_ROUTE_BYTES = 4 << 20  # after which it ends; a channel takes four times that
-ALIVE_S = 10.0
+ALIVE_S = 2.0  # a client gives a silent server of no fleet up after five
 HAND_BACK_S = 5.0  # for the engine's last answers before a swap
 PROVEN_KEPT = 1_024  # versions: no answer is under way for longer
 
@@ -119,6 +119,9 @@ class LiveRequest:
         self.logprobs[first:made] = [triple[0] for triple in new]
         if self.wants_routes and (rows := int(meta.get("routed_experts_rows", 0))):
             told = meta["routed_experts"]
+            if isinstance(told, bytes) and rows != len(self.ids) + made - 1:
+                log.error("SGLang told experts of %d tokens, not of %d and %d", rows, len(self.ids), made - 1)
+                return len(self.made) - before  # asked again it would do the same: the trainer refuses such samples
             told = told if isinstance(told, bytes) else b64decode(told)
             self.routes += told
             self.route_bytes = len(told) // rows
