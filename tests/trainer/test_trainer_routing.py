@@ -165,7 +165,7 @@ def test_routes_of_another_model_are_refused():
     with pytest.raises(DataError, match="not those of this model"):
         ids_of(shape, rows[:, :-2])
     with pytest.raises(DataError, match="went to expert 299 of 256"):
-        replace(shape, experts=256).ids(rows)
+        ids_of(replace(shape, experts=256), rows)
     with pytest.raises(DataError, match="2 routers chose in a model that has 1"):
         rows_of(shape, [ids, ids])
 
