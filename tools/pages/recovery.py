@@ -57,6 +57,7 @@ def add(rows: Sequence[Mapping[str, Any]]) -> None:
     sums = {name: old["audits"][name] + new["audits"][name] for name in old["audits"] if name != "oldest"}
     oldest = max(old["audits"]["oldest"], new["audits"]["oldest"])
     figures = {**old, "date": new["date"], "audits": {**sums, "oldest": oldest}}
+    figures["floors"] = new["floors"] or old["floors"]
     FIGURES.write_text(lines({**figures, "cells": [cells[key] for key in sorted(cells, key=_place)]}))
     PAGE.write_text(render(), encoding="utf-8")
 
