@@ -245,8 +245,7 @@ def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it
 def test_a_job_at_rest_takes_what_its_pods_are_made_of(admin, job):
     change: Object = {"suspend": True}
     own = {path for path, kind in FIXED.items() if kind is Mutability.RESUME and not path.startswith("training.")}
-    other_jobs = {"generation.engine.cacheMemory", "placement", "rollout.rounds"}  # engine, one pod, synchronous loop
-    for path in sorted(own - other_jobs):
+    for path in sorted(own - {"generation.engine.cacheMemory", "placement", "rollout.rounds"}):  # of other jobs
         value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
         merge(change, nested(path, value)["spec"])
     trainer = change["trainer"]
