@@ -59,6 +59,8 @@ class Answer:
         if event.HasField("end"):
             self.end = event.end
             return
+        if not event.delta.token_ids:
+            return  # it is being made
         self.deltas.append(event.delta)
         first = len(self.ids)
         self.ids += np.frombuffer(event.delta.token_ids, "<i4").tolist()

@@ -143,3 +143,14 @@ async def test_what_sglang_tells_after_a_pause_that_nobody_saw_is_another_versio
     old, new = (whole(path, [*PROMPT, *ids][:-1]) for path in mixture.models)
     np.testing.assert_array_equal(told, new)
     assert (told[:at_pause] != old[:at_pause]).any()
+
+
+async def test_an_answer_that_a_stop_string_ends_has_the_experts_of_all_its_tokens(mixture):
+    await mixture.serve(5, 0)
+    names = [f"stopped-{number}" for number in range(6)]
+    starts = [routed(name, PROMPT, 200, stop=list("0123456789")) for name in names]
+    answers = await mixture.generate(*starts)
+    assert {answer.reason for answer in answers} == {"STOP"}
+    for answer in answers:
+        told = rows_in(joined([answer], 200).result().routes, len(PROMPT) + len(answer.ids) - 1)
+        np.testing.assert_array_equal(told, whole(mixture.models[0], [*PROMPT, *answer.ids][:-1]))
