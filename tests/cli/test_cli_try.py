@@ -83,7 +83,10 @@ def test_what_can_t_be_tried_is_refused_with_what_to_do(tmp_path, model):
 
 @pytest.mark.component
 def test_the_jobs_model_answers_where_nobody_else_does(tmp_path, model):
-    code, told = tried(project("task", tmp_path / "words", model))
-    assert code == 0
-    assert told["reward"] == 0.0
-    assert 0 < len(told["turns"][0]["answer"]) <= 64
+    job, answers = project("task", tmp_path / "words", model), []
+    while not any(answers) and len(answers) < 4:  # a new model's first token ends its answer now and then
+        code, told = tried(job)
+        assert code == 0
+        answers.append(told["turns"][0]["answer"])
+        assert told["reward"] == (answers[-1] == told["turns"][0]["prompt"][-2::-1])
+    assert 0 < len(answers[-1]) <= 64

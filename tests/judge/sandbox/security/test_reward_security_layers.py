@@ -5,6 +5,7 @@ This is also what shows that the attacks are real, and that those who watch see 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -87,7 +88,7 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 @pytest.mark.parametrize("hole", HOLES, ids=lambda hole: f"{hole.setting.name}-without-{'-'.join(hole.off)}")
 def test_without_a_layer_an_attack_wins(battles: dict[Hole, Future[dict[str, Any]]], hole: Hole) -> None:
     verdicts = battles[hole].result()["verdicts"]
-    assert [name for name in hole.winners if not verdicts[name]["won"]] == [], verdicts
+    assert [name for name in hole.winners if not verdicts[name]["won"]] == [], json.dumps(verdicts)
 
 
 def test_every_layer_is_switched_off_somewhere() -> None:
