@@ -155,6 +155,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
 	@$(MAKE) -s stalls
 	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
+	$(PY) bench/hostile.py
 	@$(MAKE) -s soak
 
 recovery: setup runs/digits-sft/model  ## What a fault costs: each role killed, stopped, cut off FAULTS=100 times, into docs/recovery.md (many hours; it goes on where it was)

@@ -36,8 +36,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 sys.path.append(str(ROOT / "bench"))
 
+from areal.local.chaos import old_pace  # noqa: E402
 from chaos_faults import CUT, TORN, Forwarder, cut_off, full_disk, kill, partition, stopped, tear  # noqa: E402
-from chaos_watch import Quiet, Recovery, Watch, effective_time, old_pace, recovery  # noqa: E402
+from chaos_watch import Quiet, Recovery, Watch, effective_time, recovery  # noqa: E402
 from support.job_run import SMALL, VICTIMS, JobRun  # noqa: E402
 from support.small_disk import small_disk  # noqa: E402
 

@@ -7,27 +7,22 @@ by the trainer itself. `recovery` is pure.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from areal.errors import Cause
+from areal.local.chaos import Step, paces
 from areal.observe.causes import why
 from areal.observe.live import read_live
 
 PERIOD_S = 0.01
 ASK_S = 0.25  # how often `areal why` is asked where `areal run` writes nothing new: a full disk lets it write nothing
-BEFORE = 12  # steps before the fault that tell the old pace
-SLOWER = 1.2  # times that is still the old pace
-IN_A_ROW = 4  # steps that are timed together: each fourth saves a checkpoint, and takes twice as long as the others
 
 
 @dataclass(frozen=True)
@@ -37,16 +32,6 @@ class Sight:
     at: float
     source: str
     text: str
-
-
-@dataclass(frozen=True)
-class Step:
-    """A trained step, by the trainer that made it."""
-
-    at: float
-    step: int
-    fence: int
-    wall_s: float = 0.0
 
 
 Sign = tuple[str, str]
@@ -186,7 +171,7 @@ class Watch(threading.Thread):
         lines = whole.decode(errors="replace").splitlines()
         with self._lock:
             if path.name == "metrics.jsonl":
-                for step in filter(None, map(_step, lines)):
+                for step in filter(None, map(Step.of, lines)):
                     self._steps.setdefault((step.fence, step.step), step)
             else:
                 source = "journal" if path.parent.name == "journal" else path.stem
@@ -224,14 +209,6 @@ class Watch(threading.Thread):
                 self._seen.append(Sight(time.time(), "why", text))
 
 
-def _step(line: str) -> Step | None:
-    try:
-        row: Mapping[str, Any] = json.loads(line)
-        return Step(float(row["at"]), int(row["step"]), int(row["fence"]), float(row["wall_s"]))
-    except (ValueError, KeyError):
-        return None
-
-
 def recovery(
     role: str, seen: Sequence[Sight], steps: Sequence[Step], began: float, ended: float | None = None
 ) -> Recovery:
@@ -262,38 +239,6 @@ def _first(seen: Sequence[Sight], signs: Sequence[Sign], since: float) -> float 
         if one.at > since and any(one.source == source and re.search(text, one.text) for source, text in signs):
             return one.at
     return None
-
-
-def paces(steps: Sequence[Step], began: float, since: float) -> tuple[float | None, float | None, float | None]:
-    """Seconds from `began` to the first step not trained before, and to the first of four at the old pace.
-
-    Both end after `since`. And the longest time between two steps from `began` to the last of them.
-    """
-    before = [one for one in steps if one.at <= began]
-    if len(before) < 2:
-        return None, None, None
-    newest = max(one.step for one in before)
-    bound = SLOWER * IN_A_ROW * old_pace(steps, began)
-    new = next((one.at for one in steps if one.at > since and one.step > newest), None)
-    after = [(a.at, b) for a, b in pairwise(steps) if b.at > began]
-    back = None
-    for at in range(len(after) - IN_A_ROW + 1):
-        run = after[at : at + IN_A_ROW]
-        begin, first = run[0]
-        if first.at > since and all(one.step > newest for _, one in run) and run[-1][1].at - begin <= bound:
-            back = first.at
-            break
-    until = back or new or since
-    pause = max((b.at - max(a, began) for a, b in after if b.at <= until), default=None)
-    told = [None if at is None else round(at - began, 3) for at in (new, back)]
-    return told[0], told[1], None if pause is None else round(pause, 3)
-
-
-def old_pace(steps: Sequence[Step], began: float) -> float:
-    """Seconds a step before the fault: the median of the last steps, each timed with the three before it."""
-    times = [one.at for one in steps if one.at <= began][-BEFORE - 1 :]
-    spans = [(b - a) / IN_A_ROW for a, b in zip(times, times[IN_A_ROW:], strict=False)]
-    return median(spans) if spans else (times[-1] - times[0]) / max(1, len(times) - 1)
 
 
 @dataclass

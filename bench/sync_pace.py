@@ -5,11 +5,12 @@
 A round is 64 groups of 8 on servers with so many slots each (the decode model of `bench/order.py`); requests queue at
 their server in the order in which they are sent. "Round robin" deals whole groups in admission order, as a plain loop
 does. "Routed" asks the product's `routing.choose`; "longest first" sorts the groups of the round by what their rows'
-answers had before, which is the group's true mean with a log-error of 0.3. "Shared" ignores what a server has in its
-cache. Rounds are eight batches whose rows change places by the product's own rule, each then as "routed, longest
-first", over the same eight batches dealt round robin. The streamed step takes complete groups as `Feed` does (1/32 of
-the batch at least) while others are sampled, each part with a fixed cost of its own. Steps of n × are a round's time
-before training, round robin.
+answers had before, which is the group's true mean with a log-error of 0.3. "Moved": once a second requests go from
+the fullest server to the emptiest by the product's `routing.evened`, where what they have is prefilled again. "Shared"
+ignores what a server has in its cache. Rounds are eight batches whose rows change places by the product's own rule,
+each then as "routed, longest first, moved", over the same eight batches dealt round robin. The streamed step takes
+complete groups as `Feed` does (1/32 of the batch at least) while others are sampled, each part with a fixed cost of its
+own. Steps of n × are a round's time before training, round robin.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from areal.clients.generation.routing import RoutedServer, choose
+from areal.clients.generation.client import SWEEP_S
+from areal.clients.generation.routing import RoutedServer, choose, evened
 from areal.data.order import by_rounds
 from areal_trainer.feed import PARTS
 from order import ALIKE, CAP, LAWS, Server, Setting
@@ -88,24 +90,79 @@ def placed(setting: Setting, batch: Round, how: str) -> list[deque[tuple[int, in
     return queues
 
 
+@dataclass
+class Serving:
+    """A server with its queue. What waits there is (tokens left, number, tokens there)."""
+
+    setting: Setting
+    waiting: deque[tuple[float, int, float]]
+    server: Server = field(default_factory=Server)
+
+    @property
+    def load(self) -> int:
+        return len(self.waiting) + len(self.server.running)
+
+    def fill(self) -> None:
+        """Those that wait begin, as far as there are slots."""
+        while self.waiting and len(self.server.running) < self.setting.slots:
+            left, key, there = self.waiting.popleft()
+            began = self.server.done - self.setting.prompt - there
+            heapq.heappush(self.server.running, (self.server.done + left, key, None, began))
+            self.server.context += began
+
+    def until(self, now: float, ends: np.ndarray) -> None:
+        """Go on to `now`, and note what ends by then."""
+        self.fill()
+        while self.server.running and (at := self.server.next_end(self.setting)) <= now:
+            self.server.advance(self.setting, at)
+            end, key, _, began = heapq.heappop(self.server.running)
+            self.server.done = max(self.server.done, end)
+            self.server.context -= began
+            ends[divmod(key, self.setting.group_size)] = at
+            self.fill()
+        if self.server.running:
+            self.server.advance(self.setting, now)
+        else:
+            self.server.at = max(self.server.at, now)
+
+    def give(self, count: int, other: Serving) -> None:
+        """So many requests go to another server, those with the fewest tokens first."""
+        queued = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        self.server.running.sort(key=lambda one: -one[3])
+        parted, kept = self.server.running[: count - len(queued)], self.server.running[count - len(queued) :]
+        self.server.running = kept
+        heapq.heapify(kept)
+        for end, key, _, began in parted:
+            self.server.context -= began
+            there = self.server.done - began - self.setting.prompt
+            queued.append((end - self.server.done, key, there))
+        for left, key, there in queued:
+            other.waiting.append((left, key, there))
+            other.server.blocked_until = max(other.server.blocked_until, other.server.at) + (
+                (there + self.setting.prompt) / self.setting.prefill_tokens_s if there else 0.0
+            )
+
+
 def complete_at(setting: Setting, batch: Round, how: str) -> np.ndarray:
     """[groups] When all samples of a group are scored."""
     ends = np.zeros_like(batch.scored_after)
-    for queue in placed(setting, batch, how):
-        server, now = Server(), 0.0
-        while queue or server.running:
-            while queue and len(server.running) < setting.slots:
-                group, sample = queue.popleft()
-                began = server.done - setting.prompt
-                key = group * setting.group_size + sample
-                heapq.heappush(server.running, (server.done + batch.lengths[group, sample], key, None, began))
-                server.context += began
-            now = server.next_end(setting)
-            server.advance(setting, now)
-            end, key, _, began = heapq.heappop(server.running)
-            server.done = max(server.done, end)
-            server.context -= began
-            ends[divmod(key, setting.group_size)] = now
+    fleet = [
+        Serving(setting, deque((batch.lengths[at], at[0] * setting.group_size + at[1], 0.0) for at in queue))
+        for queue in placed(setting, batch, how)
+    ]
+    if "moved" not in how:
+        for serving in fleet:
+            serving.until(math.inf, ends)
+        return np.asarray((ends + batch.scored_after).max(1))
+    now = 0.0
+    while any(serving.load for serving in fleet):
+        for serving in fleet:
+            serving.until(now, ends)
+        loads = {f"s{at:03d}": serving.load for at, serving in enumerate(fleet)}
+        if found := evened([RoutedServer(name, 0, load=load) for name, load in loads.items()], loads, 0.0):
+            full, empty, count = found
+            fleet[int(full[1:])].give(count, fleet[int(empty[1:])])
+        now += SWEEP_S
     return np.asarray((ends + batch.scored_after).max(1))
 
 
@@ -141,14 +198,17 @@ def in_rounds(setting: Setting, error: float) -> float:
         rounds = [Round(window.lengths[p], window.expected[p], window.scored_after[p]) for p in parts]
         return sum(float(complete_at(setting, each, how).max()) for each in rounds)
 
-    return seconds(range(len(places)), "round robin") / seconds(places, "routed, longest first")
+    return seconds(range(len(places)), "round robin") / seconds(places, "routed, longest first, moved")
 
 
 def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
     """Means over the seeds of what each way takes, over the plain loop's."""
     servers, slots = FLEETS[fleet]
     setting = Setting(law, 0, 0, servers=servers, slots=slots)
-    ways = ("round robin", "routed", "routed, longest first", "shared", "shared, longest first")
+    ways = (
+        "round robin", "routed", "routed, longest first", "routed, longest first, moved", "shared",
+        "shared, longest first",
+    )  # fmt: skip
     pace: dict[str, list[float]] = {way: [] for way in ways}
     steps: dict[str, list[tuple[float, float, float]]] = {f"{share:g}": [] for share in SHARES}
     base = []
@@ -163,7 +223,7 @@ def measured(law: str, fleet: str, seeds: Sequence[int]) -> dict[str, object]:
             pace[way].append(base[-1] / float(times[way].max()))
         for share in SHARES:
             work = batch.tokens / batch.tokens.sum() * share * base[-1]
-            whole, ours = times["round robin"], times["routed, longest first"]
+            whole, ours = times["round robin"], times["routed, longest first, moved"]
             (parts, begun), (both, _) = streamed(whole, work), streamed(ours, work)
             before = plain(whole, work)
             steps[f"{share:g}"].append((before / parts, before / both, begun / len(work)))
@@ -218,16 +278,18 @@ def dropped(setting: Setting, seeds: Sequence[int]) -> float:
 def table(told: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the page."""
     yield (
-        "| lengths, servers × slots | routed | longest first | rounds | rounds, poor history | streamed, T/G = "
+        "| lengths, servers × slots | routed | longest first | and moved | rounds | rounds, poor history "
+        "| streamed, T/G = "
         + " | ".join([f"{SHARES[0]:g}", *(f"{share:g}" for share in SHARES[1:])])
         + " | both, 0.43 | trained length if 16 of 80 were dropped |"
     )
-    yield "|---" * (7 + len(SHARES)) + "|"
+    yield "|---" * (8 + len(SHARES)) + "|"
     for row in told["rows"]:
         made = row["generation"]
         cells = [
             made["routed"],
             made["routed, longest first"],
+            made["routed, longest first, moved"],
             *row["rounds"].values(),
             *row["streamed"].values(),
             row["both"]["0.43"],

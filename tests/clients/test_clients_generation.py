@@ -40,9 +40,9 @@ def check(result, seed=7, limit=40):
 LONG = next(seed for seed in range(1000) if len(answer(seed, 3, 40)[0]) >= 20)
 
 
-def make_client(waits=None):
+def make_client(waits=None, **fields):
     return GenerationClient(
-        TOKEN, owner="w", vocab_size=VOCABULARY, eos_ids=frozenset({EOS}), waits=waits or WaitRegistry("w")
+        TOKEN, owner="w", vocab_size=VOCABULARY, eos_ids=frozenset({EOS}), waits=waits or WaitRegistry("w"), **fields
     )
 
 
@@ -161,6 +161,55 @@ async def test_a_servers_death_in_the_middle_of_a_sample_loses_nothing(client, a
     result = await task
     check(result, LONG)
     assert {span.server_id for span in result.spans} == {"a", "b"}
+
+
+@pytest.mark.parametrize("evens", [True, False])
+async def test_half_of_a_synchronous_loops_requests_move_to_an_empty_server_and_keep_their_tokens(evens, agents):
+    client = make_client(evens=evens)
+    full, empty = await agents("a", "b", by_itself=False)
+    seeds = [seed for seed in range(1000) if len(answer(seed, 3, 40)[0]) >= 30][:10]
+    try:
+        client.update_fleet([full.state()])
+        tasks = [asyncio.create_task(client.generate(ask(seed, affinity=str(seed)))) for seed in seeds[:5]]
+        await full.until_running(5)
+        full.step(7)
+        tasks += [asyncio.create_task(client.generate(ask(seed, affinity=str(seed)))) for seed in seeds[5:]]
+        await full.until_running(10)
+        full.step(2)
+        client.update_fleet([full.state(running=10), empty.state()])
+        if evens:
+            await empty.until_running(5)
+            assert sorted(start.sampling.seed for start in empty.starts) == seeds[5:]  # those with the fewest tokens
+            assert {len(start.token_ids) // 4 for start in empty.starts} == {3 + 2}
+        await asyncio.sleep(2.5)
+        assert (len(full.running), len(empty.running)) == ((5, 5) if evens else (10, 0))
+        assert len(full.cancels) == len(empty.running)
+        for agent in (full, empty):
+            agent.by_itself = True
+            agent.step(40)
+        for seed, result in zip(seeds, await asyncio.gather(*tasks), strict=True):
+            check(result, seed)
+            moved = evens and seed in seeds[5:]
+            assert [span.server_id for span in result.spans] == (["a", "b"] if moved else ["a"])
+    finally:
+        await client.close()
+
+
+async def test_answers_with_routes_stay_where_they_are(agents):
+    client = make_client(evens=True, routes=True)
+    full, empty = await agents("a", "b", by_itself=False)
+    try:
+        client.update_fleet([full.state()])
+        tasks = [asyncio.create_task(client.generate(ask(LONG, affinity=str(k)))) for k in range(10)]
+        await full.until_running(10)
+        client.update_fleet([full.state(running=10), empty.state()])
+        await asyncio.sleep(2.5)
+        assert (len(full.running), full.cancels) == (10, [])
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        await client.close()
 
 
 async def test_a_restarted_server_gets_its_requests_back(client, agents):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 from areal.clients.generation.fleet import DOUBT_S, Fleet
-from areal.clients.generation.routing import OVERLOAD_SLACK, RoutedServer, choose, eligible
+from areal.clients.generation.routing import MOVE_GAP, OVERLOAD_SLACK, RoutedServer, choose, eligible, evened
 from areal.v1 import generation_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,48 @@ def test_a_group_keeps_its_server_until_that_is_overloaded():
     busy, idle = RoutedServer("a", 3, load=OVERLOAD_SLACK), RoutedServer("b", 3, load=0)
     assert choose([busy, idle], 3, "a") == "a"
     assert choose([replace(busy, load=OVERLOAD_SLACK + 1), idle], 3, "a") == "b"
+
+
+@given(fleet=fleets, own=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100)), draw=st.floats(0, 0.999))
+def test_what_moves_goes_from_the_fullest_of_ours_to_a_much_emptier_one_of_its_version(fleet, own, draw):
+    own = {server.server_id: min(server.load, own.get(server.server_id, 0)) for server in fleet}
+    found = evened(fleet, own, draw)
+    routed = {server.server_id: server for server in fleet if eligible(server, -9) or server.refused_floor == -9}
+    if found is None:
+        return
+    full, empty, moved = found
+    assert routed.keys() >= {full, empty}
+    assert routed[full].version == routed[empty].version
+    assert routed[full].load == max(routed[name].load for name, count in own.items() if count and name in routed)
+    assert routed[full].load - routed[empty].load >= MOVE_GAP
+    assert 1 <= moved <= own[full]
+    assert moved <= (routed[full].load - routed[empty].load) // 2 + 1
+
+
+@given(st.lists(st.lists(st.integers(0, 24), min_size=3, max_size=3), min_size=1, max_size=16), st.integers(0, 2**16))
+def test_clients_that_know_each_others_moves_late_even_out_and_then_leave_everything_where_it_is(clients, seed):
+    draws = random.Random(seed)
+    moves = []
+    for _ in range(60):
+        known = [sum(each) for each in zip(*clients, strict=True)]
+        fleet = [RoutedServer(name, 3, load=load) for name, load in zip("abc", known, strict=True)]
+        found = [evened(fleet, dict(zip("abc", mine, strict=True)), draws.random()) for mine in clients]
+        moves.append(sum(one[2] for one in found if one))
+        for mine, one in zip(clients, found, strict=True):
+            if one:
+                full, empty, moved = "abc".index(one[0]), "abc".index(one[1]), one[2]
+                mine[full], mine[empty] = mine[full] - moved, mine[empty] + moved
+    loads = [sum(each) for each in zip(*clients, strict=True)]
+    assert max(loads) - min(loads) < MOVE_GAP or sum(moves[-20:]) <= 20, (loads, moves)
+
+
+def test_a_lone_client_moves_half_of_the_difference_and_nothing_for_a_small_one():
+    a, b = RoutedServer("a", 3, load=12), RoutedServer("b", 3, load=0)
+    assert evened([a, b], {"a": 12}, 0.0) == ("a", "b", 6)
+    assert evened([a, replace(b, load=12 - MOVE_GAP + 1)], {"a": 12}, 0.99) is None
+    assert evened([a, replace(b, version=4)], {"a": 12}, 0.99) is None
+    assert evened([a, replace(b, refused_floor=3)], {"a": 12}, 0.99) is None
+    assert evened([a, b], {"b": 0}, 0.99) is None
 
 
 def test_only_the_floor_counts_not_the_lag():

@@ -1,4 +1,7 @@
-"""Commands on run directories: status, logs, list, clean, compare, audit, set; of a cluster another package answers."""
+"""Commands on run directories: status, logs, list, clean, compare, audit, chaos, set.
+
+Of a job on a cluster another package answers.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,16 @@ from rich.text import Text
 
 from areal.cli import arguments
 from areal.cli.table import load
-from areal.errors import ConfigError, ExitCode
+from areal.errors import ConfigError, ExitCode, InfraError
 
 if TYPE_CHECKING:
     from areal.local.kept import KeptRun
 
 _LOOK_S = 0.3  # between looks of --follow
+_STAMPS = {
+    "detected": "detected", "replaced": "back", "new_step": "new step", "old_pace": "old pace",
+    "pause": "longest pause",
+}  # fmt: skip
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 app = arguments.commands()
@@ -224,6 +231,59 @@ def audit_run(
     else:
         Console().print(_audit_table(flat(told)))
     raise typer.Exit(int(ExitCode.DONE if report.ok else ExitCode.BUG))
+
+
+@app.command(
+    epilog="Examples:\n\n  areal chaos runs/digits --role trainer --times 3\n\n"
+    "  areal chaos runs/digits --stop 5 --seed 7"
+)
+def chaos(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that goes on here.")],
+    role: Annotated[list[str] | None, typer.Option(help="Only this one; may be given again. All unless given.")] = None,
+    times: Annotated[int, typer.Option(min=1, help="Faults of each role, one after another.")] = 1,
+    stop: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop it for so many seconds instead of killing it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the order of roles, and the moments.")] = 0,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Kill or stop roles of a run while it trains, and measure what each fault costs.
+
+    Nothing may be lost or trained twice: an audit is the last line. A role that has used half of its restarts is not
+    hurt again.
+    """
+    from areal.ledger.audit import audit
+    from areal.local.chaos import Cost, inject, summary
+
+    console = Console(stderr=as_json)
+
+    def tell(cost: Cost) -> None:
+        new = "no new step" if cost.new_step is None else f"a new step after {cost.new_step:.1f} s"
+        console.print(f"{cost.kind} {cost.role}: {new}", highlight=False)
+
+    rows = summary(costs := inject(arguments.existing(run), role or (), times=times, stop_s=stop, seed=seed, tell=tell))
+    proof = audit(run)
+    if as_json:
+        told = {"faults": [asdict(cost) for cost in costs], "roles": rows, "audit": flat(proof.to_json())}
+        print(json.dumps(told, indent=2))
+    else:
+        console.print(_costs(rows))
+        console.print(f"audit: lost={len(proof.lost)} duplicated={len(proof.duplicated)} other={len(proof.problems)}")
+    if not all(cost.recovered for cost in costs):
+        raise InfraError(f"the run trained nothing new after {costs[-1].role}'s fault", fix=f"see `areal why {run}`")
+    raise typer.Exit(int(ExitCode.DONE if proof.ok else ExitCode.BUG))
+
+
+def _costs(rows: Sequence[dict[str, Any]]) -> Table:
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("role", "fault", "n", *_STAMPS.values()):
+        grid.add_column(title)
+    for row in rows:
+        seen = [row[name] for name in _STAMPS]
+        cells = ["not seen" if one is None else f"{one['p50']:.1f} / {one['worst']:.1f}" for one in seen]
+        grid.add_row(row["role"], row["kind"], str(row["faults"]), *cells)
+    grid.caption = "seconds from the moment before the fault: median / worst"
+    return grid
 
 
 @app.command(

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pull": ("areal_operator.commands", "Fetch a job's run and model from a cluster."),
     "operator": ("areal_operator.commands", "Run RLJobs on Kubernetes (the chart starts this)."),
     "jobs-page": ("areal_view.commands", "Show the jobs of a cluster as a web page."),
+    "chaos": ("areal.cli.runs", "Kill or stop roles of a run, and measure what it costs."),
     "set": ("areal.cli.runs", "Change a run that goes on."),
     "eval": ("areal_judge.commands", "Measure a model on a public test set."),
     "reward": ("areal_judge.commands", "Judge programs in the sandbox."),

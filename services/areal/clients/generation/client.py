@@ -7,6 +7,7 @@ and under a name. Policies and log-probabilities come from servers only, never f
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -109,8 +110,11 @@ class GenerationClient:
         decode: Callable[[list[int]], str] | None = None,
         on_tokens: Callable[[int], object] = lambda _tokens: None,
         routes: bool = False,
+        evens: bool = False,
     ) -> None:
-        """`routes`: of answers that may be trained, the experts of each token are wanted, too."""
+        """`routes`: of answers that may be trained, the experts of each token are wanted, too. `evens`: requests move
+        to servers that have much less to do, for no later ones will come there (a synchronous loop).
+        """
         self._token = token
         self._owner = owner
         self._vocab_size = vocab_size
@@ -118,6 +122,7 @@ class GenerationClient:
         self._decode = decode
         self._on_tokens = on_tokens
         self._routes = routes
+        self._evens = evens and not routes  # tokens with routes come at an answer's end: a move would lose them
         self._fleet = Fleet()
         self._links: dict[str, AgentLink] = {}
         self._numbers = count()
@@ -367,4 +372,21 @@ class GenerationClient:
                 link.abandon(f"no event for {limit} s with {link.running} requests")
         if self._fleet.expire(now):
             self.route()
+        if self._evens and not self._waiting:
+            self._even_out()
         self._arm_sweeper()
+
+    def _even_out(self) -> None:
+        """Requests of the fullest server go on at the emptiest; those with the fewest tokens cost least there."""
+        own = {server_id: link.running for server_id, link in self._links.items() if link.connected}
+        awake = [server for server in self._servers() if not self._fleet.asleep(server.server_id)]
+        found = routing.evened(awake, own, random.random())
+        if found is None:
+            return
+        full, empty, count = found
+        there = [generation for generation in self._active if generation.server_id == full]
+        there.sort(key=lambda generation: generation.accumulator.prompt_tokens + generation.accumulator.tokens)
+        for generation in there[:count]:
+            self._links[full].cancel(generation.request_id)
+            self._affinity[generation.ask.affinity] = empty
+            self._resubmit(generation)

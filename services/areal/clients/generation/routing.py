@@ -5,12 +5,15 @@ a version that the group's floor allows; it is the one that holds the group's pr
 overloaded beside the least loaded; else the least loaded. Lag behind the newest version never matters, only the floor
 does.
 
+A synchronous loop evens out (`evened`): nothing new comes to a server that has ended its part while others still have
+theirs. Where generation runs ahead the next groups fill it.
+
 Requests that no server may take wait by their floor, under a named wait: whoever needs the oldest version may start
 first. A server that is too old for one floor is too old for every higher one, so what is done for waiting requests
 depends on how many may start, not on how many wait.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -19,6 +22,7 @@ from areal.observe.waits import WaitRegistry
 
 OVERLOAD_FACTOR = 2  # a cached prompt saves one prefill; waiting behind twice as many answers costs more
 OVERLOAD_SLACK = 16  # a group's own samples must not push each other away from an idle server
+MOVE_GAP = 4  # requests fewer than the fullest server has: less isn't worth a second prefill
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,26 @@ def choose(servers: Iterable[RoutedServer], floor: int, preferred: str | None = 
         if server.server_id == preferred and server.load <= OVERLOAD_FACTOR * least.load + OVERLOAD_SLACK:
             return server.server_id
     return least.server_id
+
+
+def evened(
+    servers: Iterable[RoutedServer], own: Mapping[str, int], draw: float, gap: int = MOVE_GAP
+) -> tuple[str, str, int] | None:
+    """Fullest server where this client has requests, emptiest of its version, how many of its own to move; else None.
+
+    All clients together move half of what one server has more than the other: each its part, which `draw` in [0, 1)
+    rounds, so that many clients with a request each neither all move theirs nor none.
+    """
+    routed = [server for server in servers if routable(server)]
+    mine = [server for server in routed if own.get(server.server_id)]
+    if not mine:
+        return None
+    full = max(mine, key=lambda server: (server.load, server.server_id))
+    alike = [server for server in routed if server.version == full.version and server.refused_floor is None]
+    empty = min(alike, default=full, key=lambda server: (server.load, server.server_id))
+    more = full.load - empty.load
+    moved = int(more // 2 * own[full.server_id] / full.load + draw) if more >= gap else 0
+    return (full.server_id, empty.server_id, moved) if moved else None
 
 
 T = TypeVar("T", bound=Hashable)

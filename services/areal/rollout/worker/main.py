@@ -92,6 +92,7 @@ async def run(ctx: RoleContext) -> int:
         decode=tokenizer.decode,
         on_tokens=progress.advance,
         routes=job.spec.replays_routes,
+        evens=0 in (spec.rollout.ahead, spec.algorithm.max_staleness),
     )
     reward = _reward(job, ctx.token, waits)
     login = login_of(job, "worker")
