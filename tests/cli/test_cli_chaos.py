@@ -187,5 +187,3 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path):
     error = CliRunner().invoke(app, ["chaos", str(tmp_path)]).exception
     assert isinstance(error, ConfigError)
     assert "no run directory" in error.message
-
-
