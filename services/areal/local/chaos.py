@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -114,7 +115,7 @@ def inject(
     layout = RunLayout(run_dir.absolute())
     draw, steps = random.Random(seed), _Steps(layout.metrics)
     names = _victims(going_on(layout), roles)
-    _await(layout, lambda: len(steps.read()) > IN_A_ROW, _LOST_S, "its first steps")
+    _await(layout, lambda: len(steps.read()) > IN_A_ROW, "its first steps")
     costs: list[Cost] = []
     for _ in range(times):
         for name in draw.sample(names, len(names)):
@@ -123,8 +124,8 @@ def inject(
             tell(costs[-1])
             if not costs[-1].recovered:
                 return costs
-            further = max(one.step for one in steps.read()) + 2
-            _await(layout, lambda to=further: max(one.step for one in steps.read()) >= to, _LOST_S, "two more steps")
+            further = steps.newest() + 2
+            _await(layout, partial(lambda least: steps.newest() >= least, further), "two more steps")
     return costs
 
 
@@ -154,7 +155,7 @@ def _victims(live: Live, roles: Sequence[str]) -> list[str]:
 
 def _one(layout: RunLayout, steps: "_Steps", name: str, stop_s: float | None) -> Cost:
     """One fault, from the moment before it to the old pace."""
-    _await(layout, lambda: _role(going_on(layout), name).phase == ChildPhase.READY, _LOST_S, f"{name} to be ready")
+    _await(layout, lambda: _role(going_on(layout), name).phase == ChildPhase.READY, f"{name} to be ready")
     role = _role(going_on(layout), name)
     if role.warning:
         raise ConfigError(f"{name} is not hurt again: {role.warning}", fix="go on when these restarts are forgotten")
@@ -217,6 +218,10 @@ class _Steps:
                 self._found.setdefault((step.fence, step.step), step)
         return sorted(self._found.values(), key=lambda one: one.at)
 
+    def newest(self) -> int:
+        """The number of the furthest."""
+        return max(one.step for one in self.read())
+
 
 def _state(layout: RunLayout) -> Live:
     live = read_live(layout.live)
@@ -229,11 +234,11 @@ def _role(live: Live, name: str) -> LiveRole:
     return next((role for role in live.roles if role.name == name), LiveRole(name, ChildPhase.STOPPED))
 
 
-def _await(layout: RunLayout, ready: Callable[[], bool], most_s: float, what: str) -> None:
+def _await(layout: RunLayout, ready: Callable[[], bool], what: str) -> None:
     """Wait for it while the run goes on. Raises InfraError."""
-    until = time.monotonic() + most_s
+    until = time.monotonic() + _LOST_S
     while not ready():
         _state(layout)
         if time.monotonic() > until:
-            raise InfraError(f"the run waits for {what} since {most_s:g} s", fix=f"see `areal why {layout.root}`")
+            raise InfraError(f"the run waits for {what} since {_LOST_S:g} s", fix=f"see `areal why {layout.root}`")
         time.sleep(_LOOK_S)
