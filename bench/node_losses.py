@@ -131,7 +131,8 @@ class Watch(threading.Thread):
         ]
         if self.replaced < 0 and any(pod["metadata"]["uid"] != self.uid for pod in ready):
             self.replaced = since
-        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or since > 60):
+        stays = self.kind in STAYS and not said and (self.told >= 0 or self.kind == "kubelet stop")
+        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays or since > 60):
             self.next = since
 
     def run(self) -> None:
