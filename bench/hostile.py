@@ -108,8 +108,7 @@ def play(plan: Plan, folder: Path) -> dict[str, Any]:
                 run.resume = True
                 run.start()
             else:
-                bound += 1
-                changed(run, bound)
+                bound += changed(run, bound + 1)
         code = run.finish(PATIENCE_S)
     finally:
         run.stop()
@@ -120,14 +119,17 @@ def play(plan: Plan, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def changed(run: JobRun, bound: int) -> None:
-    """Raise the bound of the run while it goes on; while its controller is away it is asked again."""
+def changed(run: JobRun, bound: int) -> bool:
+    """Change the bound of a run that goes on; False when it ended before. Its controller may be away: ask again."""
     command = [sys.executable, "-m", "areal.cli.main", "set", str(run.run_dir), f"algorithm.maxStaleness={bound}"]
-
-    def done() -> bool:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False).returncode == 0
-
-    run.wait_for("a change of its bound", done, PATIENCE_S)
+    assert run.process is not None
+    until = time.monotonic() + PATIENCE_S
+    while run.process.poll() is None:
+        if subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False).returncode == 0:
+            return True
+        if time.monotonic() > until:
+            raise AssertionError(f"no change of the bound within {PATIENCE_S:g} s:\n{run.output[-6000:]}")
+    return False
 
 
 def kept(row: dict[str, Any]) -> bool:
