@@ -189,7 +189,7 @@ class _Reconcile:
         """Pods of all roles but the trainer: each failure is judged once, for itself."""
         policy = self.admitted.job.spec.failure_policy
         dealt_before = self.state.failures
-        for incident in of_roles(self.seen):
+        for incident in of_roles(self.seen, dealt_before):
             if failure_policy.dealt_with(incident, dealt_before):
                 continue
             ruling = failure_policy.judge(incident, policy, worked=self._worked)

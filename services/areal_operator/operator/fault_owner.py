@@ -60,7 +60,7 @@ _OF_REASON = {
 
 def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> FaultOwner:
     """Whose incident it is, by what Kubernetes says of the pod."""
-    if conditions.get(DISRUPTION) == "True":
+    if conditions.get(DISRUPTION) == "True" and reason != NODE_LOST:
         return _OF_DISRUPTION.get(reason, FaultOwner.PLATFORM)
     if reason in _OF_REASON:
         return _OF_REASON[reason]
