@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 sys.path.append(str(ROOT / "bench"))
 
+import psutil  # noqa: E402
 from chaos import audit, read  # noqa: E402
 from chaos_faults import cut_off, kill, stopped, tear  # noqa: E402
 from support.job_run import VICTIMS, JobRun  # noqa: E402
@@ -98,9 +100,10 @@ def play(plan: Plan, folder: Path) -> dict[str, Any]:
             run.wait_for(f"step {step}", lambda least=step: run.step() >= least, PATIENCE_S)  # type: ignore[misc]
             time.sleep(draw.uniform(0, 1))
             if kind == "kill":
-                kill(run, whom)
+                with suppress(psutil.NoSuchProcess):  # it has just ended by itself: of the fault before
+                    kill(run, whom)
             elif kind == "stop":
-                with stopped(run, whom):
+                with suppress(psutil.NoSuchProcess), stopped(run, whom):
                     time.sleep(draw.uniform(0.5, 6))
             elif kind == "torn":
                 cut_off(run)
