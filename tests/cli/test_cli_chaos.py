@@ -126,12 +126,13 @@ def test_each_role_is_killed_in_turn_and_its_recovery_is_measured(played):
 def test_a_stopped_role_goes_on_after_its_time(played):
     run = played()
     before = {name: process.pid for name, process in run.role.items()}
-    (cost,) = costs_of(run, "worker", stop_s=0.6)
-    assert (cost.role, cost.kind) == ("worker-0", "stop 0.6 s")
+    (cost,) = costs_of(run, "worker", stop_s=1.5)
+    assert (cost.role, cost.kind) == ("worker-0", "stop 1.5 s")
     assert cost.detected is not None
     assert cost.replaced is not None
-    assert cost.detected < 0.6 <= cost.replaced
-    assert (cost.pause or 0) >= 0.4
+    assert cost.detected <= cost.replaced
+    assert cost.replaced >= 1.5
+    assert (cost.pause or 0) >= 1.0
     assert {name: process.pid for name, process in run.role.items()} == before
     assert all(psutil.Process(pid).status() != psutil.STATUS_STOPPED for pid in before.values())
 
@@ -145,7 +146,7 @@ def test_a_stopped_role_goes_on_when_the_call_is_cut_off(played, monkeypatch):
 
 
 def test_what_never_comes_back_is_said(played, monkeypatch):
-    monkeypatch.setattr("areal.local.chaos._LOST_S", 1.5)
+    monkeypatch.setattr("areal.local.chaos._LOST_S", 5.0)
     run = played(deaf=True)
     (cost,) = costs_of(run, "worker")
     assert (cost.recovered, cost.replaced, cost.old_pace) == (False, None, None)
