@@ -142,7 +142,7 @@ gpu-proof-pack: runtime  ## Build dist/gpu-proof.tar.gz, which does the same on 
 sim: setup  ## A thousand simulated schedules of faults, or SCHEDULES=100000; SEED=7 replays one, event by event
 	@PYTHONPATH=tests $(PY) -m simulation.schedules $(if $(AIM),--aim $(AIM)) $(if $(SEED),--replay $(SEED),--schedules $(or $(SCHEDULES),1000))
 
-chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
+chaos: setup runs/digits-sft/model  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	PYTHONPATH=tests $(PY) -m simulation.schedules --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
 	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/operator/test_operator_model.py --timeout 3600
@@ -155,7 +155,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
 	@$(MAKE) -s stalls
 	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
-	$(PY) bench/hostile.py
+	rm -f bench/results/hostile.jsonl && $(PY) bench/hostile.py
 	@$(MAKE) -s soak
 
 recovery: setup runs/digits-sft/model  ## What a fault costs: each role killed, stopped, cut off FAULTS=100 times, into docs/recovery.md (many hours; it goes on where it was)

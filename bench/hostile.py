@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,32 +93,43 @@ def play(plan: Plan, folder: Path) -> dict[str, Any]:
     draw = random.Random(f"moments {plan.seed}")
     began = time.monotonic()
     run = JobRun(ROOT / "examples" / "quickstart.yaml", folder / "run", plan.overrides).start()
-    bound = plan.fields["algorithm.maxStaleness"]
+    bound, done = plan.fields["algorithm.maxStaleness"], list[tuple[int, str, str]]()
     try:
         for step, kind, whom in plan.faults:
             run.wait_for(f"step {step}", lambda least=step: run.step() >= least, PATIENCE_S)  # type: ignore[misc]
             time.sleep(draw.uniform(0, 1))
-            if kind == "kill":
-                with suppress(psutil.NoSuchProcess):  # it has just ended by itself: of the fault before
-                    kill(run, whom)
-            elif kind == "stop":
-                with suppress(psutil.NoSuchProcess), stopped(run, whom):
-                    time.sleep(draw.uniform(0.5, 6))
-            elif kind == "torn":
-                cut_off(run)
-                tear(run, whom, draw)
-                run.resume = True
-                run.start()
+            if kind == "set":
+                if not changed(run, bound + 1):
+                    continue
+                bound += 1
             else:
-                bound += changed(run, bound + 1)
+                try:
+                    hurt(run, kind, whom, draw)
+                except psutil.NoSuchProcess:  # the process, or the whole run, has just ended by itself
+                    continue
+            done.append((step, kind, whom))
         code = run.finish(PATIENCE_S)
     finally:
         run.stop()
     told = audit(run)
     return {
-        "seed": plan.seed, "fields": plan.fields, "faults": plan.faults, "code": code, "bound": bound,
+        "seed": plan.seed, "fields": plan.fields, "faults": done, "code": code, "bound": bound,
         "seconds": round(time.monotonic() - began, 1), "date": datetime.now(UTC).isoformat()[:19], **told,
     }  # fmt: skip
+
+
+def hurt(run: JobRun, kind: str, whom: str, draw: random.Random) -> None:
+    """Kill or stop a role, or kill the whole run, tear a record and go on with it."""
+    if kind == "kill":
+        kill(run, whom)
+    elif kind == "stop":
+        with stopped(run, whom):
+            time.sleep(draw.uniform(0.5, 6))
+    else:
+        cut_off(run)
+        tear(run, whom, draw)
+        run.resume = True
+        run.start()
 
 
 def changed(run: JobRun, bound: int) -> bool:
@@ -179,8 +189,10 @@ def main() -> None:
         head, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(head + BEGIN + block(rows) + END + rest.partition(END)[2])
         return
-    until, broken = time.monotonic() + 60 * given.minutes, 0
-    for seed in range(given.seed, given.seed + given.runs):
+    asked = range(given.seed, given.seed + given.runs)
+    until = time.monotonic() + 60 * given.minutes
+    broken = sum(not kept(row) for row in rows if row["seed"] in asked)
+    for seed in asked:
         if any(row["seed"] == seed for row in rows) or time.monotonic() > until:
             continue
         with tempfile.TemporaryDirectory(prefix="hostile-") as folder:

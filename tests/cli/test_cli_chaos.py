@@ -15,6 +15,7 @@ import psutil
 import pytest
 from areal.cli.main import app
 from areal.errors import ConfigError, InfraError
+from areal.ledger.audit import AuditReport
 from areal.local.chaos import Cost, inject, summary
 from areal.observe.live import Live, LiveRole, write_live
 from typer.testing import CliRunner
@@ -182,6 +183,41 @@ def test_a_run_on_another_machine_or_none_is_refused(tmp_path):
     (tmp_path / "live.json").write_text(text.replace(f'"{platform.node()}"', '"elsewhere"'))
     with pytest.raises(ConfigError, match="elsewhere"):
         inject(tmp_path, (), times=1, stop_s=None, seed=0, tell=print)
+
+
+def test_a_process_that_is_not_the_runs_is_never_hurt(played):
+    run = played()
+    stranger = subprocess.Popen(["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE)
+    assert stranger.stdout is not None
+    pid, until = int(stranger.stdout.readline()), time.monotonic() + 20
+    try:
+        while run.step < 8 and time.monotonic() < until:
+            time.sleep(0.02)
+        run.over.set()
+        run.thread.join(10)
+        roles = [LiveRole("worker-0", "ready", pid)]
+        born = psutil.Process().create_time()
+        write_live(run.place / "live.json", Live(time.time(), os.getpid(), born, 9, 99, roles=roles, name="played"))
+        with pytest.raises(InfraError, match="ended by itself"):
+            costs_of(run)
+        assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    finally:
+        psutil.Process(pid).kill()
+
+
+def test_what_was_measured_is_shown_before_the_error_that_ended_it(tmp_path, monkeypatch):
+    (tmp_path / "resolved.json").write_text("{}")
+
+    def some(*_args, tell, **_fields):
+        tell(Cost("trainer", "kill", 0.0, 0.5, 3.0, 4.5, 5.0, 4.0))
+        raise InfraError("the run ended meanwhile", fix="look")
+
+    monkeypatch.setattr("areal.local.chaos.inject", some)
+    monkeypatch.setattr("areal.ledger.audit.audit", lambda _run: AuditReport())
+    done = CliRunner().invoke(app, ["chaos", str(tmp_path)])
+    assert isinstance(done.exception, InfraError)
+    assert "trainer  kill   1" in done.output
+    assert "lost=0 duplicated=0" in done.output
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path):

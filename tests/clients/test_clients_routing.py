@@ -72,7 +72,8 @@ def test_clients_that_know_each_others_moves_late_even_out_and_then_leave_everyt
                 full, empty, moved = "abc".index(one[0]), "abc".index(one[1]), one[2]
                 mine[full], mine[empty] = mine[full] - moved, mine[empty] + moved
     loads = [sum(each) for each in zip(*clients, strict=True)]
-    assert max(loads) - min(loads) < MOVE_GAP or sum(moves[-20:]) <= 20, (loads, moves)
+    assert max(loads) - min(loads) < MOVE_GAP + len(clients), (loads, moves)
+    assert sum(moves[-20:]) <= 20 + sum(moves[:20]), (loads, moves)
 
 
 def test_a_lone_client_moves_half_of_the_difference_and_nothing_for_a_small_one():

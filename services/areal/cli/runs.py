@@ -21,7 +21,7 @@ from rich.text import Text
 
 from areal.cli import arguments
 from areal.cli.table import load
-from areal.errors import ConfigError, ExitCode, InfraError
+from areal.errors import ArealError, ConfigError, ExitCode, InfraError
 
 if TYPE_CHECKING:
     from areal.local.kept import KeptRun
@@ -255,20 +255,28 @@ def chaos(
     from areal.ledger.audit import audit
     from areal.local.chaos import Cost, inject, summary
 
-    console = Console(stderr=as_json)
+    console, costs, failed = Console(stderr=as_json), list[Cost](), None
 
     def tell(cost: Cost) -> None:
+        costs.append(cost)
         new = "no new step" if cost.new_step is None else f"a new step after {cost.new_step:.1f} s"
         console.print(f"{cost.kind} {cost.role}: {new}", highlight=False)
 
-    rows = summary(costs := inject(arguments.existing(run), role or (), times=times, stop_s=stop, seed=seed, tell=tell))
-    proof = audit(run)
+    try:
+        inject(arguments.existing(run), role or (), times=times, stop_s=stop, seed=seed, tell=tell)
+    except ArealError as error:
+        if not costs:
+            raise
+        failed = error  # what was measured until then is shown first
+    rows, proof = summary(costs), audit(run)
     if as_json:
         told = {"faults": [asdict(cost) for cost in costs], "roles": rows, "audit": flat(proof.to_json())}
         print(json.dumps(told, indent=2))
     else:
         console.print(_costs(rows))
         console.print(f"audit: lost={len(proof.lost)} duplicated={len(proof.duplicated)} other={len(proof.problems)}")
+    if failed is not None:
+        raise failed
     if not all(cost.recovered for cost in costs):
         raise InfraError(f"the run trained nothing new after {costs[-1].role}'s fault", fix=f"see `areal why {run}`")
     raise typer.Exit(int(ExitCode.DONE if proof.ok else ExitCode.BUG))

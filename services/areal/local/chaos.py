@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 from areal.errors import ConfigError, InfraError
 from areal.local.inspect import going_on
 from areal.local.log_stream import fits
@@ -159,6 +161,12 @@ def _one(layout: RunLayout, steps: "_Steps", name: str, stop_s: float | None) ->
     role = _role(going_on(layout), name)
     if role.warning:
         raise ConfigError(f"{name} is not hurt again: {role.warning}", fix="go on when these restarts are forgotten")
+    try:
+        family = {process.pid for process in psutil.Process(role.pid).parents()}
+    except psutil.NoSuchProcess:
+        family = set()
+    if _state(layout).pid not in family:  # the pid may be another's by now
+        raise InfraError(f"{name} ended by itself", fix=f"see `areal why {layout.root}`")
     began, at = time.time(), time.monotonic()
     detected = replaced = None
     told: tuple[float | None, ...] = (None, None, None)
