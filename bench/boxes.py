@@ -28,8 +28,7 @@ from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal_judge.boxes.box import BOX_LIMITS
 from areal_judge.boxes.registry import BoxBounds
-from areal_judge.boxes.service import SERVICE_NAME
-from areal_judge.boxes.stack import BoxSettings, BoxStack, box_stack
+from areal_judge.boxes.service import SERVICE_NAME, BoxSettings, BoxStack, box_stack
 from areal_judge.sandbox.values import ProgramRun, PythonScript
 
 TOKEN = "of-a-benchmark"

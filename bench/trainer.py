@@ -30,7 +30,7 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.init_model import init_model
 from areal_trainer.options import advantage_options, objective_options
 from report import Figure, report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal_trainer.loop import TrainContext
+from areal_trainer.ledger_batches import TrainContext
 
 
 def train(ctx: TrainContext) -> None:

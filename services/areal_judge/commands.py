@@ -138,7 +138,7 @@ def try_(
 )
 def capabilities(as_json: OneObject = False) -> None:
     """Try what each tier forbids, and show the tier, what it stops and leaves, and the languages that run here."""
-    from areal_judge.evaluate.capabilities import capabilities_command
+    from areal_judge.evaluate.local_judge import capabilities_command
 
     raise typer.Exit(capabilities_command(as_json=as_json))
 

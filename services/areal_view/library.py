@@ -218,7 +218,7 @@ class Run:
             high: only those with this reward or less.
             limit: at most so many.
         """
-        from areal_view.index.export import samples
+        from areal_view.index.forms import samples
         from areal_view.index.sample_text import texts_of
 
         found, expected = Table(), self._expected()

@@ -22,7 +22,7 @@ SHOWN = {
     "chaos",
 }  # fmt: skip
 LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.cli.table", "areal.distribution", "areal.errors"}
-READER = {"areal.cli.arguments", "areal.yaml_file", "areal.yaml_file.document", "areal.yaml_file.scalars"}
+READER = {"areal.cli.arguments", "areal.yaml_file", "areal.yaml_file.document"}
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.convert.allocation import parse_allocation
 from areal.convert.convert import convert
 from areal.convert.draft import UNSET
-from areal.convert.omegaconf import resolved
+from areal.convert.from_areal import parse_allocation
 from areal.convert.python_file import read_calls
+from areal.convert.read import resolved
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from hypothesis import given

@@ -33,7 +33,7 @@ FILES = ("LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 def test_every_call_of_a_training_loop_is_described():
     pytest.importorskip("torch")
     from areal_trainer.actor import Actor
-    from areal_trainer.loop import TrainContext
+    from areal_trainer.ledger_batches import TrainContext
     from areal_trainer.rollout import Rollout
 
     page = (DOCS / "workflows.md").read_text()

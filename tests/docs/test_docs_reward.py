@@ -25,8 +25,7 @@ from areal_judge.judge.suites import from_document
 from areal_judge.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
 from areal_judge.sandbox.host.tiers import as_markdown
 from areal_judge.sandbox.values import DEFAULT_LIMITS
-from areal_judge.server.http import HTTP_STATUS
-from areal_judge.server.transcoding import message_of
+from areal_judge.server.http import HTTP_STATUS, message_of
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reward.md").read_text()

@@ -21,7 +21,7 @@ from areal.generation.engine_command import AdapterRoom, EngineStart, Launch, cu
 from areal.generation.engine_process import EngineProcess
 from areal.generation.main import seed_kernels
 from areal.observe.waits import WaitRegistry
-from areal.processes.budget import BudgetPolicy
+from areal.processes.core import BudgetPolicy
 from areal.processes.family import lend_keeper
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from support.processes import lives

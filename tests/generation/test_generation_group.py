@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from areal.generation.agent import GenerationAgent
 from areal.generation.engine_process import RESTARTS
-from areal.processes.budget import Budget
+from areal.processes.core import Budget
 from generation_parts import SERVER, TOKEN, Answer, World, running_agent, running_world, start_of
 from support.engine_models import hf_logprobs
 from support.group_agent import GroupAgent

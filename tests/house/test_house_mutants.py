@@ -75,9 +75,8 @@ def test_what_is_drawn_depends_on_the_seed_alone_and_is_shared_out(tool):
 
 def test_the_tests_that_import_a_module_are_asked_first_and_then_its_rooms(tool):
     tests = tool.Tests(ROOT)
-    asked = tests.of("services/areal/ledger/poison.py")
-    assert asked[0] == "tests/ledger/test_ledger_consumer.py"
-    assert "tests/ledger/test_ledger_world.py" in asked
+    asked = tests.of("services/areal/ledger/evidence.py")
+    assert asked.index("tests/ledger/test_ledger_consumer.py") < asked.index("tests/ledger/test_ledger_world.py")
     assert not any(test.startswith("tests/sim") for test in asked)
     assert "areal.ledger.consumer" in tests.in_simulation
     of_redis = tests.of("services/areal/ledger/async_client.py")

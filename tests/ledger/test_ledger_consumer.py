@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 from areal.errors import BugError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
-from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, EvidenceLog, Exit, exited, read
-from areal.ledger.poison import Precaution, precaution
+from areal.ledger.evidence import (
+    Attempt,
+    Evidence,
+    EvidenceEntry,
+    EvidenceLog,
+    Exit,
+    Precaution,
+    exited,
+    precaution,
+    read,
+)
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import COMPLETE, TakenGroup
 from areal.v1 import common_pb2 as common

@@ -9,8 +9,7 @@ import xxhash
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.ledger import fences, payload
 from areal.ledger.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Patience, no_retry, settings, shown, typed
-from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, Exit
-from areal.ledger.poison import Precaution, precaution
+from areal.ledger.evidence import Attempt, Evidence, EvidenceEntry, Exit, Precaution, precaution
 from areal.v1 import common_pb2 as common
 from redis import exceptions as redis_errors
 from redis.retry import Retry

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys, time
-from areal.local.console import lossy_console
+from areal.local.display import lossy_console
 console = lossy_console()
 for number in range(1000):
     console.print(f"line {number}")

@@ -13,11 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 from areal.local.supervisor import Member, RunResult, Supervisor
-from areal.processes.budget import BudgetPolicy
-from areal.processes.core import ChildPhase, LifePolicy, RestartBy
+from areal.processes.core import BudgetPolicy, ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command
-from areal.processes.probe import Probe, ProbeKind
-from areal.processes.supervise import ChildSpec
+from areal.processes.supervise import ChildSpec, Probe, ProbeKind
 from support.processes import lives
 
 pytestmark = pytest.mark.component

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.processes.budget import Budget, BudgetPolicy, RestartGrant, RestartsExhausted
+from areal.processes.core import Budget, BudgetPolicy, RestartGrant, RestartsExhausted
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal.processes.budget import BudgetPolicy
-from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer, RestartBy
+from areal.processes.core import (
+    TERMINAL,
+    Action,
+    BudgetPolicy,
+    ChildCore,
+    ChildPhase,
+    LifePolicy,
+    ProbeAnswer,
+    RestartBy,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,12 +18,10 @@ from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.processes import logfile, supervise
-from areal.processes.budget import BudgetPolicy
-from areal.processes.core import ChildPhase, LifePolicy, RestartBy
+from areal.processes.core import BudgetPolicy, ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command
-from areal.processes.probe import Probe, ProbeKind
 from areal.processes.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
-from areal.processes.supervise import ChildSpec, ChildSupervisor
+from areal.processes.supervise import ChildSpec, ChildSupervisor, Probe, ProbeKind
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 

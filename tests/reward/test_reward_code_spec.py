@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from areal.spec import code_room
+from areal.spec import code_tiers
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, Language, SuiteFormat, TierName
 from areal.spec.serving import COMPILE_S, CodeReward
-from areal_judge.judge.dispatch import admission
+from areal_judge.judge.dispatch import scheduler
 from areal_judge.judge.dispatch.dispatcher import COMPILE_S as DISPATCH_COMPILE_S
 from areal_judge.judge.formats.registry import FORMATS
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES
@@ -37,8 +37,8 @@ def test_the_time_for_a_compilation_is_the_compiler_s_limit():
 
 
 def test_the_room_of_a_pod_is_counted_as_the_service_counts_it():
-    assert code_room.MEMORY_SHARE == admission.MEMORY_SHARE
-    assert Limits().memory_bytes == code_room.RUN_BYTES
-    assert COMPILE_LIMITS.memory_bytes == code_room.COMPILE_BYTES
+    assert code_tiers.MEMORY_SHARE == scheduler.MEMORY_SHARE
+    assert Limits().memory_bytes == code_tiers.RUN_BYTES
+    assert COMPILE_LIMITS.memory_bytes == code_tiers.COMPILE_BYTES
     compiled = {name for name, language in LANGUAGES.items() if language.compiled}
-    assert compiled == {name for name in LANGUAGES if code_room.bytes_of_one(name, "auto") > code_room.RUN_BYTES}
+    assert compiled == {name for name in LANGUAGES if code_tiers.bytes_of_one(name, "auto") > code_tiers.RUN_BYTES}

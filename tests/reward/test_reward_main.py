@@ -15,7 +15,7 @@ from areal.net.channel import connect
 from areal.plan.context import RoleContext
 from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.reward import main
-from areal.reward.service import RewardService
+from areal.reward.main import RewardService
 from areal.spec.job import RLJob
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb

@@ -5,8 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from areal.reward.verifiers.math import another_answer
 from areal.reward.verifiers.normalisation import comparable, readable, rounded
-from areal.reward.verifiers.notation import another_answer
 from hypothesis import given
 from hypothesis import strategies as st
 from reward.reward_math_pairs import EQUAL

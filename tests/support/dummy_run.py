@@ -38,7 +38,7 @@ FORKS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 HERE, FOLDER = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
-import areal.local.run as run, areal.local.finish, areal.local.staging as staging, areal.local.console
+import areal.local.run as run, areal.local.finish, areal.local.staging as staging, areal.local.display
 from areal.cli import jobs
 from areal.cli.main import app, guarded
 from areal.plan import ResolvedJob

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # ruff: noqa: E501 - each form in one line reads best
-
 TEXT = "c.function.arguments | tojson"
 NAME = "c.function.name"
 

@@ -13,7 +13,7 @@ import transformers.models.qwen3_vl.modeling_qwen3_vl  # noqa: F401
 from areal_trainer.data.batch import columns
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
-from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.kinds import Learner
 from support.forked_ranks import ended, forked, joined
 from support.tiny_vision import samples_of, shape_of, vision_model
 

@@ -32,7 +32,7 @@ from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.rollout import owners
-from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.kinds import Learner
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from support.forked_ranks import ended, forked, joined, words

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 from areal.errors import ConfigError, InfraError
 from areal.observe.metrics import RoleMetrics
-from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.offer import LanguageOffer, Offer
-from areal_judge.judge.dispatch.values import Execution, ExecutionResult
+from areal_judge.judge.dispatch.scheduler import Bounds, MemoryBudget
+from areal_judge.judge.dispatch.values import Execution, ExecutionResult, LanguageOffer, Offer
 from areal_judge.judge.values import (
     CaseResult,
     Flag,

@@ -24,8 +24,7 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.data.batch import columns
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.optimizer import local
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule, local
 from areal_trainer.frozen_model import OnSameRanks
 from areal_trainer.options import advantage_options, objective_options
 from areal_trainer.rollout import TrainBatch

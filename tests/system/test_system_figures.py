@@ -8,7 +8,7 @@ from pathlib import Path
 import areal
 import numpy as np
 import pytest
-from areal_view.tracking.rows import STEP, FigureRows
+from areal_view.tracking.tracker import STEP, FigureRows
 from support.job_run import VICTIMS, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(1800)]

@@ -17,7 +17,7 @@ from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.critic import CriticOptions, ValueCritic, explained_variance, with_next_token
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.objective import ObjectiveOptions
 from support.trainer_parts import batch
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from areal.errors import DataError
 from areal_trainer.data.batch import columns
-from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.data.packing import balanced, mini_batches, pack, row_length, trimmed
+from areal_trainer.data.micro_batches import balanced, mini_batches, pack, rank_micro_batches, row_length, trimmed
 from hypothesis import given
 from hypothesis import strategies as st
 from support.trainer_parts import VOCABULARY, batch, sample

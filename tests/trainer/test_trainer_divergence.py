@@ -11,7 +11,7 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.kinds import Learner
 from areal_trainer.trainings.objective import distillation
 from support.trainer_parts import batch, tiny_model, whole_model
 from torch import Tensor

@@ -16,7 +16,7 @@ from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.logprob import chunk_tokens, chunked_logprobs
 from areal_trainer.engine.model import empty_model
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.forked_ranks import program

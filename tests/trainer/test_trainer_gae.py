@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal_trainer.algorithms.gae import gae
+from areal_trainer.algorithms.advantages import gae
 
 
 def reference(rewards, values, gamma, lam, after):

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL, TokenColumns, estimate_advantages
+from areal_trainer.algorithms.advantages import (
+    AdvantageOptions,
+    RewardKL,
+    TokenColumns,
+    estimate_advantages,
+    gae,
+    turn_gae,
+)
 from areal_trainer.algorithms.baseline import BaselineOptions, normalised_rewards
-from areal_trainer.algorithms.dppo import DPPOOptions, dppo_loss
-from areal_trainer.algorithms.gae import gae, turn_gae
-from areal_trainer.algorithms.policy import PolicyOptions, policy_loss
-from areal_trainer.algorithms.rejection import coin_kl
-from areal_trainer.algorithms.surrogate import Surrogate
+from areal_trainer.algorithms.policy import PolicyOptions, Surrogate, policy_loss
+from areal_trainer.algorithms.rejection import DPPOOptions, coin_kl, dppo_loss
 from support.trainer_parts import batch
 
 

@@ -19,7 +19,7 @@ from areal_trainer.critic import ValueCritic
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine, ValueEngine
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.frozen_model import OnSameRanks
 from areal_trainer.options import advantage_options, critic_options, objective_options
 from support.trainer_parts import VOCABULARY, batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from areal_trainer.algorithms.normalise import EPSILON, normalise_advantages
+from areal_trainer.algorithms.advantages import EPSILON, normalise_advantages
 
 VALUES = np.array([1.0, 2.0, 4.0, 100.0, -3.0, 5.0])
 MASK = np.array([1, 1, 1, 0, 1, 1], bool)

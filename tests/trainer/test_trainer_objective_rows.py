@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from areal.workflow.examples import Example
 from areal_trainer.data.batch import TokenBatch
+from areal_trainer.trainings.kinds import token_batch
 from areal_trainer.trainings.objective import PairLoss, RowsObjective, bradley_terry, dpo, per_sequence, sft
-from areal_trainer.trainings.rows import token_batch
 
 
 def made(lengths: list[tuple[int, int]]) -> TokenBatch:

@@ -133,7 +133,7 @@ def test_the_auxiliary_loss_of_the_example_makes_the_shortest_right_answer_likel
     from areal.dataflow.own import GraphContext
     from areal_trainer.actor import ActorOptions
     from areal_trainer.algorithms.advantages import AdvantageOptions
-    from areal_trainer.engine.schedule import RateSchedule
+    from areal_trainer.engine.optimizer import RateSchedule
     from areal_trainer.objective import ObjectiveOptions
 
     recipe = load_recipe(EXAMPLES / "auxiliary_loss.py")

@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, policy_loss
+from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, Surrogate, policy_loss
+from areal_trainer.algorithms.ratio import WeightTruncation
 from areal_trainer.algorithms.rejection import RejectionRule
-from areal_trainer.algorithms.surrogate import Surrogate
-from areal_trainer.algorithms.weight import WeightTruncation
 
 
 def tensors(*rows):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from areal_trainer.algorithms.proximal import log_linear
+from areal_trainer.algorithms.ratio import log_linear
 
 
 def test_ratio_and_weight_have_the_closed_forms_of_the_age():

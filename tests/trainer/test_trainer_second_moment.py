@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from areal_trainer.algorithms.second_moment import second_moment_mask
+from areal_trainer.algorithms.rejection import second_moment_mask
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,7 +21,7 @@ from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.objective import PolicyObjective
 from areal_trainer.options import advantage_options, objective_options
 from numpy.typing import NDArray

@@ -23,9 +23,7 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.init_model import init_model
 from areal_trainer.run import run
 from areal_trainer.settings import RowsSettings, TrainerPaths, adapter_of
-from areal_trainer.trainings.kinds import kind_of
-from areal_trainer.trainings.learner import Learner
-from areal_trainer.trainings.rows import PreparedRows
+from areal_trainer.trainings.kinds import Learner, PreparedRows, kind_of
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.component

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from areal_trainer.algorithms.surrogate import Surrogate, surrogate_loss
+from areal_trainer.algorithms.policy import Surrogate, surrogate_loss
 
 RATIOS = [0.5, 0.85, 1.0, 1.1, 1.7, 6.0]
 CASES = [(u, a) for u in RATIOS for a in (1.5, -0.7)]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from areal_trainer.algorithms.token_rewards import kl_penalty, last_actions, token_rewards
+from areal_trainer.algorithms.advantages import kl_penalty, last_actions, token_rewards
 
 OFFSETS = np.array([0, 4, 6, 9])
 ACTIONS = np.array([0, 1, 1, 0, 0, 0, 0, 1, 1], bool)  # the first ends with a tool's message, the second has none

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from areal_trainer.algorithms.weight import WeightTruncation, behaviour_weight
+from areal_trainer.algorithms.ratio import WeightTruncation, behaviour_weight
 
 SEQUENCE = torch.tensor([0, 0, 1])
 DISTANCE = torch.tensor([0.5, -0.1, 2.0], dtype=torch.float64)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
-from areal.workflow.rows.generation_blocks import generation_blocks
+from areal.workflow.rows.rendering import generation_blocks
 from areal.workflow.tokenizer import Tokenizer
 from jinja2 import UndefinedError
 from support.char_tokenizer import write_tokenizer

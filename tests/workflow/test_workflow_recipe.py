@@ -9,8 +9,8 @@ import textwrap
 import pytest
 from areal.errors import ConfigError, DataError
 from areal.rollout.worker.main import find_workflow
-from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.recipe import load_recipe
+from areal.workflow.rlvr import MultiTurnWorkflow
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def render() -> str:
             ("areal.workflow.upstream", "UpstreamWorkflow", "areal.workflow.upstream.UpstreamWorkflow"),
         ]),
         ("A training loop", _LOOP, [
-            ("areal_trainer.loop", "TrainContext", "TrainContext"),
+            ("areal_trainer.ledger_batches", "TrainContext", "TrainContext"),
             ("areal_trainer.rollout", "Rollout", "ctx.rollout"),
             ("areal_trainer.actor", "Actor", "ctx.actor"),
         ]),

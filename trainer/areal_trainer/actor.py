@@ -32,10 +32,9 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition, Saving
 from areal_trainer.critic import CriticFigures, ValueCritic
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
-from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
-from areal_trainer.data.packing import mini_batches
+from areal_trainer.data.micro_batches import MicroBatch, mini_batches, rank_micro_batches
 from areal_trainer.engine.engine import PolicyEngine
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.figures import checked
 from areal_trainer.frozen_model import FrozenModel, FrozenQuestion, FrozenStage, chosen_of
 from areal_trainer.gradient_sums import GradientPart, GradientSums

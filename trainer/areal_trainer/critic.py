@@ -18,7 +18,7 @@ from areal_trainer.algorithms.value_loss import ValueOptions, value_loss
 from areal_trainer.data.batch import NO_VERSION, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import ValueEngine
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 
 Cut = Callable[[TokenBatch, NDArray[np.int64], NDArray[np.bool_]], list[MicroBatch]]
 """(batch, chosen sequences, predicted tokens) → this rank's micro-batches."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from areal.errors import DataError, InfraError
 from areal.ledger import payload
 from areal.ledger.consumer import Batch, Consumer, TrainerState, check_spans
-from areal.ledger.evidence import EvidenceLog, TrainedGroup
-from areal.ledger.poison import Precaution
+from areal.ledger.evidence import EvidenceLog, Precaution, TrainedGroup
 from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import TakenGroup, TombstoneReason
 from areal.observe.waits import WaitRegistry

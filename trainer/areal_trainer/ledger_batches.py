@@ -2,17 +2,18 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from areal.dataflow.own import own_graph
 from areal.errors import ExitCode
 from areal.observe.waits import WaitRegistry, told
+from areal.spec.job import JobSpec
 from areal.spec.serving import SglangEngine
 from areal.weights.adapter import ADAPTER_CONFIG
 from torch import Tensor
 
-from areal_trainer import loop
 from areal_trainer.actor import Actor
 from areal_trainer.cards import SharedCards
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
@@ -27,7 +28,6 @@ from areal_trainer.first_rank import PUBLISH_DEADLINE_S
 from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
 from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.ledger_desk import LedgerDesk
-from areal_trainer.loop import TrainContext
 from areal_trainer.options import critic_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
@@ -154,9 +154,7 @@ class LedgerBatches:
     def train(self) -> ExitCode:
         """The loop, the recipe's where it has one; the last version is published, everything saved and evaluated."""
         rollout, actor, ranks = self._rollout, self._actor, self._ranks
-        (self._user.train or loop.train)(
-            TrainContext(rollout, actor, self._settings.spec, ranks.rank, ranks.world_size)
-        )
+        (self._user.train or train)(TrainContext(rollout, actor, self._settings.spec, ranks.rank, ranks.world_size))
         self._desk.check_end(rollout.stopped)
         if rollout.resting:  # stopped while the servers had the cards, and they did not come: nothing can be saved
             return ExitCode.DRAINED
@@ -188,3 +186,44 @@ def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:
     if settings.adapter is not None:
         return {ADAPTER_CONFIG: settings.adapter.to_bytes(str(settings.paths.start_model))}
     return side_files(settings.paths.start_model, settings.paths.tokenizer, settings.spec.model.chat_template)
+
+
+# ---- The training loop, top to bottom, and its arguments. A recipe's `train(ctx)` may replace it
+
+
+def train(ctx: "TrainContext") -> None:
+    """Take, train, publish, save, until the run is over.
+
+    Every rank runs this. Both calls of the actor run stages of the step's graph: through the advantages, and the rest.
+    Where advantages need the group alone, groups are taken as they become complete: their gradient is accumulated
+    while others are still sampled, and the one update is made when the batch is whole.
+    """
+    rollout, actor = ctx.rollout, ctx.actor
+    while (batch := rollout.prepare_batch(early=actor.accumulates)) is not None:
+        advantages = actor.advantages(batch.tokens)
+        if not batch.whole:
+            actor.accumulate(batch, advantages)
+            continue
+        update = actor.update(batch, advantages, begun=batch.begun)
+
+        due = rollout.trained(batch, advantages, update)
+        if due.publish:
+            rollout.publish(actor)
+        if due.checkpoint:
+            rollout.commit(actor.save(due.position))
+
+
+@dataclass(frozen=True)
+class TrainContext:
+    """`ctx` of `train(ctx)`. Every rank has one, and every rank must make the same calls on it.
+
+    Before `train` the start version is published and the checkpoint loaded; after it the final version is published
+    and saved. In between, a loop must hand each batch of `rollout.prepare_batch()` to `rollout.trained()` before it
+    asks for the next, and do what is due then.
+    """
+
+    rollout: Rollout
+    actor: Actor
+    spec: JobSpec
+    rank: int
+    world_size: int

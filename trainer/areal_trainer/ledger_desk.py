@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from areal.errors import DataError, InfraError
 from areal.ledger.consumer import Consumer, TrainerState
-from areal.ledger.evidence import EvidenceLog
-from areal.ledger.poison import precaution
+from areal.ledger.evidence import EvidenceLog, precaution
 from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import TombstoneReason
 from areal.observe.otlp import open_traces

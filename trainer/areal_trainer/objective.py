@@ -17,8 +17,8 @@ from torch import Tensor
 from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.algorithms.aggregation import Aggregation, token_weights
 from areal_trainer.algorithms.policy import PolicyOptions, policy_loss
-from areal_trainer.algorithms.proximal import Proximal, log_linear
-from areal_trainer.algorithms.second_moment import second_moment_mask
+from areal_trainer.algorithms.ratio import Proximal, log_linear
+from areal_trainer.algorithms.rejection import second_moment_mask
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, sent

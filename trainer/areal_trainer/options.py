@@ -8,17 +8,15 @@ from areal.spec.resolved_algorithm import AlgorithmValues, one_turn, resolve
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL
 from areal_trainer.algorithms.baseline import BaselineOptions
-from areal_trainer.algorithms.dppo import DPPOOptions
 from areal_trainer.algorithms.kl import Estimator
-from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions
-from areal_trainer.algorithms.rejection import RejectionRule
+from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions, Surrogate
+from areal_trainer.algorithms.ratio import WeightTruncation
+from areal_trainer.algorithms.rejection import DPPOOptions, RejectionRule
 from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions
-from areal_trainer.algorithms.surrogate import Surrogate
 from areal_trainer.algorithms.value_loss import ValueOptions
-from areal_trainer.algorithms.weight import WeightTruncation
 from areal_trainer.critic import CriticOptions
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.objective import ObjectiveOptions
 
 _WITH_CRITIC = 20.0  # of an advantage: a critic's values bound none, and usual ones are a few deviations

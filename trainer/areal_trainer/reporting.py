@@ -19,8 +19,7 @@ from areal.observe.traces import NO_TRACES, Traces
 from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures
-from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.algorithms.teacher import teacher_kl
+from areal_trainer.algorithms.advantages import Advantages, teacher_kl
 from areal_trainer.checkpoint.saving import SavedCheckpoint
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch

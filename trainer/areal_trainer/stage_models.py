@@ -21,7 +21,7 @@ from areal_trainer.checkpoint.checkpointer import CRITIC, CheckpointPart
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.optimizer import like, local
 from areal_trainer.frozen_model import chosen_of
-from areal_trainer.trainings.learner import Learner, Update
+from areal_trainer.trainings.kinds import Learner, Update
 
 
 class StageModels:

@@ -26,9 +26,9 @@ from areal.data import Snapshot
 from areal.data.adapters.files import read_file
 from areal.data.rows import encode
 from areal.errors import ArealError, DataError, InfraError
-from areal.reward.rows import gold_of_row
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
+from areal.reward.verifier import gold_of_row
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.math import SCORER

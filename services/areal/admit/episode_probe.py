@@ -29,11 +29,10 @@ from areal.spec.rollout import AGENT, AgentBlock
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.values.images import Image
 from areal.workflow.agent import AgentWorkflow, agent_of
-from areal.workflow.base import Prompt, RolloutWorkflow, sampling_of
+from areal.workflow.base import Outcome, Prompt, RolloutWorkflow, episode_of, sampling_of
 from areal.workflow.branches import SessionEnding
 from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode, RejectedError, check_episode
-from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import Recipe, agents_of
 from areal.workflow.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from areal.admit.weight_shapes import look_at_shapes
 from areal.errors import ConfigError, DataError
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.model_families import refuse_untrainable
-from areal.spec.teacher import PolicyTeacher
+from areal.spec.supervised import PolicyTeacher
 from areal.workflow.tokenizer import Tokenizer
 
 _SHOWN_FAULTS = 3

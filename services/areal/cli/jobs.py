@@ -37,7 +37,7 @@ def run(
     hosts_command: Annotated[str, typer.Option(help="Goes before each role's program: a container's command.")] = "",
 ) -> None:
     """Run a job on this machine, or on Slurm's, and watch it."""
-    from areal.local.console import lossy_console
+    from areal.local.display import lossy_console
     from areal.local.run import run_job
     from areal.local.staging import StagingRequest
 
@@ -84,7 +84,7 @@ def study(
 ) -> None:
     """Run variants of a job with several seeds, say first what that costs, rank them with 95 % intervals, draw them."""
     from areal.errors import ConfigError
-    from areal.local.console import lossy_console
+    from areal.local.display import lossy_console
     from areal.local.staging import StagingRequest
     from areal.local.study import etas_of, grid, run_study, staleness
 
@@ -150,7 +150,7 @@ def try_row(
 ) -> None:
     """Play one row: prompt, answer, reward and its parts, figures, times, or the line of the recipe where it fails."""
     from areal.cli.trial import try_command
-    from areal.local.console import lossy_console
+    from areal.local.display import lossy_console
 
     found = try_command(job, overrides or (), row=row, answer=answer, as_json=as_json, console=lossy_console())
     raise typer.Exit(found)

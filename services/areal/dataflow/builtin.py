@@ -6,7 +6,7 @@ from typing import Literal
 from areal.dataflow.stages import Column, Graph, Place, Stage
 from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import resolve
-from areal.spec.teacher import PolicyTeacher
+from areal.spec.supervised import PolicyTeacher
 
 PROMPTS = Column("prompts", "row", "json")
 TOKEN_IDS = Column("token_ids", "token", "int64")

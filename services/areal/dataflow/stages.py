@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from areal.spec.teacher import Placement
+from areal.spec.supervised import Placement
 
 Axis = Literal["row", "sequence", "token", "model"]
 Clock = Literal["sample", "step"]

@@ -11,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from areal.engine import held
 from areal.engine.adapter import add
-from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.model_config import ModelConfig
-from areal.engine.weights import Layer, Weights, build_weights
+from areal.engine.weights import Layer, Weights, build_weights, checksums, with_adapter
 
 _TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
 
@@ -49,7 +47,7 @@ class DecoderModel:
 
     def checksums(self, weights: Weights) -> dict[str, str]:
         """What these weights are, by Hugging Face name."""
-        return held.checksums(weights, self.config)
+        return checksums(weights, self.config)
 
     def decode(self, weights: Weights, cache: KVCache, tokens: Tensor, positions: Tensor) -> Tensor:
         """Append one token to each of the rows 0…n−1 and return their next-token logits, float32 [n, vocab].

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from areal.engine import held
 from areal.engine.cache import SMALLEST_CAPACITY
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.weights import TensorSource
+from areal.engine.weights import TensorSource, digests
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape, rows_of
 from areal.file_views import file_views, stored
@@ -174,7 +173,7 @@ class ModuleModel:
         """xxh3-128 of each tensor of the weights in use, by the file's name and in the file's dtype."""
         whole = stored(weights.lm)
         parts = ((name, view.of(whole[view.tensor])) for name, view in self._views.items())
-        return held.digests(parts, weights.file_dtypes)
+        return digests(parts, weights.file_dtypes)
 
     def decode(self, weights: ModuleWeights, cache: ModuleCache, tokens: Tensor, positions: Tensor) -> Tensor:
         """Append one token to each of the rows 0…n−1 and return their next-token logits, float32 [n, vocab]."""

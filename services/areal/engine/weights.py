@@ -6,15 +6,18 @@ so a failed load leaves the old weights untouched. Every tensor is copied out of
 
 import math
 import mmap
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import xxhash
 from torch import Tensor
 
-from areal.engine.adapter import NONE, LayerAdapter
+from areal.engine.adapter import NONE, Adapter, FusedBlock, LayerAdapter
 from areal.engine.model_config import ModelConfig
 from areal.errors import DataError
+from areal.weights.adapter import ADAPTER_STEM, AdapterConfig, tensor_name
 from areal.weights.safetensors_format import TensorHeader, model_files, read_header
 
 _TORCH = {
@@ -181,3 +184,146 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise DataError(f"{path} has no safetensors weights", fix="give the directory of a Hugging Face model")
     return tensors
+
+
+# ---- Reads an adapter in peft's layout into the embedded engine's fused form, beside the weights that it belongs to
+
+
+_FIX = "publish an adapter of the model that the engine was started with"
+
+
+def with_adapter(base: Weights, path: Path, config: ModelConfig) -> Weights:
+    """`base` with the adapter in `path`. Raises DataError for one of another model."""
+    raw = read_shard(path / f"{ADAPTER_STEM}.safetensors")
+    read = _AdapterReader(path, dict(raw), AdapterConfig.from_dir(path).scale, base.embedding.dtype)
+    layers = tuple(replace(layer, adapter=_of_layer(read, layer, config, n)) for n, layer in enumerate(base.layers))
+    if read.left:
+        raise DataError(f"{path} adapts {min(read.left)}, which this model doesn't have", fix=_FIX)
+    dtypes = {name: tensor.dtype for name, tensor in raw.items()}
+    return replace(base, layers=layers, file_dtypes={**base.file_dtypes, **dtypes})
+
+
+def _of_layer(read: "_AdapterReader", layer: Layer, config: ModelConfig, number: int) -> LayerAdapter:
+    prefix, dim = f"model.layers.{number}.", config.head_dim
+    attention = [
+        ("q", config.heads * dim, True),
+        ("k", config.kv_heads * dim, True),
+        ("v", config.kv_heads * dim, False),
+    ]
+    width = layer.gate_up.shape[0] // 2
+    return LayerAdapter(
+        qkv=read.fused(
+            prefix, layer.qkv, [(f"self_attn.{n}_proj", size, turned) for n, size, turned in attention], dim
+        ),
+        out=read.fused(prefix, layer.out, [("self_attn.o_proj", config.hidden, False)]),
+        gate_up=read.fused(prefix, layer.gate_up, [("mlp.gate_proj", width, False), ("mlp.up_proj", width, False)]),
+        down=read.fused(prefix, layer.down, [("mlp.down_proj", config.hidden, False)]),
+    )
+
+
+class _AdapterReader:
+    """Takes pairs of matrices by module; what is left at the end belongs to nothing."""
+
+    def __init__(self, path: Path, left: dict[str, Tensor], scale: float, dtype: torch.dtype) -> None:
+        self._path = path
+        self.left = left
+        self._scale = scale
+        self._dtype = dtype
+
+    def fused(
+        self, prefix: str, weight: Tensor, modules: Sequence[tuple[str, int, bool]], head_dim: int = 0
+    ) -> Adapter | None:
+        """The adapters of the modules that one fused `weight` [out, in] is made of: (name, rows, rotary)."""
+        found: list[tuple[FusedBlock, Tensor, Tensor]] = []
+        row = rank = 0
+        for module, size, rotary in modules:
+            a, b = (self.left.pop(tensor_name(prefix + module, matrix), None) for matrix in "AB")
+            if a is not None and b is not None:
+                if a.shape[1:] != weight.shape[1:] or tuple(b.shape) != (size, a.shape[0]):
+                    said = f"{list(a.shape)} and {list(b.shape)}"
+                    raise DataError(f"the adapter of {prefix}{module} in {self._path} is {said}", fix=_FIX)
+                block = FusedBlock(module, slice(row, row + size), slice(rank, rank + a.shape[0]), rotary)
+                found.append((block, a, pairs(b, head_dim) if rotary else b))
+                rank += a.shape[0]
+            elif a is not None or b is not None:
+                raise DataError(f"the adapter of {prefix}{module} in {self._path} lacks a matrix", fix=_FIX)
+            row += size
+        if not found:
+            return None
+        up = torch.zeros(row, rank, dtype=self._dtype)
+        for block, _, b in found:
+            up[block.rows, block.ranks] = b.to(self._dtype)
+        down = torch.cat([a.to(self._dtype) for _, a, _ in found])  # a copy: the file may vanish
+        return Adapter(down, up, self._scale, tuple(block for block, _, _ in found))
+
+
+# ---- Checksums of the weights in use, under their Hugging Face names: what an engine really holds
+# Taken from the fused tensors that the forward pass reads, not from a file and not when they were loaded, so that a
+# load that did nothing, or did something else, shows. Fusing is undone; a tensor is hashed in the dtype of its file,
+# where that is not finer than the engine's.
+
+
+def checksums(weights: Weights, config: ModelConfig) -> dict[str, str]:
+    """xxh3-128 of each tensor's bytes, by name: of equal weights the same as in a published version's manifest."""
+    return digests(_tensors(weights, config), weights.file_dtypes)
+
+
+def digests(tensors: Iterable[tuple[str, Tensor]], file_dtypes: Mapping[str, torch.dtype]) -> dict[str, str]:
+    """xxh3-128 of tensors in the dtypes of their files; empty text where a file's numbers are finer."""
+    found: dict[str, str] = {}
+    for name, tensor in tensors:
+        dtype = file_dtypes.get(name, tensor.dtype)
+        if dtype != tensor.dtype and torch.finfo(dtype).eps < torch.finfo(tensor.dtype).eps:
+            found[name] = ""  # its bytes can't be had back
+            continue
+        raw = tensor.to(dtype).contiguous().flatten().view(torch.uint8)
+        found[name] = xxhash.xxh3_128_hexdigest(raw.numpy().data)
+    return found
+
+
+def _tensors(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    yield "model.embed_tokens.weight", weights.embedding
+    yield "model.norm.weight", weights.final_norm
+    if weights.head is not weights.embedding or "lm_head.weight" in weights.file_dtypes:
+        yield "lm_head.weight", weights.head
+    for index, layer in enumerate(weights.layers):
+        for name, tensor in _layer_tensors(layer, config):
+            yield f"model.layers.{index}.{name}", tensor
+        for fused in (layer.adapter.qkv, layer.adapter.out, layer.adapter.gate_up, layer.adapter.down):
+            if fused is not None:
+                yield from _adapter(fused, f"model.layers.{index}.", config.head_dim)
+
+
+def _layer_tensors(layer: Layer, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    dim = config.head_dim
+    query, key = config.heads * dim, (config.heads + config.kv_heads) * dim  # where these rows end
+    for kind, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+        if fused is not None:
+            yield f"self_attn.q_proj.{kind}", _halves(fused[:query], dim)
+            yield f"self_attn.k_proj.{kind}", _halves(fused[query:key], dim)
+            yield f"self_attn.v_proj.{kind}", fused[key:]
+    if layer.qk_norm is not None:
+        yield "self_attn.q_norm.weight", _halves(layer.qk_norm[0], dim)
+        yield "self_attn.k_norm.weight", _halves(layer.qk_norm[config.heads], dim)
+    yield "self_attn.o_proj.weight", layer.out
+    if layer.out_bias is not None:
+        yield "self_attn.o_proj.bias", layer.out_bias
+    yield "input_layernorm.weight", layer.input_norm
+    yield "post_attention_layernorm.weight", layer.post_norm
+    gate, up = layer.gate_up.chunk(2)
+    yield "mlp.gate_proj.weight", gate
+    yield "mlp.up_proj.weight", up
+    yield "mlp.down_proj.weight", layer.down
+
+
+def _adapter(fused: Adapter, prefix: str, head_dim: int) -> Iterator[tuple[str, Tensor]]:
+    for block in fused.blocks:
+        b = fused.b[block.rows, block.ranks]
+        yield tensor_name(prefix + block.module, "A"), fused.a[block.ranks]
+        yield tensor_name(prefix + block.module, "B"), _halves(b, head_dim) if block.rotary else b
+
+
+def _halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of each head from adjacent rotary pairs back to [first half, second half]."""
+    shape = rows.shape
+    return rows.reshape(-1, head_dim // 2, 2, *shape[1:]).transpose(1, 2).reshape(shape)

@@ -18,7 +18,7 @@ from areal.errors import ArealError, InfraError, Kind
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
 from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
-from areal.processes.budget import Budget, BudgetPolicy, RestartsExhausted
+from areal.processes.core import Budget, BudgetPolicy, RestartsExhausted
 from areal.processes.exits import ERROR_FILE, describe, read_error
 from areal.processes.family import Command, Family, RemoteFamily
 

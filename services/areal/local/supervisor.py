@@ -15,8 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from areal.errors import BugError, Kind
 from areal.processes import family
-from areal.processes.budget import RestartsExhausted
-from areal.processes.core import TERMINAL, ChildPhase, RestartBy
+from areal.processes.core import TERMINAL, ChildPhase, RestartBy, RestartsExhausted
 from areal.processes.supervise import ChildSpec, ChildStatus, ChildSupervisor
 
 log = logging.getLogger("areal.local")

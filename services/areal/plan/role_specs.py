@@ -39,7 +39,7 @@ from areal.plan.cluster_names import (
     token_key,
 )
 from areal.plan.layout import RunLayout
-from areal.spec.code_room import POD_LIMIT, POD_REQUEST
+from areal.spec.code_tiers import POD_LIMIT, POD_REQUEST
 from areal.spec.job import JobSpec
 
 Count = Callable[[JobSpec, str | None], int]

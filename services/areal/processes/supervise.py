@@ -12,21 +12,104 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
+import grpc
 import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from areal.errors import BugError, InfraError
 from areal.net import listening
 from areal.plan import RoleRow
 from areal.processes import logfile
-from areal.processes.budget import BudgetPolicy, RestartGrant, RestartsExhausted
-from areal.processes.core import TERMINAL, Action, ChildCore, ChildPhase, LifePolicy, ProbeAnswer, RestartBy
+from areal.processes.core import (
+    TERMINAL,
+    Action,
+    BudgetPolicy,
+    ChildCore,
+    ChildPhase,
+    LifePolicy,
+    ProbeAnswer,
+    RestartBy,
+    RestartGrant,
+    RestartsExhausted,
+)
 from areal.processes.exits import ERROR_FILE, ProcessExit, read_error
 from areal.processes.family import Command, Family, WarmStandby
 from areal.processes.logfile import Mirror
-from areal.processes.probe import Probe, ProbeKind, Prober
+
+# ---- Liveness and readiness probes of a child: gRPC health, a TCP connection, or none
+
+
+class ProbeKind(StrEnum):
+    """How readiness is asked."""
+
+    GRPC = "grpc"
+    TCP = "tcp"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One way to ask. A `none` probe takes a started process for ready."""
+
+    kind: ProbeKind = ProbeKind.NONE
+    port: int = 0
+    host: str = "127.0.0.1"
+    timeout_s: float = 2.0
+
+
+class Prober:
+    """Asks again and again; keeps one connection."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._channel: grpc.aio.Channel | None = None
+
+    async def ask(self) -> ProbeAnswer:
+        """One answer, within the probe's timeout."""
+        if self._probe.kind is ProbeKind.GRPC:
+            return await self._health()
+        return await self._connection() if self._probe.kind is ProbeKind.TCP else ProbeAnswer.READY
+
+    async def close(self) -> None:
+        """Drop the connection."""
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    async def _health(self) -> ProbeAnswer:
+        if self._channel is None:
+            address = f"{self._probe.host}:{self._probe.port}"
+            options = [
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 300),  # a role is ready the moment it says so
+                ("grpc.use_local_subchannel_pool", 1),
+            ]
+            self._channel = grpc.aio.insecure_channel(address, options=options)
+        stub = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=self._probe.timeout_s)
+        except grpc.aio.AioRpcError:
+            return ProbeAnswer.SILENT
+        return ProbeAnswer.READY if reply.status == health_pb2.HealthCheckResponse.SERVING else ProbeAnswer.LIVE
+
+    async def _connection(self) -> ProbeAnswer:
+        try:
+            async with asyncio.timeout(self._probe.timeout_s):
+                _, writer = await asyncio.open_connection(self._probe.host, self._probe.port)
+        except (OSError, TimeoutError):
+            return ProbeAnswer.SILENT
+        writer.close()
+        return ProbeAnswer.READY
+
+
+# ---- Supervisor of one child: starts, probes and restarts it as `core.ChildCore` decides
+
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from areal.spec.block import Mutability, SpecBlock, knob
-from areal.spec.teacher import Placement, PolicyTeacher
+from areal.spec.supervised import Placement, PolicyTeacher
 
 Level = Literal["group", "batch", "none"]
 Name = Literal[

@@ -13,7 +13,6 @@ from areal.spec.algorithm import Algorithm, Research
 from areal.spec.block import Mutability, SpecBlock, block_for, fields_of, fixed, knob, resting, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.gpu_defaults import on_gpus
-from areal.spec.observability import Observability
 from areal.spec.rollout import RolloutBlock
 from areal.spec.serving import GenerationBlock, Reward
 from areal.spec.sources import Dataset, EvaluationBlock, ModelBlock, RecipeBlock
@@ -24,10 +23,37 @@ from areal.spec.supervised import (
     RewardModelTraining,
     SftTraining,
     Supervised,
+    Teacher,
     Training,
 )
-from areal.spec.teacher import Teacher
+from areal.spec.text import PathText
 from areal.spec.training import CheckpointBlock, Export, Optimizer, RecordingBlock, Replay, Trainer, WeightSync
+
+# ---- The `observability` block
+
+
+class TraceExport(SpecBlock):
+    """Distributed traces (OpenTelemetry) of a part of the prompt groups. Roles need the extra `traces`."""
+
+    endpoint: PathText | None = resting(
+        None,
+        what="The collector's OTLP/HTTP address, such as http://collector.observability:4318; the environment's "
+        "OTEL_EXPORTER_OTLP_ENDPOINT unless given.",
+        pattern="^https?://[^/?#]+",
+    )
+    sample_rate: float = resting(0.01, what="Which part of the groups is traced, the same in every role.", ge=0, le=1)
+
+
+class Observability(SpecBlock):
+    """What others may see of the run while it goes on."""
+
+    traces: TraceExport | None = resting(None, what="Spans of groups and versions, sent by OTLP; none unless given.")
+    view: bool = resting(
+        False, what="On a cluster: a pod that shows the run in a browser, to whoever may read the job there."
+    )
+
+
+# ---- The job file as a whole
 
 
 class Metadata(SpecBlock):

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of, item_block, tags_of, without_nulls
 from areal.spec.text import MEANING
-from areal.yaml_file import scalars
+from areal.yaml_file import document
 
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
@@ -195,7 +195,7 @@ def _quotes(wanted: str, given: Any) -> str:
     if wanted == "string" and isinstance(given, int | float):
         return "; put it in quotes where text is meant"
     if wanted in ("int", "float", "bool") and isinstance(given, str):
-        value = scalars.plain(given) if given.isascii() and not given.startswith("0") else given
+        value = document.plain(given) if given.isascii() and not given.startswith("0") else given
         fitting = bool if wanted == "bool" else (int, float)
         if isinstance(value, fitting) and isinstance(value, bool) == (wanted == "bool"):
             return "; write it without quotes"

@@ -2,8 +2,17 @@
 
 import math
 
-from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_cores, slots_of_memory
-from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, PYTHON, demanding, level
+from areal.spec.code_tiers import (
+    LEAST_TIER_OF_LANGUAGE,
+    LEAST_TIER_OF_NEED,
+    POD_LIMIT,
+    PYTHON,
+    bytes_of_one,
+    demanding,
+    level,
+    slots_of_cores,
+    slots_of_memory,
+)
 from areal.spec.job import RLJob
 from areal.spec.quantity import amount, parse_bytes, show_bytes
 from areal.spec.rules import Facts, rule, warning

@@ -5,8 +5,7 @@ from areal.workflow.base import Engine, Prompt, RolloutWorkflow
 from areal.workflow.command import CommandAgent
 from areal.workflow.environment import EnvironmentWorkflow
 from areal.workflow.episode import Episode, Sequence, Transcript
-from areal.workflow.multi_turn import MultiTurnWorkflow
-from areal.workflow.rlvr import RLVRWorkflow
+from areal.workflow.rlvr import MultiTurnWorkflow, RLVRWorkflow
 
 __all__ = [
     "CommandAgent",

@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 
 from areal.errors import ConfigError, DataError
-from areal.workflow.base import Engine, RolloutWorkflow
+from areal.workflow.base import Engine, Outcome, RolloutWorkflow
 from areal.workflow.episode import Episode
-from areal.workflow.outcome import Outcome
 from areal.workflow.recipe import agents_of
 
 # HTTP transport with retries: a request whose connection breaks before an answer begins is sent again.

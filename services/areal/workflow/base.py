@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from areal.errors import DataError
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling
 from areal.values.images import Image
+from areal.workflow.branches import SessionEnding, branches_of
 from areal.workflow.episode import Episode
-from areal.workflow.outcome import Outcome
 from areal.workflow.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # it brings gRPC along
@@ -129,3 +132,38 @@ def sampling_of(wanted: SamplingBlock) -> Sampling:
         stop=tuple(wanted.stop),
         stop_token_ids=tuple(wanted.stop_token_ids),
     )
+
+
+# ---- Outcome of an agent: its reward and a note, and the episode that they make of what was sampled
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The reward, None where it was posted or forgotten, and a note that is recorded beside the episode."""
+
+    reward: float | None
+    note: str = ""
+
+
+def episode_of(finished: SessionEnding, said: Any) -> Episode:
+    """One sequence for each branch, all with the reward that was posted, or else the one that was returned.
+
+    `said` is a number, an Outcome or None. Raises DataError without a reward or without a call.
+    """
+    outcome = said if isinstance(said, Outcome) else Outcome(said)
+    reward = outcome.reward if finished.reward is None else finished.reward
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        printed = f" and printed {outcome.note!r}" if isinstance(said, Outcome) else ""
+        raise DataError(
+            f"the agent returned {outcome.reward!r}{printed}",
+            fix="return the episode's reward as a finite number; a command prints it as its last word; or post it to "
+            "rl/set_reward",
+        )
+    branches = branches_of(finished.nodes, float(reward))
+    if branches.orphans:
+        answers = len(finished.nodes)
+        log.info("%d of an agent's %d answers were asked for again and are not trained", branches.orphans, answers)
+    return replace(branches.episode, note=outcome.note)

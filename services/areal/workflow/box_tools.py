@@ -14,9 +14,8 @@ import httpx
 
 from areal.clients.boxes import Box, BoxLimits
 from areal.values.boxes import BoxEndedError, BoxLanguage, CommandEnding, CommandResult
-from areal.workflow.base import AgentSession, Engine, RolloutWorkflow
+from areal.workflow.base import AgentSession, Engine, Outcome, RolloutWorkflow
 from areal.workflow.episode import Episode
-from areal.workflow.outcome import Outcome
 
 _TURNS = 8
 _SHOWN = 500  # letters of an error

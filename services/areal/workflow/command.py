@@ -16,7 +16,7 @@ from typing import IO, Any
 from weakref import WeakKeyDictionary
 
 from areal.errors import DataError
-from areal.workflow.outcome import Outcome
+from areal.workflow.base import Outcome
 
 OURS = "AREAL_"  # variables of the platform, which no agent needs
 TOLD = 2_000  # last characters that are kept of what a command said

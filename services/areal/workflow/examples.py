@@ -20,9 +20,8 @@ from areal.spec.supervised import Answers
 from areal.workflow.content import common_start
 from areal.workflow.prompt import row_kwargs
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
-from areal.workflow.rows.generation_blocks import generation_blocks
 from areal.workflow.rows.messages import Message, ToolSchema
-from areal.workflow.rows.rendering import render_chat
+from areal.workflow.rows.rendering import generation_blocks, render_chat
 from areal.workflow.tokenizer import Tokenizer
 
 

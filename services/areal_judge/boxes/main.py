@@ -16,8 +16,7 @@ from areal.v1 import boxes_pb2_grpc as rpc
 from areal.values.boxes import BoxEndCause
 
 from areal_judge.boxes.registry import BoxBounds, BoxRegistry
-from areal_judge.boxes.service import SERVICE_NAME
-from areal_judge.boxes.stack import BoxSettings, box_stack
+from areal_judge.boxes.service import SERVICE_NAME, BoxSettings, box_stack
 
 log = logging.getLogger(__name__)
 

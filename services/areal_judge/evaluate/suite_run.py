@@ -26,12 +26,10 @@ from areal.weights.manifest import MANIFEST_NAME, Manifest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from areal_judge.evaluate.asking import AnswerSampling, ModelAnswer, ask_all
-from areal_judge.evaluate.given_answers import reference_answers, sampled_answers
+from areal_judge.evaluate.asking import AnswerSampling, ModelAnswer, ask_all, reference_answers, sampled_answers
 from areal_judge.evaluate.grading import ANSWER_FIELD, Grade, grade_code, grade_math
 from areal_judge.evaluate.local_judge import Demands
-from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
+from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions, rows_of
 from areal_judge.sandbox.values import Tier
 
 FAILED = 1  # the reference solutions, not us

@@ -13,8 +13,16 @@ from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
-from areal_judge.judge.endings import of_output
-from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, CallResult, CaseFailure, Program, call_of, opened
+from areal_judge.judge.program import (
+    PREPARE_FIX,
+    PREPARE_S,
+    CallResult,
+    CaseFailure,
+    Program,
+    call_of,
+    of_output,
+    opened,
+)
 from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import AssertSuite, CaseResult, Status, Submission
 from areal_judge.sandbox.host.runner import Pair

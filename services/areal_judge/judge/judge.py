@@ -13,7 +13,7 @@ from cachetools import LRUCache
 from areal_judge.judge import flags, values
 from areal_judge.judge.asserting import judge_asserts
 from areal_judge.judge.calling import judge_calls
-from areal_judge.judge.evaluating import integrity_of
+from areal_judge.judge.flags import integrity_of
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.stdio import RunOf, judge_stdio

@@ -18,12 +18,11 @@ from areal_judge.judge import codec
 from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import CALLS
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
-from areal_judge.judge.endings import case_of, flags_of, of_silence
-from areal_judge.judge.record import AttemptRecord
+from areal_judge.judge.record import LIMITS, AttemptRecord, head
 from areal_judge.judge.values import CaseResult, Flag, Status
 from areal_judge.sandbox.host.runner import Pair, Sandbox
 from areal_judge.sandbox.host.session import CellSession, FrameError
-from areal_judge.sandbox.values import Driver, Limits, ProgramRun, RunEnding
+from areal_judge.sandbox.values import Driver, Ending, Limits, ProgramRun, RunEnding
 
 FRAME_BYTES = 1 << 20
 PREPARE_S = 10.0  # for what is the suite's own: its imports take their time on a busy machine
@@ -268,3 +267,61 @@ def _well_formed(frame: tuple[Any, ...]) -> bool:
 def is_line(value: Any) -> bool:
     """Whether it may stand for a line in a message: a longer integer can't even be printed."""
     return value is None or (type(value) is int and value.bit_length() <= _LINE_BITS)
+
+
+# ---- Maps the end of a run to a case's status. Pure
+
+
+_STAYED = (Status.PROTOCOL_VIOLATION, "the program closed its line and went on")
+
+
+def of_output(ended: RunEnding, *, ignore_exit_code: bool = False) -> tuple[Status, str]:
+    """Status and detail of a program that runs to its end; PASSED: its output is to be looked at.
+
+    A run that is cancelled never gets here; `CANCELLED` is a program that had to be ended after it closed its line.
+    """
+    if ended.ending in LIMITS:
+        return LIMITS[ended.ending]
+    if ended.ending is Ending.CANCELLED:
+        return _STAYED
+    if ended.ending is Ending.SIGNALED:
+        return Status.RUNTIME_ERROR, f"ended by signal {ended.signal}"
+    if ended.exit_code and not ignore_exit_code:
+        return Status.RUNTIME_ERROR, _last_words(ended) or f"exit code {ended.exit_code}"
+    return Status.PASSED, ""
+
+
+def of_silence(ended: RunEnding) -> tuple[Status, str, frozenset[Flag]]:
+    """The same for a program that ended when an answer was due."""
+    status, detail = of_output(ended)
+    flags = {Flag.EXITED_EARLY} if ended.ending is Ending.EXITED else set()
+    if status is Status.PASSED:
+        status, detail = Status.PROTOCOL_VIOLATION, "the program ended instead of answering"
+    return status, detail, frozenset(flags | flags_of(ended))
+
+
+def flags_of(ended: RunEnding) -> frozenset[Flag]:
+    """Signs that any ending can show."""
+    return frozenset({Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else ())
+
+
+def case_of(status: Status, detail: str, ended: RunEnding, *, wall_s: float | None = None) -> CaseResult:
+    """A case with what its run shows."""
+    return CaseResult(
+        index=0,
+        status=status,
+        wall_s=ended.wall_s if wall_s is None else wall_s,
+        cpu_s=ended.cpu_s,
+        max_rss_bytes=max(ended.max_rss_bytes, ended.memory_peak_bytes or 0),  # the peak has unwaited children
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        stdout_head=head(ended.stdout),
+        stderr_head=head(ended.stderr),
+        detail=detail,
+    )
+
+
+def _last_words(ended: RunEnding) -> str:
+    """The last line of what a program wrote to its standard error: a Python traceback ends with what was raised."""
+    lines = ended.stderr[-4096:].decode("utf-8", "replace").strip().splitlines()
+    return f"exit code {ended.exit_code}: {lines[-1][:400]}" if lines else ""

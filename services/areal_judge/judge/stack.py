@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from areal.errors import ArealError
 from areal.observe.metrics import RoleMetrics
 from areal.observe.pod_limits import pod_cores, pod_memory_bytes
-from areal.spec.code_room import slots_of_cores
+from areal.spec.code_tiers import slots_of_cores
 
-from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.executor import Executor
 from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.offer import LanguageOffer, Offer
 from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.scheduler import Bounds, MemoryBudget
+from areal_judge.judge.dispatch.values import LanguageOffer, Offer
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.discovery import Toolchain, find_toolchains

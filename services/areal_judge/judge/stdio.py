@@ -14,7 +14,7 @@ from areal.errors import DataError
 from areal_judge.judge import checkers, codec
 from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.wire import REQUEST_BYTES
-from areal_judge.judge.endings import case_of, of_output
+from areal_judge.judge.program import case_of, of_output
 from areal_judge.judge.record import AttemptRecord, shorten
 from areal_judge.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal_judge.sandbox.host.runner import Sandbox

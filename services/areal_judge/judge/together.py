@@ -16,8 +16,7 @@ from areal_judge.judge.codec import CodecError
 from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal_judge.judge.drivers.wire import REQUEST_BYTES
-from areal_judge.judge.endings import case_of, of_silence
-from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, is_line, leave_s
+from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, case_of, is_line, leave_s, of_silence
 from areal_judge.judge.record import AttemptRecord
 from areal_judge.judge.values import AssertSuite, CaseResult, Flag, Status, Submission
 from areal_judge.sandbox.host.runner import Sandbox

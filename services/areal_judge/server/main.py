@@ -24,12 +24,11 @@ from areal.v1 import sandbox_pb2_grpc as rpc
 
 from areal_judge.boxes.registry import BoxBounds
 from areal_judge.boxes.service import SERVICE_NAME as BOXES_NAME
-from areal_judge.boxes.stack import BoxSettings, box_stack
+from areal_judge.boxes.service import BoxSettings, box_stack
 from areal_judge.judge.stack import StackSettings, code_stack
 from areal_judge.mathematics import MathScorer
 from areal_judge.sandbox.values import Tier
-from areal_judge.server.grpc_service import SERVICE_NAME, SandboxService
-from areal_judge.server.handlers import SandboxHandlers
+from areal_judge.server.handlers import SERVICE_NAME, SandboxHandlers, SandboxService
 from areal_judge.server.http import create_app
 
 _DRAIN_S = 5

@@ -4,6 +4,7 @@ Pure. A search is of words and "quoted phrases", all of which a hit has, in its 
 count without case and diacritics. In scripts without spaces between words each letter is a word.
 """
 
+import codecs
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -12,8 +13,6 @@ from typing import Any
 import numpy as np
 from areal.v1 import record_pb2 as record
 from numpy.typing import NDArray
-
-from areal_view.index.shown import visible
 
 TOKENIZER = "unicode61 remove_diacritics 2"
 LONGEST = 1 << 20  # Letters of a question or an answer that can be searched
@@ -116,3 +115,36 @@ def _pattern(words: Sequence[str]) -> str:
     begin = "" if _LETTER.match(words[0]) else r"(?<![^\W_])"
     end = "" if _LETTER.match(words[-1]) else r"(?![^\W_])"
     return f"{begin}{text}{end}"
+
+
+# ---- Text of models made safe to look at: control characters as symbols, broken UTF-8 as bytes
+# Pure. HTML is escaped by the templates; this is about what an escaped text could still hide from a reader.
+
+
+_KEPT = "\n\t"
+_SYMBOLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in _KEPT} | {0x7F: "\u2421"}
+
+
+def _as_hex(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    broken = error.object[error.start : error.end]
+    return "".join(f"\u27e8{byte:02x}\u27e9" for byte in broken), error.end
+
+
+codecs.register_error("areal.hex", _as_hex)
+
+
+def visible(text: bytes | str) -> str:
+    """The text with everything in it visible; line ends and tabs stay."""
+    whole = text.decode("utf-8", "areal.hex") if isinstance(text, bytes) else text
+    odd = {} if whole.isascii() else {ord(letter): _number(letter) for letter in set(whole) if _hides(letter)}
+    return whole.translate(_SYMBOLS | odd)
+
+
+def _hides(letter: str) -> bool:
+    """Whether it is a format character, which turns or hides what is around it."""
+    return not letter.isascii() and unicodedata.category(letter) in ("Cf", "Co", "Cn", "Cs")
+
+
+def _number(letter: str) -> str:
+    return f"\u27e8U+{ord(letter):04X}\u27e9"

@@ -20,11 +20,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from areal_view.index import export
+from areal_view.index import forms
 from areal_view.index.forms import FORMS, written
 from areal_view.pages import comparison, detail, overview, reading
-from areal_view.pages.access import PageAccess
 from areal_view.pages.curves import BANDS, CurveOptions, chosen_charts, curve, usual_charts
+from areal_view.pages.login import PageAccess
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.runs import Runs, ShownRun
 from areal_view.pages.slow import time_page
@@ -212,7 +212,7 @@ def _of_index(found: Callable[..., Any], *names: str) -> Page:
 
 def _found(run: ShownRun, request: Request) -> Any:
     index = run.index
-    return index.listed(reading.query_of(request.query_params, list(index.figures())), export.MOST)
+    return index.listed(reading.query_of(request.query_params, list(index.figures())), forms.MOST)
 
 
 def _evaluation(run: ShownRun, request: Request) -> Any:

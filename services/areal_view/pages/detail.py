@@ -16,8 +16,7 @@ from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
 
 from areal_view.index.record_index import RecordedGroup, RecordIndex, RecordPlace, SampleRow
-from areal_view.index.sample_text import array_of, pieces_of, shortened, texts_of
-from areal_view.index.shown import visible
+from areal_view.index.sample_text import array_of, pieces_of, shortened, texts_of, visible
 from areal_view.pages.reading import PAGE, SampleLine, line_of
 
 BINS = 20

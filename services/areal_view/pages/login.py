@@ -1,4 +1,4 @@
-"""Login to a page on a cluster: a Kubernetes token, once, becomes a cookie for an hour.
+"""Access to a page: on a cluster by a Kubernetes token, once, for a cookie of an hour; on loopback by a printed key.
 
 ASGI middleware. Without the cookie there are the login and the files that it is drawn with. Only GET and HEAD pass, and
 the login's POST. What a cookie holds, the door's tickets decide; a restart asks everybody again.
@@ -11,15 +11,15 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from typing import Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from areal_view.pages.access import cookie_of, guarded
 from areal_view.pages.rendering import environment
 from areal_view.pages.reviews import Review
 
@@ -151,3 +151,78 @@ def job_door(job: str, namespace: str) -> Door:
         home=f"/r/{job}",
         cookie=f"areal_view_{namespace}_{job}",
     )
+
+
+# ---- Access to the page: a key in the printed address becomes a cookie; headers that let nothing else load or frame it
+# ASGI middleware. Only GET and HEAD pass, only under a loopback name, only with the key: another user of this
+# machine, and a web site in the same browser, can read nothing.
+
+
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "form-action 'self'"
+)
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def guarded(send: Send) -> Send:
+    """`send`, with the headers of every answer added."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sending
+
+
+def cookie_of(headers: Headers, name: str) -> str:
+    """A cookie's value; empty without it."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+class PageAccess:
+    """Around the whole application. `port` names the cookie: cookies of one host are shared by its ports."""
+
+    def __init__(self, app: ASGIApp, *, key: str, port: int) -> None:
+        self._app = app
+        self._key = key
+        self._cookie = f"areal_view_{port}"
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        refusal = self._refuse(scope)
+        await (refusal or self._app)(scope, receive, guarded(send))
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if headers.get("host", "") not in self._hosts:
+            return PlainTextResponse("open the address that `areal view` printed\n", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("this page only shows\n", 405, {"allow": "GET, HEAD"})
+        query = parse_qsl(scope["query_string"].decode("latin-1"))
+        given = dict(query).get("key")
+        if given is not None and secrets.compare_digest(given.encode(), self._key.encode()):
+            rest = urlencode([(name, value) for name, value in query if name != "key"])
+            answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
+            answer.set_cookie(self._cookie, self._key, httponly=True, samesite="strict")
+            return answer
+        if not secrets.compare_digest(cookie_of(headers, self._cookie).encode(), self._key.encode()):
+            return PlainTextResponse("open the address that `areal view` printed: it holds the key\n", 403)
+        return None

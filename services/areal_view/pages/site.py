@@ -22,8 +22,7 @@ from areal.spec.job_fields import leaves
 from markupsafe import Markup
 
 from areal_view.index.record_index import RecordIndex
-from areal_view.index.sample_text import texts_of
-from areal_view.index.shown import visible
+from areal_view.index.sample_text import texts_of, visible
 from areal_view.pages import overview
 from areal_view.pages.curves import curve
 from areal_view.pages.rendering import STATIC, environment

@@ -20,8 +20,7 @@ from areal.plan.resolved import ResolvedJob
 from areal.record import summary
 from areal.spec.job_fields import spec_fields
 
-from areal_view.tracking.rows import FigureRows
-from areal_view.tracking.tracker import Ending, Mlflow, TrackedRun, Tracker, Trackio, Wandb
+from areal_view.tracking.tracker import Ending, FigureRows, Mlflow, TrackedRun, Tracker, Trackio, Wandb
 from areal_view.why.redact import redacted
 
 TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}

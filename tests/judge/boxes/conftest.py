@@ -15,8 +15,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal_judge.boxes.registry import BoxBounds
-from areal_judge.boxes.service import SERVICE_NAME
-from areal_judge.boxes.stack import BoxSettings, BoxStack, box_stack
+from areal_judge.boxes.service import SERVICE_NAME, BoxSettings, BoxStack, box_stack
 
 TOKEN = "a-token"
 GRACE_S = 0.5

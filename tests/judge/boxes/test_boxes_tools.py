@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from areal.clients.boxes import BoxClient
 from areal.errors import InfraError
+from areal.workflow.base import Outcome
 from areal.workflow.box_tools import BoxToolsWorkflow
-from areal.workflow.outcome import Outcome
 from areal.workflow.recipe import load_recipe
 from boxes.conftest import Served
 

@@ -14,8 +14,7 @@ import pytest
 from areal.cli.main import app
 from areal.errors import ConfigError, DataError
 from areal_judge.evaluate.one_program import exit_code, facts, read_suite, show
-from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, questions
+from areal_judge.evaluate.suite_rows import SUITES, questions, rows_of
 from areal_judge.judge.values import OF_PROGRAM, CaseResult, Flag, Judgement, Status, StdioSuite, Timing
 from areal_judge.sandbox.values import Tier
 from rich.console import Console

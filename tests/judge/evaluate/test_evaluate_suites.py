@@ -13,8 +13,7 @@ from areal.reward.verifiers.math import MathVerifier
 from areal.values.pass_at_k import sampled_figures
 from areal_judge.evaluate.asking import ModelAnswer
 from areal_judge.evaluate.grading import ANSWER_FIELD, grade_math
-from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions
+from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import pytest
+from areal_judge.judge.calling import same
 from areal_judge.judge.codec import CodecError
-from areal_judge.judge.equality import same
 from areal_judge.judge.values import Checker
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal_judge.judge.evaluating import evaluates, integrity_of
+from areal_judge.judge.flags import evaluates, integrity_of
 from areal_judge.judge.formats.registry import suite_of
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.values import AssertSuite, Checker, Integrity, Options, Status, StdioCase, StdioSuite, Submission

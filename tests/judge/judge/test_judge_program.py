@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from areal.errors import DataError, InfraError
 from areal_judge.judge import codec
-from areal_judge.judge.equality import same
+from areal_judge.judge.calling import same
 from areal_judge.judge.program import CallResult, CaseFailure, EncodedCall, Program, leave_s
 from areal_judge.judge.values import Checker, Status
 from areal_judge.sandbox.host.session import CellSession

@@ -8,8 +8,19 @@ import struct
 
 import pytest
 from areal_judge.sandbox.kernel.bpf import ALLOW
-from areal_judge.sandbox.kernel.seccomp import ERRNO, KILL_PROCESS, METADATA, REFUSED, SUCCEED, Policy, program
-from areal_judge.sandbox.kernel.syscall_numbers import AUDIT_ARCH, NEWEST, X32_BIT, number
+from areal_judge.sandbox.kernel.seccomp import (
+    AUDIT_ARCH,
+    ERRNO,
+    KILL_PROCESS,
+    METADATA,
+    NEWEST,
+    REFUSED,
+    SUCCEED,
+    X32_BIT,
+    Policy,
+    number,
+    program,
+)
 
 MACHINES = ("x86_64", "aarch64")
 POLICIES = tuple(Policy(fork, execute) for fork, execute in itertools.product((False, True), repeat=2))

@@ -17,11 +17,10 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
-from areal_judge.judge.dispatch.admission import Bounds
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
-from areal_judge.server.grpc_service import RETRY_AFTER, SERVICE_NAME, SandboxService
-from areal_judge.server.handlers import SandboxHandlers
+from areal_judge.judge.dispatch.scheduler import Bounds
+from areal_judge.server.handlers import RETRY_AFTER, SERVICE_NAME, SandboxHandlers, SandboxService
 from support.scripted_judge import ScriptedJudge, dispatcher_of
 
 pytestmark = pytest.mark.component

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from areal.net.http_server import HttpServer
 from areal.observe.progress import ProgressCounter
-from areal_judge.judge.dispatch.admission import Bounds
 from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.scheduler import Bounds
 from areal_judge.server.handlers import SandboxHandlers
 from areal_judge.server.http import create_app
 from support.scripted_judge import ScriptedJudge, dispatcher_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from areal.admit.code_pods import TierOffer, kernel_of, offer_of
 from areal.plan.cluster_names import ENV_SANDBOX_KERNEL, Role
-from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_memory
+from areal.spec.code_tiers import POD_LIMIT, bytes_of_one, slots_of_memory
 from areal.spec.load import job_from_object
 from areal.spec.quantity import parse_bytes
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec

@@ -13,7 +13,7 @@ import pytest
 from areal.errors import DataError
 from areal.v1 import rollout_pb2 as rollout
 from areal.workflow import CommandAgent, RolloutWorkflow
-from areal.workflow.outcome import Outcome
+from areal.workflow.base import Outcome
 from support.scripted_controller import lease
 from support.worker_parts import ROW
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from areal_view.index.shown import visible
+from areal_view.index.sample_text import visible
 from hypothesis import given
 from hypothesis import strategies as st
 

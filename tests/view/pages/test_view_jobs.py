@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from areal_view.pages.job_list import MOST, Listing, VisitorSessions
-from areal_view.pages.jobs import lines_of, page_of
+from areal_view.pages.job_list import MOST, Listing, VisitorSessions, lines_of, page_of
 from areal_view.pages.login import SESSION_S
 from areal_view.pages.rendering import environment
 

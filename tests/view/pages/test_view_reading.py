@@ -10,7 +10,7 @@ from html import unescape
 import pytest
 from areal_view.index import record_index
 from areal_view.index.record_index import RecordIndex
-from areal_view.index.shown import visible
+from areal_view.index.sample_text import visible
 from areal_view.pages import reading
 from areal_view.pages.reading import PartTrend, conflicts_of
 from starlette.testclient import TestClient

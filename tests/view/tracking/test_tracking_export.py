@@ -15,8 +15,7 @@ from areal.errors import InfraError
 from areal.observe.live import Live, write_live
 from areal_view.tracking import export as exporting
 from areal_view.tracking.export import export
-from areal_view.tracking.rows import FigureRow
-from areal_view.tracking.tracker import Ending
+from areal_view.tracking.tracker import Ending, FigureRow
 from support.run_summary import run_summary
 from support.tracked_run import evaluation_line, make_tracked_run, step_line
 

@@ -3,6 +3,7 @@
 Pure. Sums over a sequence need all of its tokens: a micro-batch holds whole sequences.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -36,3 +37,59 @@ def importance_ratio(logprobs: Tensor, proximal: Tensor, sequence: Tensor, level
         return torch.exp(delta.clamp(-LIMIT, LIMIT))
     shared = torch.exp(sequence_mean(delta.detach(), sequence).clamp(-LIMIT, LIMIT))
     return shared * torch.exp(logprobs - logprobs.detach())
+
+
+# ---- The proximal policy: which log-probability the trust region is centred on
+# Pure. `trainingPass` takes it from the loss's own forward pass, `recompute` from a pass before the first update; the
+# others approximate it from the behaviour policy and the token's age (A-3PO, arXiv 2512.06547).
+
+
+Proximal = Literal["trainingPass", "recompute", "loglinear", "behaviour"]
+
+
+def log_linear(logprobs: Tensor, behaviour: Tensor, versions: Tensor, step: int) -> Tensor:
+    """b + (1 − 1/a)·(sg(ℓ) − b) with age a = (step + 1) − v ≥ 1, [tokens].
+
+    A token made by the weights that this step starts from has a = 1 and p = b; so has one that no policy made.
+
+    Args:
+        versions: the policy version of each token, −1 where not sampled, [tokens]
+        step: the 0-based step, which makes version step + 1
+    """
+    age = torch.where(versions < 0, 1, step + 1 - versions).clamp(min=1).to(logprobs.dtype)
+    far = logprobs.detach() - behaviour
+    return behaviour + torch.where(age > 1, (1.0 - 1.0 / age) * far, torch.zeros_like(far))
+
+
+# ---- The behaviour weight w = π_prox/π_behav: corrects for the policy that made the tokens having been another one
+# Pure, without gradient, always applied; leaving tokens out is a thing of its own (`rejection`). Truncation is TIS.
+
+
+Weight = Literal["token", "sequenceMean", "sequenceProduct"]
+
+
+@dataclass(frozen=True)
+class WeightTruncation:
+    """w ← min(max(w, lower), upper). Truncated importance sampling with upper 2 is usual."""
+
+    upper: float
+    lower: float | None = None
+
+
+def behaviour_weight(
+    distance: Tensor, sequence: Tensor, level: Weight, truncate: WeightTruncation | None = None
+) -> Tensor:
+    """e^d by token, of the sequence's mean d, or of its sum. [tokens].
+
+    token is biased with low variance; sequenceProduct is unbiased and spreads as e^{σ√n}; sequenceMean is biased and
+    doesn't depend on length.
+
+    Args:
+        distance: d = p − b, finite, [tokens]
+    """
+    if level == "sequenceMean":
+        distance = sequence_mean(distance, sequence)
+    elif level == "sequenceProduct":
+        distance = sequence_sum(distance, sequence)
+    weight = torch.exp(distance.clamp(-LIMIT, LIMIT))
+    return weight if truncate is None else weight.clamp(truncate.lower or 0.0, truncate.upper)

@@ -8,17 +8,20 @@ disk, and that a trainer which was replaced gives nothing a name: `still_mine` i
 import hashlib
 import json
 import logging
+import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import torch
+import xxhash
 from areal.errors import DataError, InfraError
 from areal.files import install_directory, sync_file
 from areal.observe.waits import WaitRegistry
@@ -26,13 +29,12 @@ from areal.spec.quantity import show_bytes
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, CheckpointRecord, FoundCheckpoint
-from areal_trainer.checkpoint.hashing_writer import HashingWriter
 from areal_trainer.checkpoint.saving import DEADLINE_S, RunPosition, SavedCheckpoint, Saving
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
@@ -298,3 +300,84 @@ def _rng_name(device: str, rank: int) -> str:
 def _broken(final: Path, cause: str) -> InfraError:
     fix = "free space on the run's volume, lower checkpoint.keep, or check the volume's mount"
     return InfraError(f"checkpoint {final.name} could not be written: {cause}", fix=fix)
+
+
+# ---- A storage writer for torch's distributed checkpoint that hashes each file while it is written, and syncs it
+
+
+class HashingWriter(FileSystemWriter):
+    """Writes one rank's part of a checkpoint into `path`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync_files=True)
+        self._files = _HashedFiles()
+        self.fs = self._files
+
+    @property
+    def written(self) -> dict[str, tuple[int, str]]:
+        """Size and xxh3 of every file written, by name."""
+        return self._files.written
+
+    @property
+    def problem(self) -> OSError | None:
+        """The first error of a write: torch raises another in its place."""
+        return self._files.problem
+
+
+class _HashedFiles(FileSystem):
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[int, str]] = {}
+        self.problem: OSError | None = None
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[Any, None, None]:
+        with self.noted(), Path(path).open(mode) as file:
+            stream = _HashingStream(file, self)
+            yield stream
+            stream.close()
+            self.written[Path(path).name] = (stream.size, stream.digest.hexdigest())
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
+
+    @contextmanager
+    def noted(self) -> Generator[None, None, None]:
+        """Remember the first error of the block."""
+        try:
+            yield
+        except OSError as error:
+            self.problem = self.problem or error
+            raise
+
+
+class _HashingStream:
+    """A file that is only ever appended to."""
+
+    def __init__(self, file: IO[Any], files: _HashedFiles) -> None:
+        self._file = file
+        self._files = files
+        self.size = 0
+        self.digest = xxhash.xxh3_64()
+
+    def write(self, data: bytes | memoryview) -> int:
+        with self._files.noted():
+            self._file.write(data)
+        view = memoryview(data)
+        self.digest.update(view)
+        self.size += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        with self._files.noted():
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        with self._files.noted():
+            self._file.close()  # flushes

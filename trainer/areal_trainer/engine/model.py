@@ -5,18 +5,21 @@ positions; only `next_token`, which packs nothing, has one) and an explicit bloc
 logits are not hidden·Wᵀ.
 """
 
+import functools
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from areal.errors import DataError
+from areal.errors import BugError, DataError
+from areal.expert_routes import RouterMode, route_shape
 from areal.file_views import file_views
 from areal.spec.model_families import VISION, refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
+from areal.values.routes import RouteShape
 from areal.weights.safetensors_format import model_files
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
@@ -27,7 +30,6 @@ from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 from areal_trainer.engine.recurrence import by_segments
-from areal_trainer.engine.routing import by_routes
 
 
 @dataclass(frozen=True)
@@ -257,3 +259,36 @@ def _zero_dropout(lm: Any) -> None:
     for name, value in lm.config.to_dict().items():  # some modules read it there, each time
         if ("dropout" in name or "jitter" in name or name.endswith("pdrop")) and isinstance(value, float):
             setattr(lm.config, name, 0.0)
+
+
+# ---- Routing replay in the trainer: a token's routers choose the experts that they chose in the engine
+# The decoder hands each block the routes of the pass's tokens, so that a repeated forward pass has them, too, on
+# whichever thread it runs.
+
+
+def by_routes(lm: Any) -> RouteShape | None:
+    """Let a model's routers obey the routes that its decoder is given; None where it has no experts.
+
+    Before anything else wraps the blocks.
+    """
+    shape = route_shape(lm)
+    if shape is not None:
+        for number, block in enumerate(lm.get_decoder().layers):
+            block.forward = _routed(block, number, shape)
+    return shape
+
+
+def _routed(block: nn.Module, number: int, shape: RouteShape) -> Callable[..., Any]:
+    whole = block.forward
+
+    @functools.wraps(whole)
+    def forward(*args: Any, routes: Tensor | None = None, **kwargs: Any) -> Any:
+        if routes is None or number not in shape.routed:
+            return whole(*args, **kwargs)
+        with RouterMode(shape, routes[:, number].long()) as mode:
+            told = whole(*args, **kwargs)
+        if len(mode.chosen) != 1:
+            raise BugError(f"layer {number} asked its router {len(mode.chosen)} times: its routes weren't replayed")
+        return told
+
+    return forward

@@ -4,24 +4,183 @@ import io
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
+import xxhash
+from areal.data import Snapshot
+from areal.data.order import RowOrder
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.running import StageFunction, StageInputs, StepRun
-from areal.errors import BugError
+from areal.errors import ArealError, BugError
 from areal.files import write_atomically
 from areal.spec.job import JobSpec
+from areal.workflow.examples import Example, margin_of, sequences_of
+from areal.workflow.tokenizer import Tokenizer
 from numpy.typing import NDArray
+from torch import Tensor
 
-from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.batch import NO_VERSION, TokenBatch
+from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
+from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
 from areal_trainer.trainings import objective
-from areal_trainer.trainings.learner import Learner, Update
 from areal_trainer.trainings.objective import PairLoss, RowsObjective, per_sequence
-from areal_trainer.trainings.rows import PreparedRows
+
+# ---- The model of a supervised training: its outputs for a batch, and one update by the weights of these
+# The output at a token's place is its log-probability, of a value model the value of what stands before it, or of a
+# student how far its distribution is from the teacher's.
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did."""
+
+    loss: float  # Σ weights·output over all ranks, before the update
+    grad_norm: float  # before clipping; not finite when nothing was changed
+
+    @property
+    def applied(self) -> bool:
+        """Whether the weights changed."""
+        return math.isfinite(self.grad_norm)
+
+
+class Learner:
+    """Every method is a collective: all ranks call it with the same batch."""
+
+    def __init__(
+        self, engine: PolicyEngine | ValueEngine, forward: Callable[[MicroBatch], Tensor], micro_batch_tokens: int,
+        pack_length: int | None,
+    ) -> None:  # fmt: skip
+        self.engine = engine
+        self._forward = forward  # the outputs at a micro-batch's predicted tokens, with gradient
+        self._micro_batch_tokens = micro_batch_tokens
+        self._pack_length = pack_length
+
+    def outputs(self, batch: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+        """At every trained token under the present weights, of the `chosen` sequences, [tokens]; 0 elsewhere."""
+        predicted = batch.trainable() if chosen is None else batch.trainable() & chosen[batch.sequence_of]
+        found = self.engine.infer(self._micros(batch, predicted), batch.tokens, self._forward)
+        values: NDArray[np.float32] = found.numpy()
+        return values
+
+    def update(self, batch: TokenBatch, weights: NDArray[np.float64], learning_rate: float) -> Update:
+        """One step down the gradient of Σ weights·output."""
+        device = self.engine.ranks.device
+        column = torch.from_numpy(weights.astype(np.float32)).to(device)
+
+        def loss(micro: MicroBatch) -> Tensor:
+            return (self._forward(micro) * column[micro.token_index.to(device)]).sum()
+
+        total = self.engine.backward(self._micros(batch, batch.trainable() & (weights != 0)), loss)
+        norm = self.engine.optimizer.step(learning_rate, total)
+        self.engine.ranks.add(total)
+        return Update(float(total), norm)
+
+    def _micros(self, batch: TokenBatch, predicted: NDArray[np.bool_]) -> list[MicroBatch]:
+        chosen = np.unique(batch.sequence_of[predicted])
+        return rank_micro_batches(
+            batch,
+            chosen,
+            predicted,
+            rank=self.engine.ranks.data_rank,
+            world_size=self.engine.ranks.data_size,
+            micro_batch_tokens=self._micro_batch_tokens,
+            pack_length=self._pack_length,
+        )
+
+
+# ---- The dataset of a supervised run as training batches: rows are encoded when they are needed, on every rank alike
+
+
+_EVALUATED_TOGETHER = 256  # rows of one forward pass' batch where nothing is learned
+
+
+class PreparedRows:
+    """One prepared split."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer, spec: JobSpec) -> None:
+        block = spec.supervised
+        if block is None:
+            raise ValueError("RL has no fixed rows")
+        self._snapshot = Snapshot(directory)
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._longest = block.max_tokens
+        self._scored = spec.reward_model
+        self.truncated = 0  # sequences that were cut so far
+
+    def __len__(self) -> int:
+        return len(self._snapshot)
+
+    def order(self, seed: int) -> RowOrder:
+        """Which row each position has."""
+        return self._snapshot.order(seed)
+
+    @property
+    def digest(self) -> str:
+        """Names the rows."""
+        return self._snapshot.digest
+
+    def fingerprint(self, row: int) -> int:
+        """xxh3 of a row as it is on disk."""
+        return xxhash.xxh3_64_intdigest(self._snapshot.row_json(row))
+
+    def margins(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Margin by which the chosen answer of each pair must score higher, [rows]."""
+        field = None if self._scored is None else self._scored.margin_field
+        return np.array([margin_of(self._snapshot.row(row), field) for row in rows], np.float64)
+
+    def batch(self, rows: Sequence[int]) -> TokenBatch:
+        """The sequences of some rows; a row's sequences share a group, which is its place among `rows`."""
+        examples, groups = [], []
+        for place, row in enumerate(rows):
+            found = self._examples(row)
+            examples += found
+            groups += [place] * len(found)
+        return token_batch(examples, groups)
+
+    def chunks(self, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], TokenBatch]]:
+        """All of `rows` in batches of a bounded size."""
+        for start in range(0, len(rows), _EVALUATED_TOGETHER):
+            part = rows[start : start + _EVALUATED_TOGETHER]
+            yield part, self.batch(part)
+
+    def _examples(self, row: int) -> list[Example]:
+        try:
+            found = sequences_of(self._snapshot.row(row), self._tokenizer, self._spec)
+        except ArealError as error:
+            raise type(error)(f"{self._snapshot.place(row)}: {error.message}", fix=error.fix) from error
+        self.truncated += sum(len(example.ids) > self._longest for example in found)
+        kept = [example.cut(self._longest) for example in found]
+        return kept if self._scored is None else [example.scored() for example in kept]
+
+
+def token_batch(examples: Sequence[Example], groups: Sequence[int]) -> TokenBatch:
+    """Columns of some sequences; what only sampled tokens have is empty in them."""
+    lengths = [len(example.ids) for example in examples]
+    offsets = np.zeros(len(examples) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    tokens = int(offsets[-1])
+    return TokenBatch(
+        token_ids=np.concatenate([example.ids for example in examples]),
+        behaviour_logprobs=np.zeros(tokens, np.float32),
+        loss_mask=np.concatenate([example.mask for example in examples]),
+        versions=np.full(tokens, NO_VERSION, np.int64),
+        offsets=offsets,
+        group_ids=np.asarray(groups, np.int64),
+        sample_indices=np.zeros(len(examples), np.int64),
+        rewards=np.zeros(len(examples), np.float64),
+        truncated=np.zeros(len(examples), np.bool_),
+    )
+
+
+# ---- Trainings on fixed rows as a run sees them: a batch's objective, and the figures of held-out rows
+
 
 _log = logging.getLogger(__name__)
 

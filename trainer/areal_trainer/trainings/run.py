@@ -31,9 +31,7 @@ from areal_trainer.options import schedule_of
 from areal_trainer.settings import RowsSettings, TrainerPaths, model_options
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import RowsDesk
-from areal_trainer.trainings.kinds import RowsStep, kind_of
-from areal_trainer.trainings.learner import Learner
-from areal_trainer.trainings.rows import PreparedRows
+from areal_trainer.trainings.kinds import Learner, PreparedRows, RowsStep, kind_of
 
 
 class RowBatches:

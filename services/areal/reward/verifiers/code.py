@@ -23,8 +23,7 @@ from areal.clients.reward import call_timeout_s
 from areal.errors import ArealError, InfraError
 from areal.net.status import fault
 from areal.observe.metrics import RoleMetrics
-from areal.reward.rows import row_of_item
-from areal.reward.verifier import Verifier, fault_result
+from areal.reward.verifier import Verifier, fault_result, row_of_item
 from areal.single_flight import SingleFlight
 from areal.spec.serving import CodeReward, Reward
 from areal.v1 import common_pb2 as common

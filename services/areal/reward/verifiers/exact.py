@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from areal.errors import DataError
-from areal.reward.rows import answer_of_row, row_of_item
-from areal.reward.verifier import Verifier, data_fault
+from areal.reward.verifier import Verifier, answer_of_row, data_fault, row_of_item
 from areal.v1 import reward_pb2 as pb
 
 _AT_ONCE = 1024  # in-process and quick: a figure for the capabilities, not a limit

@@ -12,10 +12,9 @@ import orjson
 
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
-from areal.reward.rows import row_of_item
 from areal.reward.scorer_pool.pool import DeadlineHit, KillablePool, Outcome, PoolSize, ScorerAnswer, ScorerCrash
 from areal.reward.scorer_pool.process import ScorerCommand
-from areal.reward.verifier import Verifier, data_fault, fault_result
+from areal.reward.verifier import Verifier, data_fault, fault_result, row_of_item
 from areal.spec.serving import ModelReward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb

@@ -24,10 +24,9 @@ from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.values.images import Image
-from areal.workflow.base import Prompt
+from areal.workflow.base import Outcome, Prompt, episode_of
 from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, RejectedError
-from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 

@@ -35,9 +35,8 @@ from areal.workflow.base import RolloutWorkflow, sampling_of
 from areal.workflow.command import CommandAgent
 from areal.workflow.hosted import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
-from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.recipe import Recipe, load_recipe
-from areal.workflow.rlvr import RLVRWorkflow
+from areal.workflow.rlvr import MultiTurnWorkflow, RLVRWorkflow
 from areal.workflow.tokenizer import Tokenizer
 
 # Workflows by name: the built-in ones, and those of the job's recipe.

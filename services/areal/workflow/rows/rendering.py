@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from areal.errors import DataError
@@ -248,3 +248,49 @@ def _marks(messages: Sequence[Mapping[str, Any]]) -> _TextMarks:
         if not any(character in said for character in characters):
             return _TextMarks(*characters)
     raise DataError("the messages use every private-use character", fix="leave such rows out")
+
+
+# ---- Generation blocks of a chat template: what `{% generation %}` says is the assistant's
+# Owns the marked twin of a template: a character stands at each end of its blocks, where no rule of Jinja about white
+# space sees it. What the twin writes counts only where it is the template's own text apart from the marks.
+
+
+_OPEN, _CLOSE = "\uf8fe", "\uf8ff"
+_BEGINS = re.compile(r"(\{%[-+]?\s*generation\s*(-?)[-+]?%\})(\n?)")
+_ENDS = re.compile(r"(?:(?<=\n)[ \t]*(?!\{%\+))?(\{%([-+]?)\s*endgeneration\s*[-+]?%\})")
+
+
+def generation_blocks(
+    whole: str, tokenizer: Tokenizer, render: Callable[[Tokenizer], str]
+) -> list[tuple[int, int]] | None:
+    """Start and end of each block in a rendered chat, in characters; None where the template has none that are sure.
+
+    Args:
+        whole: the chat as the tokenizer's template writes it.
+        render: writes the same chat by another tokenizer.
+    """
+    marked = _with_marks(tokenizer)
+    if marked is None or _OPEN in whole or _CLOSE in whole:
+        return None
+    try:
+        text = render(marked)
+    except DataError:
+        return None
+    if text.replace(_OPEN, "").replace(_CLOSE, "") != whole:
+        return None
+    pieces = re.split(f"([{_OPEN}{_CLOSE}])", text)
+    if pieces[1::2] != [_OPEN, _CLOSE] * (len(pieces) // 4):  # one within another
+        return None
+    ends = [0]
+    for said in pieces[::2]:
+        ends.append(ends[-1] + len(said))
+    return list(zip(ends[1:-1:2], ends[2::2], strict=False))
+
+
+@lru_cache(maxsize=8)
+def _with_marks(tokenizer: Tokenizer) -> Tokenizer | None:
+    """The tokenizer with its template's blocks marked; None where there are none."""
+    text = tokenizer.chat_template or ""
+    begun = _BEGINS.sub(lambda tag: f"{tag[1]}{tag[3]}{{{{ '{_OPEN}' {tag[2]}}}}}", text)
+    marked = _ENDS.sub(lambda tag: f"{{{{{'-' if tag[2] == '-' else ''} '{_CLOSE}' }}}}{tag[1]}", begun)
+    return tokenizer.with_template(marked, tokenizer.kwargs) if marked != text else None

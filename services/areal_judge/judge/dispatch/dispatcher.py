@@ -5,28 +5,37 @@ score; that a call that is cancelled ends its run; that a sandbox which failed i
 ran into a limit never (`attempts`).
 """
 
+import asyncio
+import logging
+import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from areal.errors import DataError
+from areal.errors import ArealError, ConfigError, DataError
 
-from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
-from areal_judge.judge.dispatch.attempts import attempted
-from areal_judge.judge.dispatch.calls import PendingCalls
 from areal_judge.judge.dispatch.executor import Executor
 from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.offer import Offer
-from areal_judge.judge.dispatch.scheduler import QueuePlace, SlotScheduler
+from areal_judge.judge.dispatch.scheduler import Bounds, MemoryBudget, QueuePlace, SlotScheduler
 from areal_judge.judge.dispatch.suite_store import StoredSuite, SuiteStore
-from areal_judge.judge.dispatch.values import Execution, ExecutionResult, RefusedError, RequestOverrides, Ticket
+from areal_judge.judge.dispatch.values import Execution, ExecutionResult, Offer, RefusedError, RequestOverrides, Ticket
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal_judge.judge.languages.toolchains import run_limits
 from areal_judge.judge.validation import validate, validate_limits
-from areal_judge.judge.values import AssertSuite, Judgement, Options, Status, StdioCase, StdioSuite, Submission, Suite
+from areal_judge.judge.values import (
+    OF_PROGRAM,
+    AssertSuite,
+    Judgement,
+    Options,
+    Status,
+    StdioCase,
+    StdioSuite,
+    Submission,
+    Suite,
+)
 from areal_judge.sandbox.values import Limits, Tier
 
 GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken
@@ -229,3 +238,149 @@ def _memory_bytes(suite: Suite, language: str) -> int:
     if isinstance(suite, AssertSuite):
         return 2 * limits.memory_bytes  # the tests have a cell of their own
     return max(limits.memory_bytes, COMPILE_LIMITS.memory_bytes if known.compiled else 0)
+
+
+# ---- Retry of a judgement: once more when the sandbox failed, never when the program did
+# Owns what a failure of the machine turns into, and the guard: a judge that answers nothing, or something that is no
+# judgement, is a SANDBOX_ERROR. A program that ran into a limit is never tried again.
+
+
+log = logging.getLogger(__name__)
+A = TypeVar("A", Judgement, ExecutionResult)
+
+RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are replaced by then
+
+
+async def attempted(
+    once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[..., A], retried: Callable[[], None]
+) -> A:
+    """The outcome of the first attempt, or of the second one when the sandbox failed on the first.
+
+    Args:
+        once: one attempt; it is given up after `guard_s`.
+        failed: makes the outcome of an attempt that had none, of a status and a `message`.
+        retried: hears of a second attempt.
+    """
+    result = await _attempt(once, guard_s, failed)
+    if result.status is not Status.SANDBOX_ERROR:
+        return result
+    log.warning("the sandbox failed, trying once more: %s", result.message)
+    retried()
+    await asyncio.sleep(RETRY_PAUSE_S)
+    return replace(await _attempt(once, guard_s, failed), attempt=2)
+
+
+async def _attempt(once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[..., A]) -> A:
+    guard = asyncio.timeout(guard_s)
+    try:
+        async with guard:
+            return _sound(await once(), failed)
+    except TimeoutError:
+        if not guard.expired():
+            raise
+        log.error("a judgement took more than %g s and was given up", guard_s)
+        return failed(Status.SANDBOX_ERROR, message=f"it was not over after {guard_s:g} s, which no limit allows")
+    except ConfigError as error:
+        return failed(Status.REJECTED_TIER, message=str(error))
+    except ArealError as error:
+        return failed(Status.SANDBOX_ERROR, message=str(error))
+    except Exception as error:
+        log.exception("judging failed")
+        return failed(Status.SANDBOX_ERROR, message=f"judging failed: {type(error).__name__}: {error}")
+
+
+def _sound(result: A, failed: Callable[..., A]) -> A:
+    """A judgement has a score exactly when its status is the program's doing, or it is no judgement."""
+    if isinstance(result, Judgement):
+        scored = result.score is not None and math.isfinite(result.score)
+        if scored != (result.status in OF_PROGRAM) or (not scored and result.score is not None):
+            log.error("the judge answered %s with the score %r", result.status, result.score)
+            return failed(
+                Status.SANDBOX_ERROR, message=f"the judge answered {result.status} with the score {result.score}"
+            )
+    return result
+
+
+# ---- Pending calls: each is answered by its deadline, at a cancellation, or when the service closes
+# Owns deadlines and cancellation, and what a refusal turns into.
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class _PendingCall:
+    """One pending call."""
+
+    scope: asyncio.Timeout
+    ended_by: tuple[Status, str] | None = None  # what ended it before its deadline
+
+
+class PendingCalls:
+    """All pending calls. Lives on one event loop."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        """`wall`: the clock of tickets' deadlines."""
+        self._wall = wall
+        self._named: dict[tuple[str, str], set[_PendingCall]] = {}
+        self._calls: set[_PendingCall] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def answered(
+        self, ticket: Ticket, answer: Callable[[], Awaitable[Answer]], failed: Callable[[Status, str, float], Answer]
+    ) -> Answer:
+        """The answer, or what stands for it: by the deadline, after a cancellation, for a refusal."""
+        left_s = None if ticket.deadline is None else ticket.deadline - self._wall()
+        if left_s is not None and (left_s <= 0 or math.isnan(left_s)):
+            return failed(Status.DEADLINE_EXCEEDED, "its deadline had passed when it came", 0.0)
+        scope = asyncio.timeout(left_s)
+        call = _PendingCall(scope)
+        self._calls.add(call)
+        self._idle.clear()
+        name = (ticket.tenant, ticket.request_id) if ticket.request_id else None
+        if name is not None:
+            self._named.setdefault(name, set()).add(call)
+        try:
+            async with scope:
+                return await answer()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if call.ended_by is not None:
+                return failed(*call.ended_by, 0.0)
+            return failed(Status.DEADLINE_EXCEEDED, "its deadline passed before there was a judgement", 0.0)
+        except RefusedError as refused:
+            return failed(refused.status, refused.message, refused.retry_after_s)
+        except DataError as error:
+            return failed(Status.GOLD_ERROR, str(error), 0.0)
+        finally:
+            self._calls.discard(call)
+            if not self._calls:
+                self._idle.set()
+            if name is not None:
+                self._left(name, call)
+
+    def cancel(self, tenant: str, request_id: str) -> bool:
+        """Ends the calls of that name with CANCELLED; whether there were any."""
+        calls = self._named.get((tenant, request_id), set())
+        for call in calls:
+            _end(call, Status.CANCELLED, "its caller cancelled it")
+        return bool(calls)
+
+    async def close(self) -> None:
+        """Ends all calls and waits until each has its answer."""
+        for call in self._calls:
+            _end(call, Status.SANDBOX_ERROR, "the reward service is stopping")
+        await self._idle.wait()
+
+    def _left(self, name: tuple[str, str], call: _PendingCall) -> None:
+        self._named[name].discard(call)
+        if not self._named[name]:
+            del self._named[name]
+
+
+def _end(call: _PendingCall, status: Status, message: str) -> None:
+    if call.ended_by is None:
+        call.ended_by = (status, message)
+        call.scope.reschedule(asyncio.get_running_loop().time())

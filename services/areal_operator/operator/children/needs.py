@@ -10,7 +10,7 @@ from dataclasses import replace
 from areal.errors import ConfigError
 from areal.plan.cluster_names import BESIDE, GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.role_specs import PodNeeds, spec_of
-from areal.spec.code_room import POD_LIMIT, POD_REQUEST
+from areal.spec.code_tiers import POD_LIMIT, POD_REQUEST
 from areal.spec.job import RLJob
 from areal.spec.quantity import amount, kubernetes_bytes
 from areal.spec.serving import SglangEngine

@@ -13,8 +13,7 @@ from areal.plan import cluster_names as names
 from areal.plan.callers import LAUNCHER_METHODS, Outsider
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, batch_jobs, spec_of
-from areal.spec.job import JobSpec
-from areal.spec.observability import Observability
+from areal.spec.job import JobSpec, Observability
 
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 

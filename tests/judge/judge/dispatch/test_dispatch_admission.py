@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal_judge.judge.dispatch.admission import Bounds, DrainRate, MemoryBudget
+from areal_judge.judge.dispatch.scheduler import Bounds, DrainRate, MemoryBudget
 
 
 def test_either_bound_refuses_and_says_which() -> None:

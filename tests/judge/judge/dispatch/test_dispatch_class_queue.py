@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from areal_judge.judge.dispatch.class_queue import TRAIN_IN_A_ROW, ClassQueue, QueueEntry
+from areal_judge.judge.dispatch.scheduler import TRAIN_IN_A_ROW, ClassQueue, QueueEntry
 from areal_judge.judge.dispatch.values import Priority
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from areal.observe.metrics import RoleMetrics
-from areal_judge.judge.dispatch.admission import Bounds
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
-from areal_judge.judge.dispatch.offer import LanguageOffer
-from areal_judge.judge.dispatch.values import Execution, Priority, RequestOverrides, Ticket
+from areal_judge.judge.dispatch.scheduler import Bounds
+from areal_judge.judge.dispatch.values import Execution, LanguageOffer, Priority, RequestOverrides, Ticket
 from areal_judge.judge.values import (
     OF_PROGRAM,
     RETRYABLE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from areal_judge.judge.dispatch.admission import MemoryBudget
-from areal_judge.judge.dispatch.scheduler import QueuePlace, SlotScheduler
+from areal_judge.judge.dispatch.scheduler import MemoryBudget, QueuePlace, SlotScheduler
 from areal_judge.judge.dispatch.values import Priority
 from support import virtual_time
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from areal_judge.judge.languages.artefacts import ArtefactCache
+from areal_judge.judge.languages.toolchains import ArtefactCache
 
 
 @dataclass(frozen=True)
