@@ -108,12 +108,47 @@ def pull(
     name = job_name(job)
     if name is None:
         raise ConfigError(f"{job} is no job on a cluster", fix=f"write rljob/{job.name}")
-    cluster, found = find_job(name, namespace, kubeconfig, context)
+    cluster, found = find_job(name, namespace, kubeconfig, context, kept=True)
     chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
     target = out or Path("runs") / name
     parts = ["."] if everything else chosen or [*fetch.SMALL, "journal", "logs", "model"]
     came = fetch.pull(found, cluster, parts, target, print)
     print(f"{came} files came; {target} is the run here")
+
+
+@app.command(
+    epilog="Examples:\n\n  areal jobs\n\n  areal jobs --kept -n team\n\n  areal jobs --kept --delete digits-run"
+)
+def jobs(
+    kept: Annotated[bool, typer.Option("--kept", help="Volume claims with runs that outlive their jobs.")] = False,
+    delete: Annotated[str | None, typer.Option(metavar="CLAIM", help="With --kept: delete one, with its run.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs of a namespace, or the volumes that outlive theirs (`storage.retain`); delete one of those."""
+    from areal_operator.job_commands import kept_claims
+    from areal_operator.submit.cluster import connect
+
+    cluster = connect(kubeconfig, context)
+    where = namespace or cluster.namespace
+    if kept or delete:
+        rows = kept_claims(cluster, where)
+    else:
+        found = cluster.all_of("RLJob", where)
+        rows = [{"job": job["metadata"]["name"], "status": job.get("status", {}).get("summary", "")} for job in found]
+    if delete is None:
+        lines = ["  ".join(f"{row[key]:{max(len(each[key]) for each in rows)}}" for key in row) for row in rows]
+        print(json.dumps(rows) if as_json else "\n".join(lines) or f"none in {where}")
+        return
+    going = next((row for row in rows if row["claim"] == delete and row["job"] == "gone"), None)
+    if going is None:
+        raise ConfigError(f"no claim {delete} in {where} outlived a job that is gone", fix="see `areal jobs --kept`")
+    print(f"{delete} ({going['size']}) goes with what is left of run {going['run']}: model, exports, figures, samples")
+    if yes or typer.confirm("delete it?", abort=True):
+        cluster.delete({"kind": "PersistentVolumeClaim", "metadata": {"namespace": where, "name": delete}})
 
 
 def fetched(
@@ -124,7 +159,7 @@ def fetched(
     from areal_operator.job_commands import find_job
     from areal_operator.submit import fetch
 
-    cluster, found = find_job(name, namespace, kubeconfig, context)
+    cluster, found = find_job(name, namespace, kubeconfig, context, kept=True)
     return fetch.pull_beside(found, cluster, parts, lambda text: print(text, file=sys.stderr))
 
 
@@ -135,7 +170,7 @@ def following(
     from areal_operator.job_commands import find_job
     from areal_operator.submit import fetch
 
-    cluster, found = find_job(name, namespace, kubeconfig, context)
+    cluster, found = find_job(name, namespace, kubeconfig, context, kept=True)
     return fetch.follow(found, cluster, offsets, lambda text: print(text, file=sys.stderr))
 
 

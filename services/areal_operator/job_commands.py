@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import HTTP_PORT, LABEL_JOB, Role, front_host
+from areal.plan.cluster_names import HTTP_PORT, LABEL_JOB, LABEL_RUN, Role, front_host
 from areal.spec.live import live_fields, nested, read_changes
 from areal.spec.status import ConditionType, JobStatus
 from areal_view.commands import show_answer
@@ -19,10 +19,10 @@ from areal_view.why.job_facts import JobFacts
 from rich.console import Console
 from rich.table import Table
 
-from areal_operator.operator.times import words
+from areal_operator.operator.times import parse, words
 from areal_operator.submit.cluster import Cluster, connect
 from areal_operator.submit.manifests import Json
-from areal_operator.submit.page import page_of
+from areal_operator.submit.page import kept_job, page_of
 
 _ENDS = (ConditionType.FAILED, ConditionType.COMPLETE)
 MANAGER = "areal-set"  # of the fields that `areal set` owns
@@ -46,6 +46,18 @@ def show_status(
     Console().print(grid)
 
 
+def kept_claims(cluster: Cluster, where: str) -> list[dict[str, str]]:
+    """The claims of a namespace that outlive their jobs, a row of words each."""
+    jobs, rows = {job["metadata"]["uid"] for job in cluster.all_of("RLJob", where)}, []
+    for claim in cluster.all_of("PersistentVolumeClaim", where, selector=f"{LABEL_RUN},{LABEL_JOB}"):
+        metadata, size = claim["metadata"], claim["spec"]["resources"]["requests"]["storage"]
+        name, run = metadata["labels"][LABEL_JOB], metadata["labels"][LABEL_RUN]
+        age = words(time.time() - (parse(metadata["creationTimestamp"]) or time.time()))
+        row = {"claim": metadata["name"], "run": f"{name}-{run[:8]}", "size": size, "age": age}
+        rows.append({**row, "job": "there" if run in jobs else "gone"})
+    return rows
+
+
 def show_why(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, *, as_json: bool) -> None:
     """Print why nothing is trained now, where, since when, and what to do."""
     cluster, job = find_job(name, namespace, kubeconfig, context)
@@ -55,7 +67,7 @@ def show_why(name: str, namespace: str | None, kubeconfig: Path | None, context:
 def show_page(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, port: int) -> None:
     """Print the address, and serve it until Ctrl-C or SIGTERM; then delete what was made for it."""
     signal.signal(signal.SIGTERM, _ended)
-    cluster, job = find_job(name, namespace, kubeconfig, context)
+    cluster, job = find_job(name, namespace, kubeconfig, context, kept=True)
     try:
         with page_of(job, cluster, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:
             print(address, flush=True)
@@ -89,12 +101,12 @@ def set_fields(
 
 
 def find_job(
-    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None
+    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, *, kept: bool = False
 ) -> tuple[Cluster, dict[str, Any]]:
-    """The cluster, and the job as it is there. Raises ConfigError when there is none."""
+    """The cluster, and the job there, or with `kept` one gone but for its claim. Raises ConfigError for none."""
     cluster = connect(kubeconfig, context)
     where = namespace or cluster.namespace
-    job = cluster.get("RLJob", where, name)
+    job = cluster.get("RLJob", where, name) or (kept_job(cluster, where, name) if kept else None)
     if job is None:
         raise ConfigError(f"there is no RLJob {name!r} in {where}", fix="name its namespace: `kubectl get rljobs -A`")
     return cluster, job

@@ -17,6 +17,7 @@ from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.journal import Journal
 from areal.local import finish
 from areal.plan import ResolvedJob, RunLayout
+from areal.plan.cluster_names import ENV_CLEAN
 from areal.spec import load_job
 from support.hub_server import COMMIT, hub_of
 from support.tiny_job import RECIPE, make_tiny_job, shapes_of, write_job, write_weights
@@ -205,3 +206,53 @@ def test_a_broken_promise_is_our_bug_and_says_which(tmp_path):
 def test_a_run_that_trained_nothing_can_be_accounted_for(tmp_path):
     resolved = in_pods(tmp_path)
     assert json.loads(finish.run(resolved))["ok"] is True
+
+
+def finished_run(tmp_path, *steps):
+    """A run with checkpoints, versions and a model, whose steps are to be audited."""
+    resolved = in_pods(tmp_path)
+    train(resolved.run_dir, *steps)
+    for part in ("checkpoints/s1/rank-0", "weights/v1/shard", "model/model.safetensors", "exports/s1/config.json"):
+        (resolved.run_dir / part).parent.mkdir(parents=True, exist_ok=True)
+        (resolved.run_dir / part).write_text("bytes")
+    return resolved
+
+
+@pytest.mark.component
+def test_where_only_the_model_outlives_the_job_checkpoints_and_versions_go_and_the_account_is_the_same(
+    tmp_path, monkeypatch
+):
+    resolved = finished_run(tmp_path, [0, 1], [2, 3])
+    layout, before = resolved.layout, finish.run(resolved)
+    assert layout.checkpoints.is_dir()
+    monkeypatch.setenv(ENV_CLEAN, "1")
+    for _ in range(2):  # a pod of it that was lost is followed by another
+        assert finish.run(resolved) == before
+        assert not layout.checkpoints.exists()
+        assert not layout.weights.exists()
+        assert (layout.model / "model.safetensors").is_file()
+        assert (layout.exports / "s1" / "config.json").is_file()
+        assert layout.summary.is_file()
+
+
+@pytest.mark.component
+def test_of_a_run_that_broke_a_promise_nothing_is_removed(tmp_path, monkeypatch):
+    resolved = finished_run(tmp_path, [0, 1], [1, 3])
+    monkeypatch.setenv(ENV_CLEAN, "1")
+    with pytest.raises(finish.AuditFailed):
+        finish.run(resolved)
+    assert (resolved.layout.checkpoints / "s1" / "rank-0").is_file()
+    assert (resolved.layout.weights / "v1" / "shard").is_file()
+
+
+@pytest.mark.component
+def test_what_can_t_be_removed_is_no_fault_of_the_run(tmp_path, monkeypatch):
+    resolved = finished_run(tmp_path, [0, 1], [2, 3])
+    monkeypatch.setenv(ENV_CLEAN, "1")
+
+    def busy(layout):
+        raise OSError(16, "Device or resource busy", str(layout.weights))
+
+    monkeypatch.setattr(finish, "remove_spare", busy)
+    assert json.loads(finish.run(resolved))["ok"] is True
+    assert resolved.layout.model.is_dir()

@@ -170,11 +170,15 @@ def test_a_controller_that_comes_back_is_told_the_hot_fields_again(
     assert run.epochs == [1], "the trainers outlive their controller"
 
 
-def test_a_job_is_deleted_when_its_time_after_the_end_is_up_and_leaves_nothing(admin: Client, namespace: str) -> None:
-    admin.create(rljob(namespace, algorithm={"maxSteps": 2}, runPolicy={"ttlSecondsAfterFinished": 1}))
+@pytest.mark.parametrize(("storage", "left"), [({"retain": "Delete"}, []), ({}, ["PersistentVolumeClaim/tiny-run"])])
+def test_a_job_is_deleted_when_its_time_after_the_end_is_up_and_leaves_what_is_retained(
+    admin: Client, namespace: str, storage: dict[str, str], left: list[str]
+) -> None:
+    blocks = {"algorithm": {"maxSteps": 2}, "runPolicy": {"ttlSecondsAfterFinished": 1}, "storage": storage}
+    admin.create(rljob(namespace, **blocks))
     wait_for(admin, namespace, Prepared="True")
     eventually(lambda: not read(admin, namespace), "the job is gone")
-    eventually(lambda: not children(admin, namespace), "nothing is left")
+    eventually(lambda: [*children(admin, namespace)] == left, "nothing else is left", timeout_s=60)
     assert not read(admin, namespace), "nobody made it again"
 
 

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("areal_view.commands", "Write recorded samples as a file, or send figures to W&B, MLflow, Trackio."),
     "submit": ("areal_operator.commands", "Put a job on a Kubernetes cluster, with its files."),
     "pull": ("areal_operator.commands", "Fetch a job's run and model from a cluster."),
+    "jobs": ("areal_operator.commands", "List a cluster's jobs, and volumes that outlived theirs."),
     "operator": ("areal_operator.commands", "Run RLJobs on Kubernetes (the chart starts this)."),
     "jobs-page": ("areal_view.commands", "Show the jobs of a cluster as a web page."),
     "chaos": ("areal.cli.runs", "Kill or stop roles of a run, and measure what it costs."),

@@ -5,7 +5,9 @@ its own.
 """
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from areal_view.pages import site
 
 from areal.errors import BugError
 from areal.ledger.audit import AuditReport, audit
+from areal.local.kept import remove_spare
 from areal.observe.live import Diagnosis
 from areal.plan import ResolvedJob, RunLayout
+from areal.plan.cluster_names import ENV_CLEAN
 from areal.record import summary
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
@@ -40,6 +44,9 @@ def run(resolved: ResolvedJob) -> str:
     print(said, flush=True)
     if not audited.ok:
         raise AuditFailed(said)
+    if os.environ.get(ENV_CLEAN):
+        with suppress(OSError):  # a file that a server still reads from a share; it takes room, the run is complete
+            remove_spare(layout)
     return said
 
 

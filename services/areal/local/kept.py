@@ -80,9 +80,14 @@ def remove(run: KeptRun, *, whole: bool) -> None:
             layout.resolved.unlink(missing_ok=True)
             shutil.rmtree(run.place)
             return
-        (run.place / CLEANED).touch()
-        for part in reversed(_spare(layout)):  # what an earlier removal left, first
-            shutil.rmtree(part if part.suffix == _GOING else part.rename(part.with_name(part.name + _GOING)))
+        remove_spare(layout)
+
+
+def remove_spare(layout: RunLayout) -> None:
+    """The same of a run's spare parts, where its caller knows that no process needs them."""
+    (layout.root / CLEANED).touch()
+    for part in reversed(_spare(layout)):  # what an earlier removal left, first
+        shutil.rmtree(part if part.suffix == _GOING else part.rename(part.with_name(part.name + _GOING)))
 
 
 def refuse_cleaned(run_dir: Path) -> None:

@@ -12,6 +12,10 @@ from pathlib import PurePosixPath
 
 LABEL_JOB = "areal.dev/rljob"
 """The job an object belongs to."""
+LABEL_RUN = "areal.dev/run"
+"""On the run's own claim where it outlives the job: the job's uid."""
+ANNOTATION_JOB, ANNOTATION_RUNTIME = "areal.dev/job-spec", "areal.dev/runtime"
+"""On such a claim: the job's spec and its runtime, from which a pod is made that reads the run."""
 LABEL_ROLE = "areal.dev/role"
 """The role a pod has."""
 LABEL_AGENTS_OF = "areal.dev/agents-of"
@@ -241,5 +245,7 @@ ENV_ADDRESS = "AREAL_ADDRESS"  # outside pods: of the host, where a job has seve
 
 ENV_ENGINE_PLACE = "AREAL_ENGINE_PLACE"  # in generation pods whose engine has a container of its own: ENGINE_DIR
 SGLANG_PYTHON = "SGLANG_PYTHON"  # of an image, or set by hand: the Python that has SGLang, apart from the agent's
+ENV_CLEAN = "AREAL_CLEAN"
+"""Set in the finish pod where checkpoints and published versions are removed after the audit."""
 ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
 """Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""

@@ -19,6 +19,7 @@ DEFAULT_ACCESS_MODE = "ReadWriteMany"
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 RuntimeKind = Literal["ClusterRLRuntime", "RLRuntime"]
+Retain = Literal["Delete", "Model", "All"]
 JobRole = Literal[
     "controller",
     "worker",
@@ -68,6 +69,12 @@ class Storage(SpecBlock):
     access_mode: AccessMode | None = fixed(
         None, what="ReadWriteMany unless the runtime says another; ReadWriteOnce does where all pods share a node."
     )
+    retain: Retain = hot(
+        "Model",
+        what="What of the run's own claim outlives the job: nothing; all but checkpoints and published versions, once "
+        "the last step is trained; or all, whatever becomes of the job.",
+        server_default=False,
+    )
     cache_claim_name: Name | None = resting(
         None, what="A volume claim that exists, where trainers and engines keep compiled kernels for the next pod."
     )
@@ -116,7 +123,8 @@ class RunPolicy(SpecBlock):
         1800, what="Without a step for so long, though nodes and servers are there, the failure policy decides."
     )
     ttl_seconds_after_finished: int | None = duration(
-        None, what="The job is deleted, with its own volume, so long after its end; never unless given.", ge=0,
+        None, what="The job is deleted, and what storage.retain doesn't keep, so long after its end; never by default.",
+        ge=0,
         le=10 * _YEAR_S,
     )  # fmt: skip
     cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2, list_key="when")

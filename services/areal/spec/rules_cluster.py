@@ -151,11 +151,11 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
 
 @rule_of_every_training(
     "spec.storage.claimName",
-    "A claim that exists has its own size, storage class and access mode.",
-    fix="Remove storage.size, storageClassName and accessMode, or storage.claimName.",
+    "A claim that exists has its own size, storage class and access mode, and stays.",
+    fix="Remove storage.size, storageClassName, accessMode and retain, or storage.claimName.",
     cel=(
         "!has(self.spec.storage) || !has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
-        "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode))"
+        "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode) || has(self.spec.storage.retain))"
     ),
 )
 def storage_claim(job: RLJob, facts: Facts) -> str | None:
@@ -164,6 +164,7 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
         "size": storage.size,
         "storage_class_name": storage.storage_class_name,
         "access_mode": storage.access_mode,
+        "retain": storage.retain if "retain" in storage.model_fields_set else None,
     }
     given = [name for name, value in chosen.items() if value is not None]
     if storage.claim_name is None or not given:

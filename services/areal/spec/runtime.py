@@ -20,6 +20,7 @@ from areal.spec.quantity import Bytes
 from areal.spec.text import AbsolutePath, LabelKey, LabelValue, Name, WireSchema, Word
 
 MAIN_CONTAINER = "main"
+SNAPSHOT_KEY = "runtime.json"  # of the ConfigMap with a job's own copy of its runtime
 
 _FIX = "Correct the runtime; `kubectl explain clusterrlruntime.spec` lists its fields."
 _LISTS = ("containers", "initContainers", "volumes", "ephemeralContainers")

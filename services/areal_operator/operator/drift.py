@@ -43,6 +43,7 @@ def inputs_hash(admitted: RunnableJob) -> str:
         if name != "generation" or not admitted.resolved.in_one_pod:  # there each has ports and GPUs of the pod
             spec[name] = {key: value for key, value in spec[name].items() if key != "replicas"}
     spec["rollout"] = {}
+    spec["storage"].pop("retain")
     text = json.dumps({"runtime": admitted.runtime_hash, "spec": spec}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

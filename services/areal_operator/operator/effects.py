@@ -10,17 +10,19 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from areal.plan.cluster_names import Role
+from areal.plan.cluster_names import Role, run_claim
 
 from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
 from areal_operator.operator import quota
 from areal_operator.operator.children import JobBlueprint
+from areal_operator.operator.children.foundation import ownership
 from areal_operator.operator.decision import Decision, Eviction
 from areal_operator.operator.drift import differs, inputs_hash, settled
 from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.job_state import JobOutcome, JobState
 from areal_operator.operator.observe import access, remember_access, wanted
-from areal_operator.operator.observed import BatchJob, BatchStage, Observation, Pod, Workload, owner_of
+from areal_operator.operator.observed import BatchJob, BatchStage, Observation, Pod, Workload, owner_of, run_of
 from areal_operator.operator.reports import Targets
 from areal_operator.operator.together import together
 from areal_operator.operator.world import OperatorWorld
@@ -130,6 +132,26 @@ class Effects:
     async def _apply_one(self, desired: resources.Json, place: tuple[str, str], digest: str) -> None:
         answer = await self._world.api.apply(desired, manager=MANAGER)
         self._notes.applied[place] = (digest, _mark(answer))
+
+    async def keep_claim(self, state: JobState) -> None:
+        """Take the run's own claim from its owners, also one that `areal submit` wrote, or give it back: as
+        `storage.retain` says."""
+        admitted, (namespace, name) = self._seen.admitted, self._seen.key
+        cache = self._world.cached(resources.PVCS)
+        claim = cache.get(namespace, run_claim(name)) if cache is not None else None
+        if admitted is None or claim is None or admitted.job.spec.storage.claim_name is not None:
+            return
+        retain, run, owner = admitted.job.spec.storage.retain, run_of(claim), owner_of(claim).get("uid")
+        stays = retain == "All" or (retain == "Model" and (state.finishing or state.outcome is JobOutcome.COMPLETE))
+        another = run not in (None, self._uid) or owner not in (None, self._uid)
+        if another or ((run is not None) == stays and bool(claim["metadata"].get("ownerReferences")) != stays):
+            return
+        patch = {"metadata": ownership(wanted(self._seen, self._world), stays=stays)}
+        with contextlib.suppress(ConflictError, NotFoundError):
+            await self._world.api.merge(resources.PVCS, namespace, run_claim(name), patch)
+            if stays:
+                text = f"the claim {run_claim(name)} outlives the job (storage.retain): `areal jobs --kept` lists it"
+                await self._world.recorder.event(self._seen.raw, type="Normal", reason="ClaimStays", message=text)
 
     async def keep_place(self, decision: Decision) -> None:
         """The Workload: asked for while the job would run, told of it, given back once no pod is left."""

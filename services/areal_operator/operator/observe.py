@@ -308,6 +308,9 @@ async def _objection(obj: resources.Json, job: resources.Json, world: OperatorWo
     owners = [owner["uid"] for owner in known["metadata"].get("ownerReferences", [])] if known is not None else []
     if owners and job["metadata"]["uid"] not in owners:  # one without an owner is the claim that `areal submit` made
         return f"{name}: an object of that name is left from another job"
+    if known is not None and observed.run_of(known) not in (None, job["metadata"]["uid"]):
+        fix = f"name it in storage.claimName, or remove it: `areal jobs --kept --delete {obj['metadata']['name']}`"
+        return f"{name}: it holds an earlier run, which outlived its job (storage.retain): {fix}"
     return ""
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from areal.observe.live import Idle
-from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
+from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, LABEL_RUN, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
 from areal.processes.core import ChildPhase
 from areal.spec.status import AuditStatus
@@ -282,6 +282,11 @@ def owner_of(obj: Json) -> Json:
     """The ownerReference of the object's controller; empty without one."""
     owners: list[Json] = obj["metadata"].get("ownerReferences", [])
     return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def run_of(claim: Json) -> str | None:
+    """The uid of the job whose run a claim holds that outlives it; None of any other claim."""
+    return (claim["metadata"].get("labels") or {}).get(LABEL_RUN)
 
 
 def read_pod(obj: Json) -> Pod | None:

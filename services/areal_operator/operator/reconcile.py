@@ -63,6 +63,8 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
             await effects.listen()
             effects.drain(drain)
             await effects.retire(retire)
+            if job["spec"].get("suspend") and not decision.state.prepared:
+                await effects.lay_foundation()  # `areal submit` may wait for the runtime's copy and the claim
             if replicas is not None:
                 await effects.run_workloads(replicas)
 
@@ -78,6 +80,8 @@ async def reconcile(key: Key, world: OperatorWorld) -> float | None:
 
     if isinstance(decision, decisions.EvictingDecision):
         await effects.evict(decision.evict)
+    if not isinstance(decision, decisions.Reject):
+        await effects.keep_claim(decision.state)
     await effects.keep_place(decision)
     return written.again_s(decision.again_s)
 

@@ -30,8 +30,7 @@ _KEY = re.compile(r"podTemplate\[(\w+)\]")  # as a server writes a field of what
 _OUR_KINDS = ("RLJob", "RLRuntime", "ClusterRLRuntime")
 _RIGHTS = (
     "Ask whoever runs the cluster for the right: in its namespace `areal submit` applies configmaps, "
-    "persistentvolumeclaims and rljobs, creates, watches and deletes pods, and creates pods/exec; it reads "
-    "clusterrlruntimes."
+    "persistentvolumeclaims and rljobs, creates, watches and deletes pods, and creates pods/exec."
 )
 
 
@@ -233,6 +232,10 @@ class Cluster:
             ) from error
 
 
+class MissingRight(ConfigError):
+    """The API server doesn't let this user do it."""
+
+
 class TakenError(ConfigError):
     """An apply without force would take fields over from other field managers."""
 
@@ -333,7 +336,7 @@ def explanation(error: ApiError, what: str, kind: str, namespace: str, *, absent
             fix="Log in again, or check the user of the kubeconfig's context.",
         )
     if status == 403 and reason == "Forbidden" and " cannot " in said:
-        return ConfigError(f"can't {what}: {said}", fix=_RIGHTS)
+        return MissingRight(f"can't {what}: {said}", fix=_RIGHTS)
     if status in (400, 403, 409, 422):
         return ConfigError(f"can't {what}: {said}", fix="Correct what the message names.")
     return InfraError(f"can't {what}: the API server answered {status}: {said}", fix="Try again.")

@@ -41,7 +41,7 @@ def pull(
     mark = target / _MARK
     if target.is_dir() and any(target.iterdir()) and not (mark.is_file() and mark.read_text() == metadata["uid"]):
         raise ConfigError(f"{target} holds something else than this job's run", fix="Name another place by --out.")
-    pod = pod_of(job, metadata["uid"], metadata["namespace"], cluster)
+    pod = pod_of(job, metadata, cluster)
     giver = resources.files("areal_operator.submit").joinpath("give.py").read_text(encoding="utf-8")
     command = ["python3", "-c", giver, page_dir(metadata["name"]), LEFT_OUT, *parts]
     started = programs or cluster.program
@@ -71,7 +71,7 @@ def follow(
     Raises InfraError when the pod that tells is gone.
     """
     job, metadata = job_from_object(found), found["metadata"]
-    pod = pod_of(job, metadata["uid"], metadata["namespace"], cluster)
+    pod = pod_of(job, metadata, cluster)
     teller = resources.files("areal_operator.submit").joinpath("tail.py").read_text(encoding="utf-8")
     command = ["python3", "-c", teller, page_dir(metadata["name"]), json.dumps(dict(offsets))]
     started = programs or cluster.program

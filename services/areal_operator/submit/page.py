@@ -5,6 +5,7 @@ rights, which mounts the run read-only and serves the page on its loopback with 
 A TCP proxy carries each connection of this machine to a stream into the pod.
 """
 
+import json
 import secrets
 import socket
 import threading
@@ -13,13 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from areal.errors import ArealError, InfraError
-from areal.plan.cluster_names import HTTP_PORT, MAIN_CONTAINER, Role, run_claim, selector
+from areal.plan import cluster_names as names
 from areal.spec import RLJob, job_from_object
+from areal.spec.runtime import RuntimeSpec
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json, page_dir, page_pod
 from areal_operator.submit.send import Programs
-from areal_operator.submit.temporary_pod import running, runtime_of
+from areal_operator.submit.temporary_pod import running, runtime_copy, runtime_of
 
 _START_S = 120.0  # a loaded node starts an interpreter slowly
 
@@ -43,15 +45,15 @@ def page_of(
         standing = _standing(cluster, namespace, name)
         if standing is not None:
             say(f"the pod {standing} shows the job; it asks for a token: `kubectl create token`, or your login's own")
-            with Forward(listener, lambda: reached(namespace, standing, HTTP_PORT), say):
+            with Forward(listener, lambda: reached(namespace, standing, names.HTTP_PORT), say):
                 yield f"http://127.0.0.1:{here}/r/{name}"
             return
-        pod = pod_of(job, metadata["uid"], namespace, cluster)
+        pod = pod_of(job, metadata, cluster)
         named = pod["metadata"]["name"]
         command = ["areal", "view", page_dir(name), "--port", str(here)]
         with (
             running(pod, cluster, say, "to show the run from"),
-            (programs or cluster.program)(namespace, named, MAIN_CONTAINER, command) as program,
+            (programs or cluster.program)(namespace, named, names.MAIN_CONTAINER, command) as program,
         ):
             address = program.line(_START_S).decode(errors="replace").strip()
             if not address.startswith(f"http://127.0.0.1:{here}/"):
@@ -60,15 +62,33 @@ def page_of(
                 yield address
 
 
-def pod_of(job: RLJob, uid: str, namespace: str, cluster: Cluster) -> Json:
-    """The pod that mounts the job's run read-only."""
-    claim = job.spec.storage.claim_name or run_claim(job.metadata.name)
-    return page_pod(job, uid, namespace, claim, runtime_of(job, namespace, cluster), secrets.token_hex(3))
+def pod_of(job: RLJob, metadata: Json, cluster: Cluster) -> Json:
+    """The pod that mounts read-only the job's run, or that of a job that is gone, as `kept_job` gives it."""
+    uid, namespace = metadata["uid"], metadata["namespace"]
+    kept = (metadata.get("annotations") or {}).get(names.ANNOTATION_RUNTIME)
+    copy = cluster.get("ConfigMap", namespace, names.runtime_config_map(metadata["name"])) if not kept else None
+    runtime = RuntimeSpec.model_validate_json(kept) if kept else runtime_copy(copy, uid)
+    claim = job.spec.storage.claim_name or names.run_claim(job.metadata.name)
+    pod = page_pod(job, uid, namespace, claim, runtime or runtime_of(job, namespace, cluster), secrets.token_hex(3))
+    if kept:
+        del pod["metadata"]["ownerReferences"]  # with an owner that is gone it would be deleted at once
+    return pod
+
+
+def kept_job(cluster: Cluster, namespace: str, name: str) -> Json | None:
+    """A job that is gone, as the claim tells it that outlived it; None without such a claim."""
+    metadata = (cluster.get("PersistentVolumeClaim", namespace, names.run_claim(name)) or {}).get("metadata", {})
+    told, uid = metadata.get("annotations") or {}, (metadata.get("labels") or {}).get(names.LABEL_RUN)
+    if uid is None or names.ANNOTATION_JOB not in told:
+        return None
+    named = {"name": name, "namespace": namespace, "uid": uid, "annotations": told}
+    spec = json.loads(told[names.ANNOTATION_JOB])
+    return {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": named, "spec": spec}
 
 
 def _standing(cluster: Cluster, namespace: str, job: str) -> str | None:
     """The name of the job's own pod for its page, when it is ready."""
-    wanted = ",".join(f"{label}={value}" for label, value in selector(job, Role.VIEW).items())
+    wanted = ",".join(f"{label}={value}" for label, value in names.selector(job, names.Role.VIEW).items())
     for pod in cluster.all_of("Pod", namespace, selector=wanted):
         conditions = (pod.get("status") or {}).get("conditions") or []
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

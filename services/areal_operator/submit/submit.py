@@ -10,20 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
-from areal.errors import ConfigError, DataError
-from areal.plan.cluster_names import MAIN_CONTAINER, run_claim
+from areal.errors import ArealError, ConfigError, DataError
+from areal.plan.cluster_names import LABEL_RUN, MAIN_CONTAINER, run_claim, runtime_config_map
 from areal.spec import RLJob
 from areal.spec.locality import Locality, locality_of
 from areal.spec.locate import must_locate
 from areal.spec.quantity import show_bytes
 from areal.spec.runtime import RuntimeSpec, volume_of
+from areal.spec.status import JobStatus
 
 from areal_operator.submit import inputs, manifests, send
-from areal_operator.submit.cluster import Cluster, TakenError
+from areal_operator.submit.cluster import Cluster, MissingRight, TakenError
+from areal_operator.submit.follow import ended
 from areal_operator.submit.inputs import INPUTS, Tree
 from areal_operator.submit.manifests import Json
 from areal_operator.submit.send import Programs
-from areal_operator.submit.temporary_pod import running, runtime_of
+from areal_operator.submit.temporary_pod import running, runtime_copy, runtime_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows one piece of work: what, and how many bytes; gives the function to be told of each part done."""
@@ -78,8 +80,8 @@ def _yaml(obj: Json) -> str:
     return yaml.dump(obj, Dumper=_Blocks, sort_keys=False, width=1 << 16, allow_unicode=True)
 
 
-def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) -> Objects:
-    """Objects to apply; reads and digests the files, changes nothing."""
+def objects(request: SubmitRequest, runtime: RuntimeSpec | None, progress: Progress) -> Objects:
+    """Objects to apply, without the claim where no runtime is known; reads and digests the files, changes nothing."""
     job, namespace = request.job, request.namespace
     name = job.metadata.name
     own = job.spec.storage.claim_name is None
@@ -91,7 +93,7 @@ def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) ->
     claim_name = job.spec.storage.claim_name or run_claim(name)
     return Objects(
         recipe,
-        manifests.claim(name, namespace, volume_of(job.spec, runtime)),
+        manifests.claim(name, namespace, volume_of(job.spec, runtime)) if runtime is not None else None,
         inputs.on_cluster(job, namespace, claim_name, trees, where, request.verifier, request.pods),
         trees,
     )
@@ -105,9 +107,13 @@ def submit(
     programs: Programs | None = None,
 ) -> Json:
     """Put the job on the cluster; returns it as the API server has it."""
-    runtime = runtime_of(request.job, request.namespace, cluster)
+    try:
+        runtime: RuntimeSpec | None = runtime_of(request.job, request.namespace, cluster)
+    except MissingRight:
+        runtime = None
     made = objects(request, runtime, progress)
     _refuse_another_recipe(made, cluster)
+    _refuse_kept_claim(made, cluster)
     wanted = _apply_job(made.job, cluster, request.take_over, say)
     if made.recipe is not None:
         cluster.apply(made.recipe)
@@ -115,16 +121,54 @@ def submit(
     if made.claim is not None:
         cluster.apply(made.claim)
     if made.trees:
+        runtime = runtime or _runtime_by_operator(wanted, cluster, say)
         claim = request.job.spec.storage.claim_name or run_claim(request.job.metadata.name)
         pod = manifests.upload_pod(request.job, request.namespace, claim, runtime)
         _upload(made.trees, pod, cluster, progress, say, programs or cluster.program)
     job = cluster.apply(wanted, force=request.take_over)
-    for child in (made.recipe, made.claim):
+    for child in (made.recipe, made.claim if request.job.spec.storage.retain != "All" else None):
         if child is not None:
             cluster.apply(manifests.owned(child, job))
     return job
 
 
+def _runtime_by_operator(wanted: Json, cluster: Cluster, say: Callable[[str], None]) -> RuntimeSpec:
+    """The operator's copy of the job's runtime, for users who may not read runtimes.
+
+    A job that isn't there yet is applied suspended: the operator accepts it, and makes copy and claim.
+    """
+    where, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+    there = cluster.get("RLJob", where, name)
+    if there is None:
+        there = cluster.apply({**wanted, "spec": {**wanted["spec"], "suspend": True}})
+        say(f"you may not read runtimes, the operator may: rljob/{name} is suspended until its files are there")
+
+    def late(seen: Json | None) -> ArealError:
+        found = cluster.get("RLJob", where, name) or {}
+        over = ended(name, JobStatus.model_validate(found.get("status") or {}), 0)
+        return ConfigError(over[1] if over else f"no operator has accepted rljob/{name}", fix="Look at the operator.")
+
+    copy, uid = runtime_config_map(name), there["metadata"]["uid"]
+    return cluster.until("ConfigMap", where, copy, lambda seen: runtime_copy(seen, uid), timeout_s=_WAIT_S, late=late)
+
+
+def _refuse_kept_claim(made: Objects, cluster: Cluster) -> None:
+    """A claim that outlived its job isn't the next one's because it has the same name."""
+    name, namespace = made.job["metadata"]["name"], made.job["metadata"]["namespace"]
+    claim = run_claim(name)
+    found = (cluster.get("PersistentVolumeClaim", namespace, claim) or {}).get("metadata", {}).get("labels") or {}
+    if LABEL_RUN not in found or made.job["spec"].get("storage", {}).get("claimName") is not None:
+        return
+    job = cluster.get("RLJob", namespace, name)
+    if job is None or job["metadata"]["uid"] != found[LABEL_RUN]:
+        raise ConfigError(
+            f"the claim {claim} in {namespace} holds an earlier run of {name}, which outlived its job",
+            fix=f"Submit as metadata.name={name}-2, share it, storage.claimName={claim}, or remove it: "
+            f"`areal jobs --kept --delete {claim}`.",
+        )
+
+
+_WAIT_S = 30.0
 _SCALED = "spec.generation.replicas"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from areal.errors import ArealError, ConfigError, InfraError
 from areal.spec import RLJob
-from areal.spec.runtime import RuntimeSpec, runtime_from_object
+from areal.spec.runtime import SNAPSHOT_KEY, RuntimeSpec, runtime_from_object
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json
@@ -117,6 +117,14 @@ def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:
         f"the job names no runtime, and the cluster has several: {names}",
         fix=f"Choose one: runtimeRef.name={there[0]['metadata']['name']}.",
     )
+
+
+def runtime_copy(config_map: Json | None, uid: str) -> RuntimeSpec | None:
+    """The copy that the operator keeps of a job's runtime in a ConfigMap; None when this is not that job's."""
+    owners = (config_map or {}).get("metadata", {}).get("ownerReferences", ())
+    if config_map is None or uid not in [owner["uid"] for owner in owners]:
+        return None
+    return RuntimeSpec.model_validate_json(config_map["data"][SNAPSHOT_KEY])
 
 
 def chosen_among(runtimes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -172,7 +172,9 @@ def test_what_goes_wrong_in_the_pod_is_said(run_dir, tmp_path):
 def test_the_command_asks_for_the_parts_that_it_is_told(tmp_path, monkeypatch, capsys):
     asked: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("areal_operator.job_commands.find_job", lambda name, *where: ("cluster", {"name": name}))
+    monkeypatch.setattr(
+        "areal_operator.job_commands.find_job", lambda name, *where, **kept: ("cluster", {"name": name})
+    )
     monkeypatch.setattr(fetch, "pull", lambda found, cluster, parts, target, say: asked.append((parts, target)) or 3)
     assert guarded(lambda: app(["pull", "rljob/digits"])) == ExitCode.DONE
     assert "3 files came; runs/digits is the run here" in capsys.readouterr().out
@@ -199,7 +201,7 @@ def test_a_pod_of_the_command_s_own_reads_the_run(run_dir, tmp_path, monkeypatch
     made: list[str] = []
     pod = {"metadata": {"name": "digits-view-1"}}
     monkeypatch.setattr(fetch, "running", no_pod)
-    monkeypatch.setattr(fetch, "pod_of", lambda job, uid, namespace, cluster: pod)
+    monkeypatch.setattr(fetch, "pod_of", lambda job, metadata, cluster: pod)
     monkeypatch.setattr(fetch, "job_from_object", lambda found: None)
 
     @contextmanager

@@ -48,8 +48,8 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             return receive(channel, target, say)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("areal_operator.job_commands.find_job", lambda name, *where: (OneJob(), FOUND))
-    monkeypatch.setattr("areal_operator.job_handle.find_job", lambda name, *where: (OneJob(), FOUND))
+    monkeypatch.setattr("areal_operator.job_commands.find_job", lambda name, *where, **kept: (OneJob(), FOUND))
+    monkeypatch.setattr("areal_operator.job_handle.find_job", lambda name, *where, **kept: (OneJob(), FOUND))
     monkeypatch.setattr(fetch, "pull", pull)
     return root
 

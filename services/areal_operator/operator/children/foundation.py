@@ -18,7 +18,7 @@ from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import redis_logins
 from areal.spec.quantity import kubernetes_bytes
-from areal.spec.runtime import RuntimeSpec, Volume, volume_of
+from areal.spec.runtime import SNAPSHOT_KEY, RuntimeSpec, Volume, volume_of
 
 from areal_operator.operator.children import network
 from areal_operator.operator.children.files import job_files_map
@@ -65,6 +65,8 @@ def _claims(w: JobBlueprint) -> list[Json]:
     found = []
     if volume.claim_name is None:
         found.append(_claim(w, names.run_claim(w.name), None, volume, volume.size_bytes, volume.access_mode))
+        if w.job.spec.storage.retain == "All":
+            del found[0]["metadata"]["ownerReferences"]
     if Role.REDIS in w.roles:
         disk = redis_disk_bytes(int(w.job.spec.replay.budget_bytes), w.redis_bytes)
         found.append(_claim(w, names.workload(w.name, Role.REDIS), Role.REDIS, volume, disk, "ReadWriteOnce"))
@@ -78,7 +80,15 @@ def _claim(w: JobBlueprint, name: str, role: Role | None, volume: Volume, size_b
     return child(w, "v1", "PersistentVolumeClaim", name, role=role, spec=spec)
 
 
-SNAPSHOT_KEY = "runtime.json"
+def ownership(w: JobBlueprint, *, stays: bool) -> Json:
+    """Merge patch of a claim's metadata by which it outlives its job, whose spec and runtime it tells then, or not."""
+    told = {names.ANNOTATION_JOB: json.dumps(w.raw["spec"]), names.ANNOTATION_RUNTIME: _text(w.runtime)}
+    fits = stays and sum(map(len, told.values())) < 200_000  # 262,144 with what others write
+    return {
+        "labels": {names.LABEL_RUN: w.uid if stays else None},
+        "annotations": told if fits else dict.fromkeys(told),
+        "ownerReferences": None if stays else [w.owner()],
+    }
 
 
 def runtime_snapshot(w: JobBlueprint) -> Json:

@@ -257,6 +257,9 @@ def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runti
     ours = _environment(role)
     if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
         ours.append({"name": names.ENV_SANDBOX_KERNEL, "value": "kata"})
+    storage = w.job.spec.storage
+    if role is Role.FINISH and storage.retain == "Model" and storage.claim_name is None:
+        ours.append({"name": names.ENV_CLEAN, "value": "1"})
     ours += _hub_token(w, role)
     known = {variable["name"] for variable in ours}
     container = {
