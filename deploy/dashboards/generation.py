@@ -21,7 +21,37 @@ def generation() -> dashboard.Dashboard:
                 "Tokens generated",
                 "Tokens a second by server.",
                 "short",
-                (f"sum by (pod) (rate(areal_generation_tokens_total{{{JOB}}}{_RATE}))", "{{pod}}"),
+                (f"sum by (pod) (rate(areal_generation_output_tokens_total{{{JOB}}}{_RATE}))", "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Fates of tokens",
+                "Tokens a second by what became of them. Served and migrated ones are trained, evaluated ones measure.",
+                "short",
+                (f"sum by (fate) (rate(areal_generation_tokens_total{{{JOB}}}{_RATE}))", "{{fate}}"),
+                (f"sum(rate(areal_generation_reprefilled_tokens_total{{{JOB}}}{_RATE}))", "computed again elsewhere"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Wasted tokens",
+                "Share of generated tokens that were lost, too old, or of groups that ended early, over 30 minutes.",
+                "percentunit",
+                (
+                    f'sum by (rljob) (increase(areal_generation_tokens_total{{{JOB},fate=~"lost|stale|aborted"}}[30m]))'
+                    f" / sum by (rljob) (increase(areal_generation_output_tokens_total{{{JOB}}}[30m]))",
+                    "{{rljob}}",
+                ),
+                limit=0.01,
+            )
+        )
+        .with_panel(
+            graph(
+                "Tokens in flight",
+                "Generated tokens of which nothing became yet: of running answers, and of samples that wait.",
+                "short",
+                (f"sum by (rljob) (areal_generation_tokens_in_flight{{{JOB}}})", "{{rljob}}"),
             )
         )
         .with_panel(

@@ -226,6 +226,7 @@ async def test_a_restarted_server_gets_its_requests_back(client, agents):
     check(result, LONG)
     assert {span.server_id for span in result.spans} == {"a"}
     assert [len(start.token_ids) // 4 for start in agent.starts] == [3, 8]  # the second goes on after five tokens
+    assert client.reprefilled_total == 8
 
 
 async def test_a_dead_servers_requests_move_when_the_controller_says_so(client, agents):

@@ -190,6 +190,32 @@ async def test_a_cancelled_request_ends_and_leaves_the_engine(world):
     assert len(world.agent.requests) == 0
 
 
+async def test_an_agent_counts_each_token_that_its_engine_counts(fresh):
+    """Whole answers, cancelled ones, and those of a client that went away."""
+    await fresh.serve(0, 0)
+    await fresh.generate(*[start_of(f"whole{number}", PROMPT, 20 + number) for number in range(4)])
+    fresh.client.start(start_of("other", PROMPT, 450))
+    await fresh.running(start_of("cancelled", PROMPT, 450))
+    fresh.client.send(wire.GenerateCall(cancels=[wire.GenerateCancel(request_id="cancelled")]))
+    gone = RawClient(fresh.agent.address)
+    gone.start(start_of("gone", PROMPT, 450))
+    await gone.until(lambda: len(gone.answers["gone"].ids) > 0)
+    await gone.close()
+    cancelled, other = await fresh.client.ended("cancelled", "other")
+    await fresh.until(lambda state: state.running == 0)
+    requests = fresh.agent.requests
+    assert requests.tokens_total == await _engine_tokens(fresh)
+    assert requests.tokens_total > 86 + len(other.ids) + len(cancelled.ids)
+    assert requests.settled_total == requests.tokens_total
+    assert (len(requests), requests.over) == (0, {})
+
+
+async def _engine_tokens(world) -> int:
+    async with world.agent.engine._control.get("/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return int(float(next(line for line in lines if line.startswith("sglang:generation_tokens_total")).split()[-1]))
+
+
 async def test_a_client_that_goes_away_leaves_nothing_running(world):
     await world.serve(0, 0)
     other = RawClient(world.agent.address)

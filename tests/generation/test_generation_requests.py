@@ -121,6 +121,32 @@ async def test_deltas_add_up_to_the_answer_however_it_was_cut(cuts, split, incre
     assert table.requests.tokens_total == total
 
 
+async def test_tokens_made_after_an_end_are_counted_and_told_to_nobody():
+    table = Table()
+    await table.hold("0.f1")
+    live = table.start()
+    table.requests.receive(answer(4, [("0.f1", 0, 4)]))
+    table.requests.cancel(live)
+    table.requests.receive(answer(7, [("0.f1", 0, 7)], since=4))
+    table.requests.receive(answer(7, [("0.f1", 0, 7)], {"type": "abort"}, since=6))  # told again
+    assert table.requests.tokens_total == table.requests.settled_total == 7
+    assert (await table.heard()).ids == [0, 1, 2, 3]
+    table.requests.over.pop("0.r")
+    table.requests.receive(answer(9, [("0.f1", 0, 9)], since=7))
+    assert table.requests.tokens_total == 7
+
+
+async def test_tokens_that_wait_for_a_canary_are_not_settled():
+    table = Table()
+    await table.hold("0.f1")
+    live = table.start()
+    await table.hold("1.f1", passes=False)
+    table.requests.receive(answer(6, [("0.f1", 0, 4), ("1.f1", 4, 6)], version="1.f1"))
+    assert (table.requests.tokens_total, table.requests.settled_total) == (6, 4)
+    table.requests.cancel(live)
+    assert table.requests.settled_total == 6
+
+
 async def test_routes_are_told_with_the_tokens_that_they_led_to_and_their_number_is_checked():
     table = Table()
     await table.hold("0.f1")

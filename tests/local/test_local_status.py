@@ -109,6 +109,7 @@ async def test_what_the_controller_says_is_in_the_picture(scene: Scene) -> None:
     scene.status = rollout.GetRolloutStatusResponse(
         max_steps=90, served_policy_id="4.f1", leased=3, complete_waiting=5, tombstones={"filtered": 2},
         stalled="64 groups were rejected", stalled_by=common.FAULT_KIND_DATA, tokens_total=0,
+        token_fates={"generated": 400, "lost": 4},
     )  # fmt: skip
     await scene.at(0.0)
     scene.status.tokens_total = 200
@@ -118,6 +119,7 @@ async def test_what_the_controller_says_is_in_the_picture(scene: Scene) -> None:
     )  # fmt: skip
     assert live.flow is not None
     assert (live.flow.leased, live.flow.ready, live.flow.tombstones) == (3, 5, {"filtered": 2})
+    assert live.flow.token_fates == {"generated": 400, "lost": 4}
     assert live.generation_tps == 100.0
     assert live.base_urls == ["http://127.0.0.1:1/v1"]
 

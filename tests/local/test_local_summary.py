@@ -13,6 +13,8 @@ from areal.local.run import summary_table
 from areal.observe.live import Diagnosis
 from areal.record import summary
 from areal.record.run_rows import Records
+from areal.record.token_fates import GENERATED, REPREFILLED, TokenFate
+from areal.rollout.controller.token_book import TokenBook
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
@@ -60,6 +62,24 @@ def test_a_summary_tells_the_share_of_infrastructure_faults(run_dir):
     console = Console(file=io.StringIO(), width=100)
     console.print(summary_table(made, run_dir))
     assert "3.00% of 1,000 episodes" in console.file.getvalue()
+    assert "wasted" not in console.file.getvalue()
+
+
+def test_a_summary_tells_the_share_of_wasted_tokens_and_where_they_went(run_dir):
+    book = TokenBook()
+    book.told("server/s", "1", {GENERATED: 1000})
+    book.told("worker/w", "1", {TokenFate.ABORTED: 30, TokenFate.STALE: 5, TokenFate.EVALUATED: 400, REPREFILLED: 70})
+    counts = {"complete": 8, **book.kept()}
+    made = summary.make(ENDING, records(run_dir), AUDIT, ends=counts)
+    assert made["episodes"]["ends"] == {"complete": 8}
+    assert made["tokens"]["wastedShare"] == 0.035
+    assert made["tokens"]["fates"] == {
+        "generated": 1000, "served": 0, "migrated": 0, "evaluated": 400, "stale": 5, "aborted": 30, "lost": 0,
+        "in_flight": 565, "reprefilled": 70,
+    }  # fmt: skip
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary_table(made, run_dir))
+    assert "3.50%: lost 0, stale 5, aborted 30" in console.file.getvalue()
 
 
 def test_a_run_that_changed_nothing_is_not_complete(tmp_path):

@@ -232,3 +232,11 @@ async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
         now[0] = at
         await display._look()
     told.assert_called_once_with("stalled for 5 s: 8 of 8 rows fail", Kind.DATA)
+
+
+def test_wasted_tokens_are_told_with_where_they_went_once_there_are_some() -> None:
+    fates = {"generated": 1000, "lost": 3, "aborted": 1}
+    shown = saying(flow=RolloutFlow(token_fates=fates))
+    assert "wasted tokens 0.40%: lost 3, stale 0, aborted 1" in view.line(shown)
+    assert "0.40%: lost 3, stale 0, aborted 1" in drawn(shown)
+    assert "wasted" not in view.line(saying(flow=RolloutFlow(token_fates={"generated": 10})))

@@ -28,6 +28,7 @@ from areal.rollout.controller.core import Controller
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.order import TrainOrder
+from areal.rollout.controller.token_book import TokenBook
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
 from simulation.scenario import Aim, Fault, FaultKind, Point, Scenario, draw
@@ -198,6 +199,12 @@ MUTANTS = {
             "candidate.fence > held.fence or (candidate.fence == held.fence and candidate.version > held.version)",
             "candidate != held",
         ),
+        # ---- tokens
+        Mutant("tokens: a batch is counted again", TokenBook.count_batches, "self._ended[_BATCHES] : ", "0 : "),
+        Mutant("tokens: an ended group isn't counted", Book.journalled, "if index in self.order.waiting:", "if False:"),
+        Mutant("tokens: a replaced process is forgotten", TokenBook.told, "if before != incarnation:", "if False:"),
+        Mutant("tokens: one that moved is served, too", TokenBook.ended, "sample.sampled - moved", "sample.sampled"),
+        # ---- fences of workers
         Mutant("fence: worker", WorkerCore.hears, "fence < self.fence", "False"),
         # ---- samples and leases
         Mutant("lease: released by a stranger", Book.given_back, "group.worker == worker", "True"),
@@ -298,6 +305,10 @@ CAUGHT = {
             "faults": _strike(0.5, (FaultKind.ROLL_BACK, 0.0), (FaultKind.LATE_ORDERS, 6.0)),
         },
     ),
+    "tokens: a batch is counted again": SimLook(1),
+    "tokens: an ended group isn't counted": SimLook(2),
+    "tokens: a replaced process is forgotten": SimLook(28),
+    "tokens: one that moved is served, too": SimLook(3),
     "journal: not synced": SimLook(1),
     "journal: a tombstone closes first": SimLook(1),
     "journal: credit comes first": SimLook(59),

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from areal.ledger.values import COMPLETE, TRAINED, CloseResult, CloseStatus, TombstoneReason
+from areal.record.token_fates import GENERATED, TokenFate
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import AssignBatch, CloseGroup, JournalBatch, JournalTombstone
 from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
+from areal.rollout.controller.token_book import TokenBook
 
 from simulation.scenario import FaultKind
 from simulation.world import SimWorld, TrueStep
@@ -22,6 +24,9 @@ from simulation.world import SimWorld, TrueStep
 HELD = ("served", "max_steps", "max_staleness", "max_concurrent", "ahead")  # what a controller keeps
 _HEALED = {TombstoneReason.INFRA, TombstoneReason.DEADLINE, TombstoneReason.POISON}
 _LATE = {FaultKind.LATE_REPORTS, FaultKind.PAUSE_WORKER}
+_DOUBLES = {FaultKind.PAUSE_WORKER, FaultKind.PAUSE_SERVER, FaultKind.PAUSE_CONTROLLER}  # two processes, one name
+_UNHEARD = {FaultKind.PAUSE_SERVER, FaultKind.LATE_BEATS, FaultKind.KILL_CONTROLLER}  # a server's last words may be
+_UNDONE = {FaultKind.POISON, FaultKind.KILL_REDIS, FaultKind.PAUSE_CONTROLLER}  # a chosen group may not be trained
 _UNCHOSEN = {TombstoneReason.FILTERED, TombstoneReason.ENDED}  # reasons that no group of a batch has
 
 
@@ -169,6 +174,29 @@ def verify(world: SimWorld) -> list[str]:
             _check_group(world, step, group, payloads)
     _check_progress(world, len(lineage))
     return problems
+
+
+def check_tokens(world: SimWorld, book: TokenBook, last_words: Iterable[tuple[str, str, dict[str, int]]]) -> None:
+    """Each token that a server made has one fate; `last_words` are what living processes have not told yet."""
+    for words in last_words:
+        book.told(*words)
+    book.close()
+    counts, truth = book.counts(), world.truth
+    kinds = {fault.kind for fault in world.scenario.faults}
+    made, generated = truth.made_tokens, counts[GENERATED]
+    told = made - (truth.untold_tokens.total() if FaultKind.KILL_SERVER in kinds else 0)
+    if (decided := sum(counts[fate] for fate in TokenFate)) != generated:
+        truth.problems.append(f"tokens: {generated} were generated, {decided} have a fate")
+    if (generated > made and not kinds & _DOUBLES) or (generated < told and not kinds & _UNHEARD):
+        truth.problems.append(f"tokens: {generated} are counted, {made} were made")
+    samples = (int(payload) for step in surviving(world).values() for group in step.payloads for payload in group)
+    trained = sum(len(truth.samples[sample].versions) for sample in samples)
+    served = counts[TokenFate.SERVED] + counts[TokenFate.MIGRATED]
+    missed = served < trained and FaultKind.KILL_CONTROLLER in kinds  # committed while nobody counted
+    if served != trained and not missed and not kinds & _UNDONE:
+        truth.problems.append(f"tokens: {served} are counted as served, {trained} were trained")
+    if counts[TokenFate.LOST] != truth.failed_tokens and not kinds:
+        truth.problems.append(f"tokens: {counts[TokenFate.LOST]} are counted as lost, {truth.failed_tokens} were")
 
 
 def _check_progress(world: SimWorld, steps: int) -> None:

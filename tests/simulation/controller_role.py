@@ -178,6 +178,8 @@ class ControllerProcess:
         checks.check_rebuilt(world, settings)
         core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
         self.carrier = Carrier(core, self, self._kept)
+        if counts := world.token_counts:
+            core.book.tally.tokens.restore(counts[max(counts)])
         self._on_disk = [checks.held(core)]  # and what was added while this process lives
         world.log(lambda: f"controller f{self.fence} starts at step {len(rebuilt.batches)}")
         self._after(_TICK_S, self._tick)
@@ -203,6 +205,8 @@ class ControllerProcess:
         if store.up and store.run_id != self._run_id:
             self._restarted()
         self.carrier.tick(self.world.scheduler.now)
+        self.carrier.core.look_at_tokens(self.world.scheduler.now)
+        self.world.token_counts[self.fence] = self.carrier.core.book.tally.tokens.kept()
         self._send()
         self._after(_TICK_S, self._tick)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import SetHotFields
 
-from simulation.checks import verify
+from simulation.checks import check_tokens, verify
 from simulation.controller_role import ControllerRole
 from simulation.scenario import Fault, FaultKind, Point, Scenario
 from simulation.scheduler import Incarnation, Pipe
@@ -77,6 +77,11 @@ class SimStage:
         for fault in scenario.faults:
             if fault.point is None:
                 scheduler.after(fault.at_s, self.strike, fault)
+
+    def last_words(self) -> list[tuple[str, str, dict[str, int]]]:
+        """What processes that live would tell now of their tokens."""
+        processes = [role.current for role in (*self.servers, *self.workers)]
+        return [each.last_words() for each in processes if each is not None and each.life.alive]
 
     def passed(self, point: Point) -> None:
         """A moment passed; faults that were aimed at it follow."""
@@ -208,6 +213,8 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> ScheduleOutcome:
             world.truth.problems.append(f"promise 6: not finished after {LIMIT_S:g} s: {_why(stage)}")
         else:
             verify(world)
+            if (core := stage.controller.core) is not None:
+                check_tokens(world, core.book.tally.tokens, stage.last_words())
     except Exception as error:
         world.log(lambda: traceback.format_exc())
         world.truth.problems.append(f"{type(error).__name__}: {error}")

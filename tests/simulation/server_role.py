@@ -6,6 +6,7 @@ from pathlib import Path
 from areal.cards import CardSide, ServerPhase
 from areal.clients.generation.routing import RoutedServer
 from areal.generation.core import AgentCore, RequestEntry, WantedVersion
+from areal.record.token_fates import GENERATED
 from areal.rollout.controller.inputs import ServerBeat
 from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport
 from areal.values.policy import PolicyId
@@ -45,6 +46,8 @@ class ServerProcess:
         if not self.life.alive or self.life.paused_at is not None or self.core.entry(floor) is not RequestEntry.START:
             return None
         self._tokens += 1
+        self.world.truth.made_tokens += 1
+        self.world.truth.untold_tokens[self.index, self._incarnation] += 1
         return self.core.version
 
     # ---- weights
@@ -132,6 +135,10 @@ class ServerProcess:
             self._beat()
             yield _BEAT_S
 
+    def last_words(self) -> tuple[str, str, dict[str, int]]:
+        """What it would tell now of its tokens: process, incarnation, counts."""
+        return f"server/{self.index}", str(self._incarnation), {GENERATED: self._tokens}
+
     def _beat(self) -> None:
         core, refused = self.core, self.core.refused
         report = ServerReport(
@@ -142,12 +149,14 @@ class ServerProcess:
             version=core.version,
             ready=core.ready,
             progress=self._tokens,
+            tokens_total=self._tokens,
             live=core.engine_up,
             phase=core.phase,
             refused=RefusalReport(str(refused.policy), refused.tries, refused.reason) if refused else None,
         )
         if (process := self._connection.process()) is not None:
             self.up.send(process.post, ServerBeat(report))
+            self.world.truth.untold_tokens[self.index, self._incarnation] = 0
 
 
 class ServerRole:

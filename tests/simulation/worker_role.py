@@ -5,9 +5,11 @@ at least the group's floor: the routing client's choice and the agent's own chec
 """
 
 import random
+from collections import Counter
 
 from areal.clients.generation.routing import RoutedServer, choose
 from areal.ledger.values import NewSample, SampleMeta
+from areal.record.token_fates import IN_FLIGHT, TokenFate
 from areal.rollout.contract.values import (
     EvaluationAnswer,
     EvaluationGrant,
@@ -49,6 +51,8 @@ class WorkerProcess:
         self._stream: SimStream | None = None
         self._peer: ControllerProcess | None = None  # at the stream's other end
         self._tokens: dict[int, int] = {}  # group → tokens of episodes in work
+        self._in_work: Counter[tuple[int, int, int]] = Counter()  # tokens by group, index, attempt
+        self._drained = False
         self._storing = self._reporting = False
         self._obeyed = 0  # newest controller fence that it was told
         self.up, self.down = Pipe(world.scheduler), Pipe(world.scheduler)
@@ -64,6 +68,7 @@ class WorkerProcess:
     def drain(self) -> None:
         """Give back what it holds."""
         if self.life.alive and self.life.paused_at is None:
+            self._drained = True
             self._do(self._core.release())
             self._send()
 
@@ -87,8 +92,15 @@ class WorkerProcess:
                 self.told_fleet(process.fleet())
         else:
             report = self._core.report()
-        told = WorkerReport(self.name, str(self._incarnation), self.world.scenario.capacity, report)
+        _, incarnation, fates = self.last_words()
+        told = WorkerReport(self.name, incarnation, self.world.scenario.capacity, report, token_fates=fates)
         self.up.send(process.post, WorkerBeat(told))
+
+    def last_words(self) -> tuple[str, str, dict[str, int]]:
+        """What it would tell now of its tokens: process, incarnation, counts."""
+        fates = {str(fate): count for fate, count in self._core.token_fates.items()}
+        fates[IN_FLIGHT] = self._in_work.total() + self._core.unstored_tokens
+        return f"worker/{self.name}", str(self._incarnation), fates
 
     def _news(self) -> None:
         if self._core.has_news and not self._reporting:
@@ -158,26 +170,34 @@ class WorkerProcess:
         scheduler, scenario = self.world.scheduler, self.world.scenario
         grant = self._core.groups[group].grant
         versions: list[int] = []
-        first_token_s = 0.0
+        first_token_s, moved, server, key = 0.0, 0, "", (group, index, attempt)
         for _ in range(self._tokens_of(group, index)):
             yield scheduler.between(0.1, 1.0) * scenario.sample_s
             while True:
                 if not self._mine(group, index, attempt):
+                    fate = TokenFate.LOST if self._drained else TokenFate.ABORTED
+                    self._core.token_fates[fate] += self._in_work.pop(key, 0)
                     return
-                if (version := self._sample(grant.floor)) is not None:
+                if (made := self._sample(grant.floor)) is not None:
                     break
                 yield 0.1
-            versions.append(version)
+            moved, server = (moved, server) if made[0] == server else (len(versions), made[0])
+            versions.append(made[1])
+            self._in_work[key] += 1
             first_token_s = first_token_s or scheduler.now
             self._tokens[group] = self._tokens.get(group, 0) + 1
         self._tokens[group] = 0
+        del self._in_work[key]
         chance = random.Random(f"{scenario.seed} {group} {index} {attempt}")
         if attempt == 1 and chance.random() < scenario.infra_share:
+            self.world.truth.failed_tokens += len(versions)
             self._core.failed(SampleFailure(group, index, attempt, FailureKind.INFRA, "scripted"))
         elif random.Random(f"{scenario.seed} {group} {attempt}").random() < scenario.reject_share:
+            self._core.token_fates[TokenFate.ABORTED] += len(versions)
             self._core.failed(SampleFailure(group, index, attempt, FailureKind.REJECTED, "scripted"))
         else:
-            self._made(group, index, attempt, TrueSample(tuple(versions), first_token_s, grant.max_staleness), chance)
+            sample = TrueSample(tuple(versions), first_token_s, grant.max_staleness)
+            self._made(group, index, attempt, sample, chance, moved)
         self._store_soon()
         self._news()
 
@@ -190,26 +210,33 @@ class WorkerProcess:
         late = round(scenario.deadline_s / (0.55 * scenario.sample_s)) + 5
         return TOKENS if chance >= 1.0 else late if chance < 0.5 else _ENDLESS_TOKENS
 
-    def _made(self, group: int, index: int, attempt: int, sample: TrueSample, chance: random.Random) -> None:
+    def _made(
+        self, group: int, index: int, attempt: int, sample: TrueSample, chance: random.Random, moved: int
+    ) -> None:
         # Each try has its own luck: a group that is made again may be filtered where it was complete before.
         luck = f"{self.world.scenario.seed} {group} {attempt} {self.name} {self._incarnation}"
         filtered = random.Random(luck).random()
         reward = 1.0 if filtered < self.world.scenario.filter_share else chance.random()
         made = sample.versions
-        meta = SampleMeta(attempt, reward, min(made), max(made), sample.eta, len(made), False, 0, self.name)
+        meta = SampleMeta(
+            attempt, reward, min(made), max(made), sample.eta, len(made), False, 0, self.name, False, len(made), moved
+        )
         self.world.log(lambda: f"{self.name}: sample {group}.{index} of versions {sample.versions}")
         self._core.made(NewSample(group, index, self.world.truth.payload(sample), meta))
 
-    def _sample(self, floor: int) -> int | None:
-        """One token: its server's version, None when no server may make it now."""
-        chosen = choose(self._fleet, floor)
-        return self._servers[int(chosen)].token(floor) if chosen is not None else None
+    def _sample(self, floor: int) -> tuple[str, int] | None:
+        """One token: its server and that one's version, None when no server may make it now."""
+        if (chosen := choose(self._fleet, floor)) is None:
+            return None
+        version = self._servers[int(chosen)].token(floor)
+        return None if version is None else (chosen, version)
 
     def _evaluate(self, grant: EvaluationGrant) -> Process:
         yield self.world.scheduler.between(0.05, 0.3)
-        while (version := self._sample(grant.floor)) is None:
+        while (made := self._sample(grant.floor)) is None:
             yield 0.1
-        self._core.evaluated(EvaluationAnswer(grant.evaluation_id, grant.row, 1.0, version, version))
+        self._core.token_fates[TokenFate.EVALUATED] += 1
+        self._core.evaluated(EvaluationAnswer(grant.evaluation_id, grant.row, 1.0, made[1], made[1]))
         self._news()
 
     # ---- the ledger

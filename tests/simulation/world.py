@@ -4,6 +4,7 @@ Owns what outlives a process (the store with its lost tails, the journal's file,
 the records that no role sees: which versions really made a token, under which η, what was really trained.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -131,6 +132,9 @@ class Truth:
     closed: dict[int, set[tuple[bytes, ...]]] = field(default_factory=dict)  # what groups were closed complete with
     kept: RestoredState = field(default_factory=RestoredState)  # what a controller last said to be on disk
     finished: bool = False
+    made_tokens: int = 0  # by all servers
+    untold_tokens: Counter[tuple[int, int]] = field(default_factory=Counter)  # by server and incarnation
+    failed_tokens: int = 0  # of tries that the platform failed
 
     def payload(self, sample: TrueSample) -> bytes:
         """Remember a sample; its payload is its number."""
@@ -149,6 +153,7 @@ class SimWorld:
         self.kept: dict[int, RestoredState] = {}  # by controller fence
         self.checkpoints: list[SavedTrainer] = []
         self.evaluated: list[str] = []
+        self.token_counts: dict[int, dict[str, int]] = {}  # by controller fence
         self.truth = Truth()
         self.trace: list[str] | None = [] if trace else None
         self.on_point: Callable[[Point], None] = lambda point: None  # a moment that faults can be aimed at

@@ -251,7 +251,7 @@ class GenerationAgent:
             draining=core.draining,
             running=running,
             waiting=max(0, len(requests) - running),
-            tokens_total=requests.tokens_total,
+            tokens_total=requests.settled_total,
             engine=self.settings.engine.type,
             interruptions_total=requests.interruptions_total,
             phase=phase_to_wire(core.phase),
@@ -443,7 +443,7 @@ class GenerationAgent:
         """Keep the metrics up to date."""
         while True:
             tokens, interruptions = self._counted
-            self.metrics.counter("areal_generation_tokens_total").inc(self.requests.tokens_total - tokens)
+            self.metrics.counter("areal_generation_output_tokens_total").inc(self.requests.tokens_total - tokens)
             self.metrics.counter("areal_generation_interruptions_total").inc(
                 self.requests.interruptions_total - interruptions
             )

@@ -127,7 +127,9 @@ class Dispatcher:
 
     def _left(self, rids: Iterable[str]) -> None:
         """The engine is through with these."""
-        self._at_engine.difference_update(rids)
+        for rid in rids:
+            self._at_engine.discard(rid)
+            self._requests.over.pop(rid, None)
         if self._requests.waiting and self.at_engine < self._refill:
             self.wake()
 

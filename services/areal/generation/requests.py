@@ -154,6 +154,7 @@ class Requests:
         self._keep_version = adapters
         self._routes_at_end = routes_at_end
         self._live: dict[str, LiveRequest] = {}
+        self.over: dict[str, int] = {}  # tokens made of those that ended here, while the engine may not know it yet
         self.waiting: WaitingQueue[LiveRequest] = WaitingQueue()  # those that the engine doesn't have
         self._proven: dict[str, None] = {}  # the newest, in the order of their canaries
         self._empty = asyncio.Event()
@@ -190,6 +191,8 @@ class Requests:
         live.done = True
         self._ended.set()
         self._live.pop(live.rid, None)
+        if live.policy:
+            self.over[live.rid] = len(live.made)
         self.waiting.discard(live.rid)
         live.client.requests.pop(live.request_id, None)
         end = wire.GenerateEnd(reason=reason, matched=matched, fault=fault)
@@ -256,13 +259,22 @@ class Requests:
 
     def receive(self, answer: dict[str, Any]) -> None:
         """One answer of the engine."""
-        live = self._live.get(str(answer["meta_info"]["id"]))
-        if live is None:
-            return  # cancelled or ended meanwhile
+        rid = str(answer["meta_info"]["id"])
+        if (live := self._live.get(rid)) is None:
+            if rid in self.over:  # cancelled or ended meanwhile, but made
+                before, made = self.over[rid], int(answer["meta_info"].get("completion_tokens", 0))
+                self.over[rid] = max(before, made)
+                self.tokens_total += self.over[rid] - before
+            return
         if (new := live.take(answer)) > 0:
             self.tokens_total += new
             self._progress.advance(new)
         self._tell(live, answer["meta_info"])
+
+    @property
+    def settled_total(self) -> int:
+        """Tokens made, without those that wait to be streamed."""
+        return self.tokens_total - sum(len(live.made) - live.sent for live in self._live.values())
 
     def _tell(self, live: LiveRequest, meta: dict[str, Any]) -> None:
         """Send what is new and proven; keep what the engine told when the rest must wait."""

@@ -65,6 +65,8 @@ class SampleMeta:
     xxh3: int  # of the uncompressed sample
     worker_id: str = ""
     masked: bool = False  # none of its tokens is trained, so its reward is no score
+    sampled: int = 0  # tokens that its episode was given, those that it did not use too
+    moved: int = 0  # of `sampled`, those made before their answer went on elsewhere
 
     def pack(self) -> bytes:
         """As a JSON array: small, and legible in redis-cli."""

@@ -20,7 +20,7 @@ from areal.observe.live import Diagnosis
 from areal.plan import ResolvedJob, RunLayout
 from areal.plan.cluster_names import ENV_CLEAN
 from areal.record import summary
-from areal.record.episode_ends import read_ends
+from areal.record.episode_ends import read_counts
 from areal.record.run_rows import Records
 
 _PROBLEMS = 5  # of the audit, in the message; all are in the summary
@@ -38,7 +38,7 @@ def run(resolved: ResolvedJob) -> str:
     layout = resolved.layout
     records = Records(layout.metrics, layout.evaluations).refresh()
     audited = audit(resolved.run_dir)
-    result = summary.make(_ending(records, audited), records, audited, ends=read_ends(layout.episode_ends))
+    result = summary.make(_ending(records, audited), records, audited, ends=read_counts(layout.episode_ends))
     write(layout, result)
     said = verdict(audited)
     print(said, flush=True)
@@ -61,7 +61,7 @@ def report(run_dir: Path, end: Diagnosis | None = None) -> Path:
         records = Records(layout.metrics, layout.evaluations).refresh()
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
         ending = summary.RunEnd("Running" if end is None else "Failed", max(0.0, wall), {}, 0, end)
-        result = summary.make(ending, records, audit(run_dir), ends=read_ends(layout.episode_ends))
+        result = summary.make(ending, records, audit(run_dir), ends=read_counts(layout.episode_ends))
     if end is not None:
         summary.write(layout.summary, result)
     return site.write(run_dir, result)

@@ -44,8 +44,9 @@ from areal.processes.exits import exit_code_of
 from areal.processes.logfile import last_words
 from areal.processes.supervise import child_of
 from areal.record import summary
-from areal.record.episode_ends import read_ends
+from areal.record.episode_ends import read_counts
 from areal.record.run_rows import Records
+from areal.record.token_fates import wasted_text
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 
@@ -249,7 +250,7 @@ def _account(
     end = ended_by(outcome, error, last.live)
     unwritten: OSError | None = None
     _reserve(layout).unlink(missing_ok=True)
-    result = summary.make(replace(ending, cause=end), records, audited, earlier, read_ends(layout.episode_ends))
+    result = summary.make(replace(ending, cause=end), records, audited, earlier, read_counts(layout.episode_ends))
     over = replace(last.live, at=time.time(), ended=True, cause=end)
     try:
         write_live(layout.live, over)
@@ -325,6 +326,8 @@ def summary_table(result: Mapping[str, Any], run_dir: Path) -> RenderableType:
         if (episodes := result.get("episodes")) is not None:
             said = f"{episodes['infraShare']:.2%} of {sum(episodes['ends'].values()):,} episodes"
             grid.add_row("infrastructure", f"{said} failed and were tried again")
+        if (tokens := result.get("tokens")) is not None:
+            grid.add_row("wasted tokens", wasted_text(tokens["fates"]))
         if (share := result.get("sameRewardShare")) is not None:
             grid.add_row("signal", f"{share:.0%} of groups earned the same, {result['updates']} updates")
         grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")

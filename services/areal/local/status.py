@@ -210,6 +210,7 @@ class StatusSource:
                 status.budget_bytes,
                 dict(status.tombstones),
                 dict(status.episode_ends),
+                dict(status.token_fates),
             ),
             generation_tps=self._tokens.at(now, status.tokens_total),
         )

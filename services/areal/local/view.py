@@ -15,6 +15,7 @@ from areal.observe.live import IdleCause, Live, LiveRole, RolloutFlow
 from areal.processes.core import ChildPhase
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import Step, best_of
+from areal.record.token_fates import wasted_share, wasted_text
 
 _FLAT = "all groups of a step earned the same, so no sample is better than another"
 _FLAT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"
@@ -127,6 +128,8 @@ def line(view: RunView) -> str:
         parts.append(f"tombstones {_tombstones(flow)}")
     if flow and infra_share(flow.episode_ends):
         parts.append(f"infra faults {_infra(flow)}")
+    if flow and wasted_share(flow.token_fates):
+        parts.append(f"wasted tokens {wasted_text(flow.token_fates)}")
     if live.restarts:
         parts.append(f"restarts {live.restarts}")
     parts += [f"WARNING: {said}" for said in (*restart_warnings(view), warning(view)) if said]
@@ -192,6 +195,7 @@ def _figures(view: RunView) -> RenderableType:
         ("staleness", age, "ledger", ledger),
         ("tombstones", ends or "none", "restarts", str(view.live.restarts)),
         ("signal", same, "infra", _infra(flow) if flow else "—"),
+        ("wasted", wasted_text(flow.token_fates) if flow else "—", "", ""),
     ]
     for row in rows:
         grid.add_row(*row)

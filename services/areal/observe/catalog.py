@@ -77,7 +77,10 @@ _ALL = [
     # generation
     Metric("areal_generation_policy_version", Type.GAUGE, "Version that this server samples from"),
     Metric("areal_generation_interruptions_total", Type.COUNTER, "Running requests interrupted by a swap"),
-    Metric("areal_generation_tokens_total", Type.COUNTER, "Tokens generated"),
+    Metric("areal_generation_output_tokens_total", Type.COUNTER, "Tokens that this server made"),
+    Metric("areal_generation_tokens_total", Type.COUNTER, "Tokens made, by what became of each", ("fate",)),
+    Metric("areal_generation_tokens_in_flight", Type.GAUGE, "Tokens made, of which nothing became yet"),
+    Metric("areal_generation_reprefilled_tokens_total", Type.COUNTER, "Tokens sent elsewhere to be computed again"),
     Metric("areal_generation_running", Type.GAUGE, "Requests in the engine"),
     Metric("areal_generation_engine", Type.GAUGE, "A number of the engine, as its /v1/loads names it", ("figure",)),
     Metric("areal_generation_switch_seconds", Type.HISTOGRAM, "Time to give up or use shared cards", ("to",), _SECONDS),

@@ -126,6 +126,7 @@ class RolloutFlow:
     budget_bytes: int = 0
     tombstones: Mapping[str, int] = field(default_factory=dict)  # by reason
     episode_ends: Mapping[str, int] = field(default_factory=dict)  # by how they ended
+    token_fates: Mapping[str, int] = field(default_factory=dict)  # by what became of them
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,22 @@ class EpisodeEnd(StrEnum):
     INFRA = "infra"  # the platform failed: it is tried again, and never a reward
 
 
+ENDS = frozenset[str](EpisodeEnd)
+
+
 def infra_share(ends: Mapping[str, int]) -> float | None:
     """Which part of the finished episodes ended by an infrastructure fault; None before the first."""
-    total = sum(ends.values())
+    total = sum(ends.get(end, 0) for end in EpisodeEnd)
     return ends.get(EpisodeEnd.INFRA, 0) / total if total else None
 
 
 def read_ends(directory: Path) -> dict[str, int]:
-    """The newest counts in a directory; empty where there are none, or none that can be read."""
+    """The newest counts of episodes in a directory; empty where there are none, or none that can be read."""
+    return {end: count for end, count in read_counts(directory).items() if end in ENDS}
+
+
+def read_counts(directory: Path) -> dict[str, int]:
+    """As `read_ends`, with what else the controller counted: see `token_fates`. The newest."""
     try:
         named = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError:

@@ -17,8 +17,9 @@ from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit import AuditReport
 from areal.observe.live import Diagnosis
-from areal.record.episode_ends import infra_share
+from areal.record.episode_ends import ENDS, infra_share
 from areal.record.run_rows import Records, best_of
+from areal.record.token_fates import COUNTED, wasted_share
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def make(
     earlier: Mapping[str, Any] | None = None,
     ends: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The summary. `earlier` is the one of the run that this one resumed, `ends` counts episodes by how they ended."""
+    """The summary. `earlier` is the one of the run that this one resumed, `ends` counts episodes and tokens."""
     earlier = earlier or {}
     steps, held_out = records.steps, records.held_out
     wall = ending.wall_s + float(earlier.get("wallSeconds", 0.0))
@@ -86,7 +87,10 @@ def make(
         },
     }
     if ends and (share := infra_share(ends)) is not None:
-        summary["episodes"] = {"ends": dict(ends), "infraShare": round(share, 5)}
+        of_episodes = {end: count for end, count in ends.items() if end in ENDS}
+        summary["episodes"] = {"ends": of_episodes, "infraShare": round(share, 5)}
+    if ends and (share := wasted_share(ends)) is not None:
+        summary["tokens"] = {"wastedShare": round(share, 5), "fates": {name: ends[name] for name in COUNTED}}
     if losses := [step.fixed_loss for step in steps if step.fixed_loss is not None]:
         summary["loss"] = {"first": round(losses[0], 6), "last": round(losses[-1], 6)}
     if audit.used is not None:

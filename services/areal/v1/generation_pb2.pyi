@@ -397,6 +397,7 @@ class ServerState(_message.Message):
     running: _builtins.int
     waiting: _builtins.int
     tokens_total: _builtins.int
+    """made, without those that wait to be streamed"""
     engine: _builtins.str
     """embedded | sglang"""
     interruptions_total: _builtins.int

@@ -128,6 +128,26 @@ class WorkerMessage(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TokenFatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     BEAT_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     CAPACITY_GROUPS_FIELD_NUMBER: _builtins.int
@@ -138,6 +158,7 @@ class WorkerMessage(_message.Message):
     RELEASED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    TOKEN_FATES_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     capacity_groups: _builtins.int
     """groups it can hold at once"""
@@ -162,6 +183,10 @@ class WorkerMessage(_message.Message):
 
     @_builtins.property
     def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wait]: ...
+    @_builtins.property
+    def token_fates(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """of what it received since it began, and what is in work"""
+
     def __init__(
         self,
         *,
@@ -175,10 +200,11 @@ class WorkerMessage(_message.Message):
         released: _abc.Iterable[_builtins.int] | None = ...,
         waiting: _abc.Iterable[Global___Wait] | None = ...,
         tokens_total: _builtins.int = ...,
+        token_fates: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "capacity_groups", b"capacity_groups", "done", b"done", "evaluated", b"evaluated", "failures", b"failures", "held", b"held", "released", b"released", "tokens_total", b"tokens_total", "waiting", b"waiting", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "capacity_groups", b"capacity_groups", "done", b"done", "evaluated", b"evaluated", "failures", b"failures", "held", b"held", "released", b"released", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "waiting", b"waiting", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,6 +224,8 @@ class SampleDone(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     MASKED_FIELD_NUMBER: _builtins.int
+    SAMPLED_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
     reward: _builtins.float
     oldest_version: _builtins.int
     newest_version: _builtins.int
@@ -206,6 +234,10 @@ class SampleDone(_message.Message):
     truncated: _builtins.bool
     masked: _builtins.bool
     """none of its tokens is trained, so its reward is no score"""
+    sampled: _builtins.int
+    """tokens that its episode was given"""
+    moved: _builtins.int
+    """of these, those made before their answer went on elsewhere"""
     @_builtins.property
     def key(self) -> _common_pb2.SampleKey: ...
     def __init__(
@@ -219,10 +251,12 @@ class SampleDone(_message.Message):
         tokens: _builtins.int = ...,
         truncated: _builtins.bool = ...,
         masked: _builtins.bool = ...,
+        sampled: _builtins.int = ...,
+        moved: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "masked", b"masked", "max_staleness", b"max_staleness", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "reward", b"reward", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "masked", b"masked", "max_staleness", b"max_staleness", "moved", b"moved", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "reward", b"reward", "sampled", b"sampled", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -897,6 +931,26 @@ class GetRolloutStatusResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TokenFatesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
@@ -927,6 +981,7 @@ class GetRolloutStatusResponse(_message.Message):
     IDLE_CAUSE_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     BATCH_WAITS_FIELD_NUMBER: _builtins.int
+    TOKEN_FATES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -973,6 +1028,10 @@ class GetRolloutStatusResponse(_message.Message):
     def episode_ends(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """finished episodes of the whole run by how they ended"""
 
+    @_builtins.property
+    def token_fates(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """generated tokens of the whole run by what became of them"""
+
     def __init__(
         self,
         *,
@@ -1006,10 +1065,11 @@ class GetRolloutStatusResponse(_message.Message):
         idle_cause: Global___IdleCause.ValueType = ...,
         ahead: _builtins.int = ...,
         batch_waits: _builtins.str = ...,
+        token_fates: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

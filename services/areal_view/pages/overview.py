@@ -7,8 +7,9 @@ from typing import Any
 
 from areal.observe.causes import why
 from areal.observe.live import Diagnosis, Live
-from areal.record.episode_ends import infra_share, read_ends
+from areal.record.episode_ends import infra_share, read_counts, read_ends
 from areal.record.run_rows import evaluation_figures
+from areal.record.token_fates import wasted_text
 
 from areal_view.index.record_index import RecordIndex
 from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts
@@ -174,6 +175,7 @@ def _rl_facts(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> list[tuple[st
         ("share of waiting", _share_of_waiting(rows[-10:])),
         ("teach nothing", _same(last)),
         ("infrastructure faults", _infra(run)),
+        ("wasted tokens", wasted_text(read_counts(run.layout.episode_ends))),
     ]
 
 

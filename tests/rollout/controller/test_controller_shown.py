@@ -10,6 +10,7 @@ from areal.observe.live import IdleCause
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.token_fates import GENERATED, REPREFILLED, TokenFate
 from areal.rollout.contract.values import FailureKind, SampleFailure
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.idle import idle_of
@@ -70,6 +71,22 @@ def test_figures_are_those_of_now_and_counts_grow_by_what_is_new() -> None:
     assert second['areal_episode_ends_total end="complete"'] == 6
     assert second["areal_replay_ready_groups"] == 2
     assert second["areal_staleness_violations_total"] == 0
+
+
+def test_tokens_are_shown_by_their_fate_and_those_in_flight_apart() -> None:
+    bench = started(SETTINGS)
+    shown, tokens = Shown(bench), bench.core.book.tally.tokens
+    tokens.told("server/s", "1", {GENERATED: 100})
+    tokens.told("worker/w", "1", {TokenFate.ABORTED: 40, REPREFILLED: 7})
+    first = shown.at(1.0)
+    assert first['areal_generation_tokens_total fate="aborted"'] == 40
+    assert first['areal_generation_tokens_total fate="served"'] == 0
+    assert (first["areal_generation_tokens_in_flight"], first["areal_generation_reprefilled_tokens_total"]) == (60, 7)
+    tokens.told("worker/w", "1", {TokenFate.ABORTED: 45, REPREFILLED: 9})
+    second = shown.at(2.0)
+    assert second['areal_generation_tokens_total fate="aborted"'] == 45
+    assert (second["areal_generation_tokens_in_flight"], second["areal_generation_reprefilled_tokens_total"]) == (55, 9)
+    assert rollout_status("job", bench.core, []).token_fates["aborted"] == 45
 
 
 def test_groups_with_some_samples_are_partial() -> None:

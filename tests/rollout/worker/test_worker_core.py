@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
+from areal.record.token_fates import TokenFate
 from areal.rollout.contract.values import (
     EvaluationAnswer,
     EvaluationGrant,
@@ -88,6 +91,35 @@ def test_a_group_whose_sample_the_ledger_refused_is_given_back_when_it_is_idle()
     store(core)
     report = core.report()
     assert (report.released, [done.index for done in report.done]) == ((3,), [1])
+
+
+def test_tokens_of_a_sample_are_this_workers_until_the_ledger_has_it_and_counted_once():
+    core = WorkerCore()
+    core.grant(grant(missing=(0, 1, 2)))
+    for index in range(3):
+        core.made(sampled(index, 10 + index))
+    assert core.unstored_tokens == 33
+    first, second, _ = core.take_to_store(99)
+    core.stored(first, AddResult(AddOutcome.STORED))
+    core.stored(second, AddResult(AddOutcome.FINISHED))
+    assert (core.unstored_tokens, core.token_fates) == (12, {TokenFate.ABORTED: 11})
+    core.resend()
+    core.stored(first, AddResult(AddOutcome.FINISHED))  # trained meanwhile: the controller counted it
+    core.commit(4)
+    assert (core.unstored_tokens, core.token_fates) == (0, {TokenFate.ABORTED: 23})
+
+
+def test_tokens_of_a_sample_that_waits_for_the_ledger_and_becomes_too_old_are_stale():
+    core = WorkerCore()
+    core.grant(grant(missing=(0,)))
+    core.made(sampled(0, 10))
+    core.grant(grant(missing=(0,), attempt=2, floor=2))
+    assert (core.unstored_tokens, core.token_fates) == (0, {TokenFate.STALE: 10})
+
+
+def sampled(index: int, tokens: int) -> NewSample:
+    made = sample(index=index)
+    return replace(made, meta=replace(made.meta, sampled=tokens))
 
 
 def test_a_sample_that_is_missed_again_is_stored_again_not_made_again():

@@ -44,6 +44,7 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
     kept = KeptAnswers(most_tokens=10)
     for sample in range(3):
         kept.keep(sample, EarlierTry(1, [drawn()]))  # five ids each
+    assert kept.sampled == 2 * EarlierTry(1, [drawn()]).sampled > 0
     assert [kept.take(sample) is None for sample in range(3)] == [True, False, False]
     kept.keep(3, EarlierTry(1, [drawn(tokens=8)]))
     assert kept.take(3) is None
@@ -80,3 +81,5 @@ async def test_a_retry_takes_the_answers_of_the_try_before_and_samples_what_foll
     assert {start.key.attempt for start in starts} == {1}, "its tokens are of one attempt"
     assert len(sample.sequences) == 2
     assert work.controller.done[0].key.attempt == 2
+    spans = [span for sequence in sample.sequences for span in sequence.spans]
+    assert work.controller.done[0].sampled == sum(span.end - span.start for span in spans)

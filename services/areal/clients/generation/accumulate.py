@@ -57,6 +57,7 @@ class Accumulator:
         self._routed = True  # each token so far came with the experts of those before it
         self.finish_reason = ""
         self.matched = ""
+        self.moved = 0  # tokens that it had when it last went on elsewhere
 
     @property
     def tokens(self) -> int:

@@ -134,6 +134,7 @@ class GenerationClient:
         self._closing: set[asyncio.Task[None]] = set()
         self.tokens_total = 0
         self.resubmissions_total = 0
+        self.reprefilled_total = 0  # tokens, prompts included, sent to be computed again
 
     # ---- the fleet
 
@@ -255,6 +256,8 @@ class GenerationClient:
         self._waiting.discard(generation)
         self._affinity[ask.affinity] = chosen
         generation.attempts += 1
+        if (made := generation.accumulator).moved:
+            self.reprefilled_total += made.prompt_tokens + made.tokens
         generation.server_id = chosen
         generation.request_id = f"{self._owner}.{next(self._numbers)}"
         self._links[chosen].start(self._start(generation), generation)
@@ -337,6 +340,7 @@ class GenerationClient:
 
     def _resubmit(self, generation: ActiveGeneration) -> None:
         self.resubmissions_total += 1
+        generation.accumulator.moved = generation.accumulator.tokens
         self._wait(generation)
         self.route()
 

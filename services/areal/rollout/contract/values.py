@@ -1,13 +1,15 @@
 """The values that workers and the rollout controller exchange. No protobuf here; `wire` converts, both ways."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from areal.ledger.values import SampleMeta
 
-FIGURES = ("reward", "oldest_version", "newest_version", "max_staleness", "tokens", "truncated", "masked")
+FIGURES = (
+    "reward", "oldest_version", "newest_version", "max_staleness", "tokens", "truncated", "masked", "sampled", "moved"
+)  # fmt: skip
 """What a stored sample's meta, its `SampleDone` and the message of that have in common."""
 
 
@@ -43,6 +45,8 @@ class SampleDone:
     truncated: bool = False
     attempt: int = 0
     masked: bool = False
+    sampled: int = 0
+    moved: int = 0
 
     @classmethod
     def of(cls, group: int, index: int, meta: SampleMeta) -> "SampleDone":
@@ -125,6 +129,7 @@ class WorkerReport:
     news: WorkReport = WorkReport()
     progress: int = 0
     tokens_total: int = 0
+    token_fates: Mapping[str, int] = field(default_factory=dict)  # and those in work
 
 
 # ---- what the controller orders

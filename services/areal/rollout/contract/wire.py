@@ -47,6 +47,7 @@ def worker_message(report: WorkerReport, node: str, waits: Iterable[Wait]) -> ro
         worker_id=report.worker_id,
         capacity_groups=report.capacity,
         tokens_total=report.tokens_total,
+        token_fates=report.token_fates,
         done=map(_done_to_wire, news.done),
         failures=map(_failure_to_wire, news.failures),
         evaluated=map(_evaluated_to_wire, news.evaluated),
@@ -71,6 +72,7 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
         ),
         progress=message.beat.progress,
         tokens_total=message.tokens_total,
+        token_fates=dict(message.token_fates),
     )
 
 

@@ -22,7 +22,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
-from areal.record.episode_ends import read_ends, write_ends
+from areal.record.episode_ends import read_counts, read_ends, write_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.disk_writer import JournalWriter, KeptWriter
@@ -40,7 +40,7 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 log = logging.getLogger(__name__)
 
-# Keeps the counts of ended episodes on disk while a controller runs, so that its successor goes on from them.
+# Keeps counts of ended episodes and of tokens on disk while a controller runs, so that its successor goes on from them.
 
 _PERIOD_S = 1.0  # of what a crash forgets
 
@@ -53,18 +53,25 @@ class EndsKeeper:
         self._fence = fence
         self._tally = tally
         self._written: dict[str, int] = {}
+        tally.ends.update(read_ends(directory))
+        tally.tokens.restore(read_counts(directory))
 
     async def run(self) -> None:
         """Write the counts of earlier controllers at once and what changed once a second, until cancelled."""
         while True:
-            if (ends := dict(self._tally.ends)) != self._written:
-                self._written = ends
-                await asyncio.to_thread(self._write, ends)
+            if (counts := self._counts()) != self._written:
+                self._written = counts
+                await asyncio.to_thread(self._write, counts)
             await asyncio.sleep(_PERIOD_S)
 
-    def close(self) -> None:
-        """Write the last counts."""
-        self._write(dict(self._tally.ends))
+    def close(self, *, over: bool) -> None:
+        """Write the last counts; `over`: the run is, and nothing is in flight."""
+        if over:
+            self._tally.tokens.close()
+        self._write(self._counts())
+
+    def _counts(self) -> dict[str, int]:
+        return {**self._tally.ends, **self._tally.tokens.kept()} if self._tally.ends else {}
 
     def _write(self, ends: dict[str, int]) -> None:
         try:
@@ -126,7 +133,6 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         if holds != said:
             log.warning("%s is %s, as set during the run; the job file says %s", name, holds, said)
     core = Controller(settings, rebuilt, time.monotonic(), parts.rows.place)
-    core.book.tally.ends.update(read_ends(parts.paths.kept))
     ends = EndsKeeper(parts.paths.kept, fence, core.book.tally)
     outlets = Outlets(
         journal=JournalWriter(journal, fence, newest, parts.rows.journalled),
@@ -154,7 +160,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         outlets.streams.end()
         await server.stop(_GRACE_S)
         journal.close()
-        ends.close()
+        ends.close(over=core.done)
 
 
 async def _until(stop: asyncio.Event, *loops: Awaitable[None]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from cachetools import LRUCache
 
 from areal.ledger.values import TRAINED, LedgerSnapshot, TombstoneReason
+from areal.record.token_fates import TokenFate
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
 from areal.rollout.controller import decisions
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
@@ -134,6 +135,7 @@ class Book:
     def batch_journalled(self, step: int) -> None:
         """The batch is on disk: the ledger may hear of it."""
         self.order.written = step + 1
+        self.tally.tokens.count_batches(self.order, self.groups)
         self._emit(decisions.AssignBatch(step, self.order.batches[step]))
 
     def whole(self, step: int, groups: int) -> bool:
@@ -231,6 +233,8 @@ class Book:
             self.bad_rows.ended(verdict, where)
         if group is not None:
             group.phase = GroupPhase.CLOSING
+            if index in self.order.waiting:
+                self.tally.tokens.ended(TokenFate.ABORTED, group.done.values())
             self.order.leave(group)
         self._emit(decisions.CloseGroup(self.epoch, index, reason))
 
@@ -282,6 +286,7 @@ class Book:
                 continue
             self._drop_lease(group)
             self._reopen(group, now)
+            self.tally.tokens.ended(TokenFate.STALE, group.done.values())
             group.done = {}
             self.order.set_due(group, None)
             self._emit(decisions.ReopenGroup(group.index))

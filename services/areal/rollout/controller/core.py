@@ -13,6 +13,7 @@ from areal.data.order import by_rounds
 from areal.errors import ConfigError, Kind
 from areal.ledger.values import LedgerSnapshot, TombstoneReason
 from areal.net.heartbeat import Health
+from areal.record.token_fates import GENERATED
 from areal.rollout.contract.values import WorkerReport, fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
@@ -185,6 +186,8 @@ class Controller:
                 self._worker(now, report)
             case inputs.ServerBeat(report):
                 self.fleet.beat(self.attention, report)
+                made = {GENERATED: report.tokens_total}
+                self.book.tally.tokens.told(f"server/{report.server_id}", report.incarnation, made)
             case inputs.TrainerBeat(report):
                 self.desk.beat(self.attention, report)
             case inputs.AttachTrainer() | inputs.PublishWeights() | inputs.SetHotFields():
@@ -223,6 +226,7 @@ class Controller:
         """Results first, then what the worker holds, if it opens a stream."""
         name, news = report.worker_id, report.news
         fresh = self.crew.beat(self.attention, report)
+        self.book.tally.tokens.told(f"worker/{name}", report.incarnation, report.token_fates)
         for sample in news.done:
             self.book.sample(sample)
         for failure in news.failures:
@@ -354,6 +358,13 @@ class Controller:
                     group.spent_s += seconds
                     if group.spent_s >= limit_s:
                         self.book.spent(group)
+
+    def look_at_tokens(self, now: float) -> None:
+        """Compare what servers made with what became of it. Call it once or twice a second."""
+        book = self.book
+        book.tally.tokens.count_batches(book.order, book.groups)
+        held = sum(figures.sampled for g in book.order.waiting for figures in book.groups[g].done.values())
+        book.tally.tokens.look(now, held)
 
     def decide(self, now: float) -> list[decisions.Decision]:
         """Everything to be carried out, in this order, since the last call."""

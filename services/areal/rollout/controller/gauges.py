@@ -8,6 +8,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.record.episode_ends import EpisodeEnd
+from areal.record.token_fates import IN_FLIGHT, REPREFILLED, TokenFate
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import idle_of
@@ -64,6 +65,8 @@ class Gauges:
             metrics.counter("areal_groups_total", outcome=outcome)
         for end in EpisodeEnd:
             metrics.counter("areal_episode_ends_total", end=end.value)
+        for fate in TokenFate:
+            metrics.counter("areal_generation_tokens_total", fate=fate.value)
         metrics.counter("areal_staleness_violations_total")
 
     def show(self, core: Controller, now: float) -> None:
@@ -72,6 +75,7 @@ class Gauges:
             return
         self._shown = now
         book, settings, metrics = core.book, core.settings, self._metrics
+        core.look_at_tokens(now)
         self._counts(book)
         metrics.gauge("areal_rollouts_inflight").set(core.last_round.in_work)
         metrics.gauge("areal_rollout_capacity").set(settings.max_concurrent)
@@ -109,15 +113,21 @@ class Gauges:
         tally.lives.clear()
         closed = sum(tally.closed.values())
         self._progress.advance(self._new("progress", "", closed))
+        tokens = tally.tokens.counts()
+        self._metrics.gauge("areal_generation_tokens_in_flight").set(tokens[IN_FLIGHT])
         for name, label, counts in (
+            ("areal_generation_tokens_total", "fate", {fate.value: tokens[fate] for fate in TokenFate}),
             ("areal_groups_total", "outcome", tally.closed),
             ("areal_tombstones_total", "reason", tally.tombstones),
             ("areal_episode_ends_total", "end", tally.ends),
         ):
             for value, count in counts.items():
                 self._metrics.counter(name, **{label: value}).inc(self._new(name, value, count))
-        new = self._new("areal_staleness_violations_total", "", tally.violations)
-        self._metrics.counter("areal_staleness_violations_total").inc(new)
+        for name, count in (
+            ("areal_staleness_violations_total", tally.violations),
+            ("areal_generation_reprefilled_tokens_total", tokens[REPREFILLED]),
+        ):
+            self._metrics.counter(name).inc(self._new(name, "", count))
 
     def _new(self, name: str, label: str, count: int) -> int:
         before, self._seen[name, label] = self._seen.get((name, label), 0), count

@@ -267,6 +267,7 @@ def rollout_status(
         staleness_mean=tally.age_mean,
         staleness_max=tally.age_max,
         episode_ends=dict(tally.ends),
+        token_fates=tally.tokens.counts(),
     )
     held = Counter(core.book.groups[index].worker for index in core.book.open)
     for name, worker in sorted(core.crew.workers.items()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from areal.record.episode_ends import EpisodeEnd
 from areal.rollout.contract.values import FailureKind, SampleDone
 from areal.rollout.controller.groups import PromptGroup
+from areal.rollout.controller.token_book import TokenBook
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Tally:
         self.closed: Counter[str] = Counter()  # "complete", "tombstoned"
         self.tombstones: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()  # episodes by `EpisodeEnd`, those of earlier controllers included
+        self.tokens = TokenBook()
         self.violations = 0
         self.age_max = 0
         self.age_sum = 0

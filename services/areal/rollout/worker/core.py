@@ -7,13 +7,14 @@ kept until a trainer's checkpoint holds its group; everything the controller mus
 stream; a revoked group's work stops, but what was made of it is kept, because a group is also revoked when it is whole.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
+from areal.record.token_fates import TokenFate
 from areal.rollout.contract import values
 
 EARLY_S = 1.0  # a worker ends late samples a little before the controller counts what is there
@@ -73,6 +74,7 @@ class HeldSample:
 
     sample: NewSample
     stored: SampleMeta | None = None
+    counted: bool = False  # its tokens are no longer this worker's: the ledger had it, or nobody needs it
 
 
 class WorkerCore:
@@ -86,6 +88,8 @@ class WorkerCore:
         self.committed = 0
         self.resent_total = 0
         self.duplicates_total = 0
+        self.token_fates: Counter[str] = Counter()  # of tokens in no sample that the ledger had
+        self.unstored_tokens = 0
         self._to_store: dict[tuple[int, int], NewSample] = {}
         self._done: dict[tuple[int, int], values.SampleDone] = {}  # not told on this stream yet
         self._failed: list[values.SampleFailure] = []
@@ -121,7 +125,8 @@ class WorkerCore:
             if sample is not None and sample.sample.meta.oldest_version >= grant.floor:
                 self._store(sample)
                 continue
-            made.pop(index, None)
+            if (stale := made.pop(index, None)) is not None:
+                self._count(stale, TokenFate.STALE)
             self._to_store.pop((grant.group, index), None)
             held.working.add(index)
             actions.append(StartEpisode(grant.group, index, grant.attempt))
@@ -139,7 +144,8 @@ class WorkerCore:
         """A checkpoint holds every group below."""
         self.committed = group
         for index in [g for g in self.samples if g < group]:
-            for i in self.samples.pop(index):
+            for i, held in self.samples.pop(index).items():
+                self._count(held, TokenFate.ABORTED)
                 self._to_store.pop((index, i), None)
         for key in [key for key in self.failures if key[0] < group]:
             del self.failures[key]
@@ -185,6 +191,7 @@ class WorkerCore:
             return
         self.groups[sample.group].working.discard(sample.index)
         held = self.samples.setdefault(sample.group, {})[sample.index] = HeldSample(sample)
+        self.unstored_tokens += sample.meta.sampled
         self._store(held)
 
     def failed(self, failure: values.SampleFailure) -> None:
@@ -224,7 +231,8 @@ class WorkerCore:
         self.duplicates_total += result.outcome is AddOutcome.DUPLICATE
         held = self.samples.get(sample.group, {}).get(sample.index)
         if result.outcome is AddOutcome.FINISHED and result.stored is None:  # nobody needs it any more, says the ledger
-            self.samples.get(sample.group, {}).pop(sample.index, None)
+            if (refused := self.samples.get(sample.group, {}).pop(sample.index, None)) is not None:
+                self._count(refused, TokenFate.ABORTED)
             if sample.group in self.groups:
                 self.groups[sample.group].refused = True
             self._forget_if_idle(sample.group)
@@ -232,6 +240,7 @@ class WorkerCore:
         meta = result.stored or sample.meta
         if held is not None:
             held.stored = meta
+            self._count(held)
         self._done[sample.group, sample.index] = values.SampleDone.of(sample.group, sample.index, meta)
         self._forget_if_idle(sample.group)
 
@@ -298,6 +307,13 @@ class WorkerCore:
         )
 
     # ---- how
+
+    def _count(self, held: HeldSample, fate: TokenFate | None = None) -> None:
+        """Its tokens have this fate; None: the controller counts them, with the group."""
+        if not held.counted:
+            held.counted = True
+            self.unstored_tokens -= held.sample.meta.sampled
+            self.token_fates.update({fate: held.sample.meta.sampled} if fate is not None else {})
 
     def _store(self, sample: HeldSample) -> None:
         sample.stored = None

@@ -86,6 +86,8 @@ class EpisodeRun:
         self._earlier = earlier or EarlierTry(attempt, ())
         # What is sampled beside answers of an earlier try belongs to that try: a sample's tokens are of one attempt.
         self._key = common.SampleKey(group=group, index=index, attempt=self._earlier.attempt)
+        self._over = self._earlier.sampled  # tokens of generations that are over
+        self.moved = 0  # tokens made before their answer went on elsewhere
         self._affinity = affinity
         self._greedy = greedy
         self._evaluates = evaluates
@@ -113,6 +115,15 @@ class EpisodeRun:
         return any(answer.result.spans for answer in self.answers) or any(
             generation.accumulator.tokens for generation in self._generations.values()
         )
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that it was given so far, those of an earlier try's answers too."""
+        return self._over + sum(generation.accumulator.tokens for generation in self._generations.values())
+
+    def _count(self, generation: ActiveGeneration) -> None:
+        self._over += generation.accumulator.tokens
+        self.moved += generation.accumulator.moved
 
     @property
     def drawn(self) -> EarlierTry:
@@ -164,6 +175,7 @@ class EpisodeRun:
 
         def done(generation: ActiveGeneration) -> None:
             self._generations.pop(reply, None)
+            self._count(generation)
             self._ended("generate", began, turn)
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
@@ -282,6 +294,7 @@ class EpisodeRun:
         """Nobody waits for this answer any more."""
         generation = self._generations.pop(reply, None)
         if generation is not None:
+            self._count(generation)
             generation.cancel()
         if isinstance(reply, Pending):
             return

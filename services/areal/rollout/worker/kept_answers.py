@@ -40,6 +40,7 @@ class EarlierTry:
     def __init__(self, attempt: int, drawn: Iterable[DrawnAnswer]) -> None:
         self.attempt = attempt
         self._drawn = {answer.seed: answer for answer in drawn}
+        self.sampled = sum(len(answer.result.output_ids) for answer in self._drawn.values())  # its inputs don't count
 
     @property
     def tokens(self) -> int:
@@ -72,6 +73,11 @@ class KeptAnswers:
         self._most_tokens = most_tokens
         self._tries: OrderedDict[Hashable, EarlierTry] = OrderedDict()
         self._tokens = 0
+
+    @property
+    def sampled(self) -> int:
+        """Tokens of all kept answers, without their inputs."""
+        return sum(kept.sampled for kept in self._tries.values())
 
     def keep(self, sample: Hashable, failed: EarlierTry) -> None:
         """A try of this sample failed."""

@@ -61,6 +61,8 @@ class EpisodeResult:
     traceback: str = ""
     moments: Sequence[record.Moment] = ()  # what its time went to
     began: float = 0.0  # unix seconds
+    sampled: int = 0  # tokens that it was given
+    moved: int = 0  # of these, those made before their answer went on elsewhere
 
 
 @dataclass(eq=False)
@@ -112,6 +114,11 @@ class EpisodeRunner:
         """Episodes under way."""
         return len(self._slots)
 
+    @property
+    def tokens_in_work(self) -> int:
+        """Tokens of episodes under way, and of answers kept for the next try."""
+        return sum(slot.run.sampled for slot in self._slots.values()) + self._kept.sampled
+
     def start(self, key: Key, row_json: bytes, *, floor: int, attempt: int = 0) -> None:
         """Begin an episode; `on_end` tells its end, unless it is stopped."""
         if key in self._slots:
@@ -155,16 +162,16 @@ class EpisodeRunner:
         )
         self._user.mailbox.post(self._launch, slot, self._workflow, engine, row)
 
-    def stop(self, key: Key) -> None:
-        """End an episode without telling anybody."""
-        slot = self._remove(key)
-        if slot is not None:
-            self._cancel(slot)
+    def stop(self, key: Key) -> int:
+        """End an episode without telling anybody; returns the tokens that it was given."""
+        if (slot := self._remove(key)) is None:
+            return 0
+        self._cancel(slot)
+        return slot.run.sampled
 
-    def stop_group(self, group: int) -> None:
-        """End all episodes of a prompt group."""
-        for slot in self._of_group(group):
-            self.stop(slot.key)
+    def stop_group(self, group: int) -> int:
+        """End all episodes of a prompt group; returns the tokens that they were given."""
+        return sum(self.stop(slot.key) for slot in self._of_group(group))
 
     def has_tokens(self, group: int) -> bool:
         """Whether any token was sampled by a running episode of the group."""
@@ -196,7 +203,7 @@ class EpisodeRunner:
         self._remove(key)
         self._keep_if_tried_again(slot, ending)
         self._cancel(slot)
-        self._on_end(key, replace(ending, moments=slot.run.moments, began=slot.run.began))
+        self._tell_end(slot, ending)
 
     def tick(self, now: float) -> None:
         """Look whether the user's loop turns; call it twice a second."""
@@ -257,8 +264,12 @@ class EpisodeRunner:
                 ending = replace(ending, episode=episode)
             except DataError as error:
                 ending = _failure(error)
-        verdict = slot.run.verdict if ending.episode is not None else None
-        self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments, began=slot.run.began))
+        self._tell_end(slot, replace(ending, verdict=slot.run.verdict if ending.episode is not None else None))
+
+    def _tell_end(self, slot: _Slot, ending: EpisodeResult) -> None:
+        run = slot.run
+        ending = replace(ending, moments=run.moments, began=run.began, sampled=run.sampled, moved=run.moved)
+        self._on_end(slot.key, ending)
 
     def _keep_if_tried_again(self, slot: _Slot, ending: EpisodeResult) -> None:
         if ending.kind is FailureKind.INFRA and not slot.key.evaluation:
@@ -307,9 +318,9 @@ class EpisodeRunner:
             slot.run.close()
             if slot is culprit:
                 message = f"the workflow blocked the event loop for {self._stall_s:.0f} s"
-                self._on_end(slot.key, _hang(message, where))
+                self._tell_end(slot, _hang(message, where))
             elif guilty is not None and (slot.key.group, slot.key.evaluation) == (guilty.group, guilty.evaluation):
-                self._on_end(slot.key, _hang("another sample of this row blocked the event loop", where))
+                self._tell_end(slot, _hang("another sample of this row blocked the event loop", where))
             else:
                 if not slot.key.evaluation:
                     self._kept.keep(slot.key, slot.run.drawn)

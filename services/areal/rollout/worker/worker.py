@@ -21,6 +21,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
+from areal.record.token_fates import IN_FLIGHT, REPREFILLED, TokenFate
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import (
     EvaluationAnswer,
@@ -124,6 +125,8 @@ class Worker:
         self._actions: deque[Action] = deque()
         self._acting = False
         self._counted = (0, 0)
+        self._token_fates: dict[str, int] = {}  # of one moment, not long ago
+        self._draining = False
         self._ticked = time.monotonic()
 
     async def run(self, stop: asyncio.Event) -> bool:
@@ -140,9 +143,11 @@ class Worker:
             for task in done:
                 task.result()  # a part that failed ends the worker with its error
             if not self.over.is_set():
+                self._draining = True
                 self._do(self.core.release())
                 self._act(len(self._actions))
                 await self._storer.flush(timeout_s=2.0)
+                self._count_tokens()
                 await self._stream.finish(timeout_s=2.0)
             return self.over.is_set()
         finally:
@@ -163,6 +168,7 @@ class Worker:
             report,
             progress=tools.progress.value,
             tokens_total=tools.client.tokens_total,
+            token_fates=self._token_fates,
         )
         return wire.worker_message(told, socket.gethostname(), tools.waits.list())
 
@@ -209,7 +215,8 @@ class Worker:
                     return  # revoked meanwhile
                 self._runner.start(Key(group, index), held.grant.row_json, floor=held.grant.floor, attempt=attempt)
             case StopGroup(group):
-                self._runner.stop_group(group)
+                tokens = self._runner.stop_group(group)
+                self.core.token_fates[TokenFate.LOST if self._draining else TokenFate.ABORTED] += tokens
             case StartEvaluation(grant):
                 key = Key(grant.row, grant.sample, grant.evaluation_id)
                 self._evaluations[key] = grant
@@ -241,10 +248,13 @@ class Worker:
     def _sampled(self, key: Key, ending: EpisodeResult) -> None:
         held = self.core.groups.get(key.group)
         if held is None or not self.core.wants(key.group, key.index):
+            self.core.token_fates[TokenFate.ABORTED] += ending.sampled
             return
         grant = held.grant
         trace_episode(self._tools.traces, key, grant.attempt, ending, time.time())
         if ending.episode is None:
+            if ending.kind is not FailureKind.INFRA:  # what no next try takes up of it is lost
+                self.core.token_fates[TokenFate.ABORTED] += ending.sampled
             self.core.failed(
                 SampleFailure(
                     key.group, key.index, grant.attempt, ending.kind, ending.message, ending.fix, ending.traceback
@@ -261,12 +271,14 @@ class Worker:
             verdict=ending.verdict,
         )
         made = samples.build(ending.episode, origin)
+        made = replace(made, meta=replace(made.meta, sampled=ending.sampled, moved=ending.moved))
         self.core.made(made)
         self._tools.recording.sampled(key, ending, made.payload, grant.row_json)
 
     def _evaluated(self, key: Key, ending: EpisodeResult) -> None:
         grant = self._evaluations.pop(key, None)
         self._evaluation_time.pop(key, None)
+        self.core.token_fates[TokenFate.EVALUATED] += ending.sampled
         if grant is None:
             return
         answer = EvaluationAnswer(grant.evaluation_id, grant.row, kind=ending.kind, sample=grant.sample)
@@ -296,6 +308,7 @@ class Worker:
     def _tick(self, now: float) -> None:
         client, metrics = self._tools.client, self._tools.metrics
         self._runner.tick(now)
+        self._count_tokens()
         for late in self.core.tick(now, client.can_serve):
             for index in late.indices:
                 self._runner.expire(Key(late.group, index), keep_partial=late.keep_partial)
@@ -307,6 +320,12 @@ class Worker:
         metrics.counter("areal_replay_duplicates_refused_total").inc(counted[0] - self._counted[0])
         metrics.counter("areal_replay_resent_total").inc(counted[1] - self._counted[1])
         self._counted = counted
+
+    def _count_tokens(self) -> None:
+        """What became of the tokens received, all of one moment: to sum them up with each message takes too long."""
+        in_work = self._runner.tokens_in_work + self.core.unstored_tokens
+        again = self._tools.client.reprefilled_total
+        self._token_fates = {**self.core.token_fates, IN_FLIGHT: in_work, REPREFILLED: again}
 
     def _expire_evaluations(self, seconds: float) -> None:
         for key, grant in list(self._evaluations.items()):
