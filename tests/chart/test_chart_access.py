@@ -11,7 +11,7 @@ from areal_operator.kube import resources
 from areal_operator.kube.resources import WORKLOADS, Resource, resource_of
 from areal_operator.operator.children import finish_job, foundation, prepare_job, workloads
 from areal_operator.operator.watched import watched
-from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render
+from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render, runtimes_of
 from kube.harness import tools
 from support.cluster_jobs import large_wanted, quickstart_wanted
 from support.policies import Pod, passes
@@ -109,7 +109,7 @@ def applied() -> set[Resource]:
 
 
 def needed() -> set[Right]:
-    """What the operator's code asks of the API server."""
+    """What the operator's code asks of the API server, beside what is granted for certificates."""
     asked: set[Right] = set()
     for one in watched(dict):
         asked |= {(one.resource.group, one.resource.plural, verb) for verb in ("list", "watch")}
@@ -146,6 +146,24 @@ def test_without_kueue_the_operator_may_not_touch_it() -> None:
         ("scheduling.k8s.io", "priorityclasses"),
     }
     assert not any(group == "kueue.x-k8s.io" for group, _, _ in granted(render(), "areal-operator", "system"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [
+        ("SelfSigned", {("", "secrets", "patch")}),
+        ("CertManager", {("cert-manager.io", "certificates", verb) for verb in ("create", "patch")}),
+    ],
+)
+def test_with_tls_the_operator_may_do_what_certificates_need_and_its_runtimes_ask_for_it(
+    mode: str, more: set[Right]
+) -> None:
+    objects, before = render(values={"tls": {"mode": mode}}), render()
+    assert granted(objects, "areal-operator", "system") - granted(before, "areal-operator", "system") == more
+    asked = [runtime["spec"].get("tls") for runtime in runtimes_of(objects)]
+    assert asked
+    assert asked == [{"mode": mode}] * len(asked)
+    assert not any("tls" in runtime["spec"] for runtime in runtimes_of(before))
 
 
 def test_the_code_is_read_right() -> None:

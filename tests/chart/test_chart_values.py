@@ -47,7 +47,7 @@ TYPOS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"runtimes": {"definitions": {"areal-cpu": {"networkPolicy": {"egress": {"reward": "Open"}}}}}},
         ("/networkPolicy/egress", "'reward' not allowed"),
     ),
-    "tls": ({"tls": {"mode": "SelfSigned"}}, ("/tls/mode", "Disabled")),
+    "tls": ({"tls": {"mode": "Mutual"}}, ("/tls/mode", "Disabled")),
     "guard": ({"uninstallGuard": True}, ("/uninstallGuard", "want string")),
     "alert": (
         {"monitoring": {"prometheusRule": {"overrides": {"RLJobStaled": {"enabled": False}}}}},
@@ -60,7 +60,6 @@ TYPOS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "tls": ({"tls": {"mode": "CertManager"}}, "set tls.mode to Disabled"),
     "budget": (
         {"operator": {"podDisruptionBudget": {"minAvailable": 2}}},
         "no node with an operator could ever be drained: set it to 1 or less",

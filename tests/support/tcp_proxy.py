@@ -16,6 +16,7 @@ class TcpProxy:
         self._server: asyncio.Server | None = None
         self.silent = False
         self.accepted = 0
+        self.seen = bytearray()  # what went by, in both directions
 
     @property
     def port(self) -> int:
@@ -35,6 +36,11 @@ class TcpProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def open(self) -> int:
+        """Connections that are open now."""
+        return len(self._writers) // 2
+
     def hang_up(self) -> None:
         """Reset every connection."""
         for writer in list(self._writers):
@@ -53,6 +59,7 @@ class TcpProxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while chunk := await reader.read(1 << 16):
+                self.seen += chunk
                 if not self.silent:
                     writer.write(chunk)
                     await writer.drain()

@@ -125,15 +125,16 @@ def _ports(spec: JobSpec) -> dict[str, dict[str, int]]:
     return found
 
 
-def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str]) -> tuple[str, str]:
+def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str], *, by_tls: bool = False) -> tuple[str, str]:
     """The texts of redis.conf and of users.acl for the job's own Redis in a pod."""
     places = RedisPlaces(
         bind="* -::*",  # IPv6 too, where there is any
         port=names.REDIS_PORT,
         directory=Path(names.REDIS_DATA_DIR),
         aclfile=Path(names.ACCESS_DIR) / names.ACL_KEY,
+        certificates=Path(names.TLS_DIR) if by_tls else None,
     )
-    return redis_text(resolved.spec.replay.budget_bytes, places), redis_acl(resolved, passwords)
+    return redis_text(resolved.spec.replay.budget_bytes, places), redis_acl(resolved, passwords, by_tls=by_tls)
 
 
 def _as_run(job: RLJob, namespace: str) -> RLJob:

@@ -6,17 +6,21 @@ never buffers a write.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from redis import exceptions as redis_errors
-from redis.asyncio import Redis
+from redis.asyncio import Redis, SSLConnection
 from redis.asyncio.retry import Retry
 
+from areal import tls
 from areal.ledger.calls import Calls, LedgerCall
 from areal.ledger.connection import PASSING, RETRY_FOR_S, Patience, no_retry, settings, shown, typed
 from areal.ledger.values import AddResult, CloseResult, LedgerSnapshot, NewSample, SampleMeta
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,6 +29,16 @@ SCAN_PAGE = 256
 
 PIPELINE_BYTES = 4 << 20
 """Payload bytes a pipeline may carry before it is sent: a long one would hold up other clients."""
+
+RENEW_S = 60.0
+
+
+class _FreshCertificate(SSLConnection):
+    """Reads the files of the certificate at each connection, as redis-py's blocking client does."""
+
+    def _connection_arguments(self) -> Any:
+        self.ssl_context.context = None
+        return super()._connection_arguments()
 
 
 class AsyncLedger:
@@ -43,6 +57,9 @@ class AsyncLedger:
         self._retry_for_s = retry_for_s
         self._calls = Calls(job)
         self._redis: Any = Redis(**settings(address, username, password, no_retry(Retry)))
+        self._own = tls.tls_dir() if "://" not in address else None
+        if self._own is not None:
+            self._redis.connection_pool.connection_class = _FreshCertificate
 
     async def __aenter__(self) -> "AsyncLedger":
         return self
@@ -137,6 +154,17 @@ class AsyncLedger:
         """The low watermark: samples of groups below it may be dropped."""
         low = await self._retry(lambda: self._redis.hget(self._calls.meta, "low"))
         return int(low or 0)
+
+    async def keep_certificate_fresh(self, period_s: float = RENEW_S) -> None:
+        """Have Redis read its certificate again and again, for ever: by itself it reads it once. Its path is ours."""
+        files = {"cert": tls.CERTIFICATE_FILE, "key": tls.KEY_FILE, "ca-cert": tls.CA_FILE}
+        while self._own is not None:
+            await asyncio.sleep(period_s)
+            asked = [part for kind, file in files.items() for part in (f"tls-{kind}-file", str(self._own / file))]
+            try:
+                await self._redis.config_set(*asked)
+            except (redis_errors.RedisError, OSError) as error:  # half of the files are new: the next look finds all
+                log.warning("Redis goes on with its old certificate: %s", error)
 
     # ---- how
 

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.maint_notifications import MaintNotificationsConfig
 
+from areal import tls
 from areal.errors import ArealError, BugError, Cause, ConfigError, InfraError
 
 CONNECT_TIMEOUT_S = 2.0
@@ -42,11 +43,16 @@ def shown(address: str) -> str:
 
 
 def _place(address: str, username: str | None, password: str | None) -> dict[str, Any]:
+    place: dict[str, Any]
     if "://" not in address:
         host, _, port = address.rpartition(":")
-        return {"host": host.strip("[]"), "port": int(port), "username": username, "password": password}
+        place = {"host": host.strip("[]"), "port": int(port), "username": username, "password": password}
+        if (own := tls.tls_dir()) is not None:
+            files = {"ssl_certfile": tls.CERTIFICATE_FILE, "ssl_keyfile": tls.KEY_FILE, "ssl_ca_certs": tls.CA_FILE}
+            place |= {"ssl": True, **{name: str(own / file) for name, file in files.items()}}
+        return place
     try:
-        place: dict[str, Any] = parse_url(address)  # type: ignore[no-untyped-call]
+        place = parse_url(address)  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise ConfigError(
             f"the replay store's URL is none: {error}",

@@ -5,11 +5,15 @@ The settings of every channel and server are here, in one place, with the reason
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
 
 import grpc
 
+from areal import tls
 from areal.net import auth
+from areal.tls import TlsIdentity
 
 _INTERCEPTORS = {
     "intercept_unary_unary": grpc.aio.UnaryUnaryClientInterceptor,
@@ -19,16 +23,90 @@ _INTERCEPTORS = {
 }  # one object of all four would be taken for the first kind alone
 
 
-def connect(address: str, token: str) -> grpc.aio.Channel:
-    """An asynchronous channel to `host:port`. Every call on it carries the token; give each call a timeout."""
+_SHAPES = [name.removeprefix("intercept_") for name in _INTERCEPTORS]
+
+
+def connect(
+    address: str,
+    token: str | None,
+    *,
+    own: Callable[[], TlsIdentity | None] = tls.identity,
+    name: str | None = None,
+    options: Sequence[tuple[str, Any]] | None = None,
+) -> grpc.aio.Channel:
+    """An asynchronous channel to `host:port`. Every call on it carries the token; give each call a timeout.
+
+    `own` says with which certificate, `name` which name the server's must have where that isn't the host.
+    """
 
     async def with_token(_self: Any, continuation: Any, details: grpc.aio.ClientCallDetails, asked: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()), auth.header(token))
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), auth.header(token or ""))
         carrying = (details.method, details.timeout, metadata, details.credentials, details.wait_for_ready)
         return await continuation(grpc.aio.ClientCallDetails(*carrying), asked)
 
-    interceptors = [type(name, (base,), {name: with_token})() for name, base in _INTERCEPTORS.items()]
-    return grpc.aio.insecure_channel(address, options=CLIENT, interceptors=interceptors)
+    kinds = _INTERCEPTORS.items() if token is not None else ()
+    interceptors = [type(kind, (base,), {kind: with_token})() for kind, base in kinds]
+    options = [*(options or CLIENT), *((("grpc.ssl_target_name_override", name),) if name else ())]
+    if own() is None:
+        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+    dial = partial(grpc.aio.secure_channel, address, options=options, interceptors=interceptors)
+    return cast(grpc.aio.Channel, _RenewedChannel(own, dial))
+
+
+def blocking(address: str) -> grpc.Channel:
+    """A blocking channel without a token, with the certificate of now: for calls that begin soon."""
+    if (own := tls.identity()) is None:
+        return grpc.insecure_channel(address, options=CLIENT)
+    return grpc.secure_channel(address, _credentials(own), options=CLIENT)
+
+
+def _credentials(own: TlsIdentity) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(own.authorities, own.key, own.certificate)
+
+
+class _RenewedChannel:
+    """A channel that dials again once its certificate changed; calls that go on end on the old connection."""
+
+    def __init__(self, own: Callable[[], TlsIdentity | None], dial: Callable[..., grpc.aio.Channel]) -> None:
+        self._own = own
+        self._dial = dial
+        self._shown: TlsIdentity | None = None
+        self._calls: dict[grpc.aio.Channel, set[Any]] = {}  # of each open channel, the newest last
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def _newest(self) -> grpc.aio.Channel:
+        if (own := self._own()) != self._shown and own is not None:
+            self._shown = own
+            self._calls[self._dial(_credentials(own))] = set()
+            self._close_idle()
+        return next(reversed(self._calls))
+
+    def _close_idle(self) -> None:
+        for channel in [channel for channel, calls in list(self._calls.items())[:-1] if not calls]:
+            del self._calls[channel]
+            self._closing.add(task := asyncio.get_running_loop().create_task(channel.close()))
+            task.add_done_callback(self._closing.discard)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SHAPES:
+            return getattr(self._newest(), name)
+        return lambda *args, **kwargs: partial(self._begin, name, args, kwargs)
+
+    def _begin(self, shape: str, args: Any, kwargs: Any, *asked: Any, **how: Any) -> Any:
+        calls, call = self._calls[channel := self._newest()], getattr(channel, shape)(*args, **kwargs)(*asked, **how)
+        calls.add(call)
+        call.add_done_callback(calls.discard)
+        call.add_done_callback(lambda _call: self._close_idle())
+        return call
+
+    async def close(self, grace: float | None = None) -> None:
+        await asyncio.gather(*(channel.close(grace) for channel in self._calls), *self._closing)
+
+    async def __aenter__(self) -> "_RenewedChannel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 def raise_if_cancelled() -> None:
@@ -87,3 +165,6 @@ SERVER = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # a second process on the same port must fail, not share it
 ]
+
+SERVER_TLS = [("grpc.max_connection_age_ms", 3_600_000)]
+"""Added with TLS: no open connection is checked again, so each ends within the hour, once its calls ended."""

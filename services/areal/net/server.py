@@ -4,6 +4,7 @@ The trainer's, whose main thread computes, runs on a loop thread of its own, and
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from areal import tls
 from areal.errors import InfraError
 from areal.method_access import MethodAccess, one_token
 from areal.net import channel
@@ -22,6 +24,9 @@ from areal.net.operations import ProgressService, WaitsService
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import operations_pb2_grpc as operations_grpc
+
+ENV_HEALTH_SHIFT = "AREAL_HEALTH_SHIFT"
+"""Set in pods that have certificates: from a server's port to that of its health without TLS."""
 
 Register = Callable[[Any, grpc.aio.Server], None]
 
@@ -36,7 +41,10 @@ class GrpcServer:
         self, role: str, access: MethodAccess | str, *, waits: WaitRegistry, progress: ProgressCounter
     ) -> None:
         bearer = BearerInterceptor(one_token(access) if isinstance(access, str) else access)
-        self._server = grpc.aio.server(options=channel.SERVER, interceptors=[bearer, DecodeGuard()])
+        self._encrypted = tls.identity() is not None
+        options = [*channel.SERVER, *(channel.SERVER_TLS if self._encrypted else ())]
+        self._server = grpc.aio.server(options=options, interceptors=[bearer, DecodeGuard()])
+        self._plain: grpc.aio.Server | None = None  # answers health alone: a kubelet has no certificate
         self._health = health.aio.HealthServicer()
         self._names = ["areal.v1.Waits", "areal.v1.Progress"]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -52,7 +60,16 @@ class GrpcServer:
         """Listen and serve; returns the port. Raises InfraError when the port is taken."""
         reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME, health.SERVICE_NAME], self._server)
         try:
-            bound = self._server.add_insecure_port(join(host, port))
+            if not self._encrypted:
+                bound = self._server.add_insecure_port(join(host, port))
+            else:
+                shown = grpc.dynamic_ssl_server_credentials(_certificates(), _certificates, True)
+                bound = self._server.add_secure_port(join(host, port), shown)
+                if shift := int(os.environ.get(ENV_HEALTH_SHIFT, 0)):
+                    self._plain = grpc.aio.server(options=channel.SERVER)
+                    health_pb2_grpc.add_HealthServicer_to_server(self._health, self._plain)
+                    self._plain.add_insecure_port(join(host, bound + shift))
+                    await self._plain.start()
         except RuntimeError as error:
             raise InfraError(f"can't listen on {join(host, port)}: {error}", fix="stop what uses this port") from error
         await self.set_ready(False)
@@ -73,6 +90,15 @@ class GrpcServer:
         """Answer NOT_SERVING, let running calls end for `grace_s`, then stop."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+        if self._plain is not None:
+            await self._plain.stop(0)
+
+
+def _certificates() -> grpc.ServerCertificateConfiguration:
+    """Called at each handshake: a new certificate needs no restart."""
+    own = tls.identity()
+    assert own is not None, "asked with TLS only"
+    return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authorities)
 
 
 T = TypeVar("T")

@@ -103,6 +103,11 @@ def access_secret(job: str) -> str:
     return f"{job}-access"
 
 
+def tls_secret(job: str, whose: str) -> str:
+    """Holds the certificate of a role or of the operator; of `authority`, the keys that sign them."""
+    return f"{job}-tls-{whose}"
+
+
 def run_claim(job: str) -> str:
     """The volume of the run directory, when the job names no claim of its own."""
     return f"{job}-run"
@@ -176,6 +181,8 @@ JOB_DIR = PurePosixPath("/areal/job")
 """The ConfigMap of the job."""
 ACCESS_DIR = PurePosixPath("/areal/access")
 """The items of the job's Secret that this role may read."""
+TLS_DIR = PurePosixPath("/areal/tls")
+"""The role's certificate, and the authorities that it trusts, where the runtime asks for TLS."""
 RUN_DIR = PurePosixPath("/areal/run")
 """The run directory: a shared volume, writable."""
 CLAIMS_DIR = PurePosixPath("/areal/claims")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
+from areal import tls
 from areal.errors import ConfigError
 from areal.plan.resolved import ResolvedJob
 
@@ -26,12 +27,14 @@ class RedisPlaces:
     port: int
     directory: Path
     aclfile: Path
+    certificates: Path | None = None  # the directory of its certificate; None: it speaks no TLS
 
 
 def redis_conf(resolved: ResolvedJob) -> str:
     """The text of redis.conf of a run on this machine."""
     layout = resolved.layout
-    places = RedisPlaces(resolved.bind, resolved.ports_of("redis", 0)["main"], layout.redis, layout.redis_acl)
+    port = resolved.ports_of("redis", 0)["main"]
+    places = RedisPlaces(resolved.bind, port, layout.redis, layout.redis_acl, tls.tls_dir())
     return redis_text(resolved.spec.replay.budget_bytes, places)
 
 
@@ -60,12 +63,16 @@ def redis_text(budget_bytes: float, places: RedisPlaces) -> str:
         ("loglevel", "notice"),
         ("logfile", '""'),
     ]
+    if (own := places.certificates) is not None:
+        settings += [("port", "0"), ("tls-port", str(places.port)), ("tls-auth-clients", "yes")]  # the last port counts
+        files = {"ca-cert": tls.CA_FILE, "cert": tls.CERTIFICATE_FILE, "key": tls.KEY_FILE}
+        settings += [(f"tls-{kind}-file", _quoted(own / file)) for kind, file in files.items()]
     return "".join(f"{name} {value}\n" for name, value in settings)
 
 
-def redis_acl(resolved: ResolvedJob, passwords: Mapping[str, str]) -> str:
+def redis_acl(resolved: ResolvedJob, passwords: Mapping[str, str], *, by_tls: bool = False) -> str:
     """The text of the access rules: who may touch which keys."""
-    return acl_file(resolved.uid, cast("Mapping[User, str]", passwords))
+    return acl_file(resolved.uid, cast("Mapping[User, str]", passwords), by_tls=by_tls)
 
 
 def _quoted(path: Path) -> str:
@@ -140,8 +147,10 @@ def rules(job: str, user: User, password: str) -> str:
     return f"on {secret} resetchannels {keys} {commands}"
 
 
-def acl_file(job: str, passwords: Mapping[User, str]) -> str:
-    """The text of an ACL file: these users, and no default one."""
+def acl_file(job: str, passwords: Mapping[User, str], *, by_tls: bool = False) -> str:
+    """The text of an ACL file: these users, and no default one. With TLS the controller may renew the certificate."""
     lines = [_DEFAULT]
     lines += [f"user {user} {rules(job, user, password)}" for user, password in passwords.items()]
+    if by_tls:
+        lines = [f"{line} +config|set" if line.startswith("user controller ") else line for line in lines]
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import redis_acl, redis_conf
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import redis_logins
+from areal.tls import tls_dir
 
 _SECRET_BYTES = 32
 
@@ -52,7 +53,8 @@ def _write_redis(resolved: ResolvedJob) -> None:
     layout.redis.mkdir(exist_ok=True)
     layout.redis.chmod(0o700)
     passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in redis_logins().values()}
-    write_atomically(layout.redis_acl, redis_acl(resolved, passwords).encode(), private=True)
+    acl = redis_acl(resolved, passwords, by_tls=tls_dir() is not None)
+    write_atomically(layout.redis_acl, acl.encode(), private=True)
     write_atomically(layout.redis_conf, redis_conf(resolved).encode(), private=True)
 
 

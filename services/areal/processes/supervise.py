@@ -21,7 +21,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from areal.errors import BugError, InfraError
-from areal.net import listening
+from areal.net import channel, listening
 from areal.plan import RoleRow
 from areal.processes import logfile
 from areal.processes.core import (
@@ -90,7 +90,7 @@ class Prober:
                 ("grpc.max_reconnect_backoff_ms", 300),  # a role is ready the moment it says so
                 ("grpc.use_local_subchannel_pool", 1),
             ]
-            self._channel = grpc.aio.insecure_channel(address, options=options)
+            self._channel = channel.connect(address, None, options=options)
         stub = health_pb2_grpc.HealthStub(self._channel)
         try:
             reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=self._probe.timeout_s)

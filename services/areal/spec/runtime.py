@@ -120,6 +120,17 @@ class RuntimeNetworkPolicy(SpecBlock):
     egress: Egress = knob(Egress, what="Where pods may connect to, by role.")
 
 
+class RuntimeTls(SpecBlock):
+    """How the pods of a job prove to each other who they are, and keep what they say to themselves."""
+
+    mode: Literal["Disabled", "SelfSigned", "CertManager"] = knob(
+        "Disabled",
+        what="Certificates of the operator's own, one authority a job, or of cert-manager. Disabled: no encryption.",
+    )
+    issuer: Name = knob("areal", what="CertManager: the issuer of all certificates, one with an authority of its own.")
+    issuer_kind: Literal["Issuer", "ClusterIssuer"] = knob("Issuer", what="CertManager: the issuer's kind.")
+
+
 class RuntimeSandbox(SpecBlock):
     """Which RuntimeClasses give the pods of the reward service a kernel of their own: programs run there in tier T4."""
 
@@ -158,6 +169,7 @@ class RuntimeSpec(SpecBlock):
     roles: RuntimeRoles = knob(RuntimeRoles, what="Pod templates by role.")
     storage: RuntimeStorage = knob(RuntimeStorage, what="Defaults of a job's volume.")
     network_policy: RuntimeNetworkPolicy = knob(RuntimeNetworkPolicy, what="Who may talk to whom.")
+    tls: RuntimeTls = knob(RuntimeTls, what="Encryption between a job's pods.")
     sandbox: RuntimeSandbox = knob(RuntimeSandbox, what="What RuntimeClasses mean to the reward service.")
     allow: Allow = knob(Allow, what="What a job's podTemplate may ask for.")
     devices: Devices = knob(Devices, what="The GPUs of trainer and generation pods.")

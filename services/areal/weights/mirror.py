@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 
+from areal import tls
 from areal.errors import DataError, InfraError
 from areal.files import PART
 from areal.net import channel
@@ -44,14 +45,19 @@ class VolumeMirror:
     def __init__(self, root: Path, address: str, token: str, *, patience_s: float = _PATIENCE_S) -> None:
         self.root = root
         self._address = address
-        self._channel = grpc.insecure_channel(address, options=channel.CLIENT)
-        self._files = rpc.VolumeFilesStub(self._channel)
+        self._own, self._channel = tls.identity(), channel.blocking(address)
         self._metadata = (header(token),)
         self._patience_s = patience_s
         self._closed = threading.Event()
         self.address = ""  # under which others read this server's copies of versions; empty: they don't
         self._distrusted: set[str] = set()  # versions of which a copy was wrong
         self._versions: list[str] = []  # that are wanted, oldest first
+
+    @property
+    def _files(self) -> rpc.VolumeFilesStub:
+        if (own := tls.identity()) != self._own:
+            self._own, self._channel = own, channel.blocking(self._address)
+        return rpc.VolumeFilesStub(self._channel)
 
     def place(self, path: Path) -> Path:
         """Where the copy of a version's directory is, or will be."""
@@ -111,7 +117,7 @@ class VolumeMirror:
         staging, sizes = place.with_name(place.name + PART), listed.sizes
         try:
             staging.mkdir(parents=True, exist_ok=True)
-            with grpc.insecure_channel(listed.source or self._address, options=channel.CLIENT) as connection:
+            with channel.blocking(listed.source or self._address) as connection:
                 server = rpc.VolumeFilesStub(connection) if listed.source and _answers(connection) else None
                 for file, size in sizes.items():
                     server = self._read_file(name, file, size, staging / Path(file).name, server, patience_s)

@@ -53,6 +53,7 @@ PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+CERTIFICATES = Resource("cert-manager.io", "v1", "certificates", "Certificate")
 _KUEUE = "kueue.x-k8s.io", "v1beta2"
 WORKLOADS = Resource(*_KUEUE, "workloads", "Workload")
 FLAVORS = Resource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False)
@@ -78,6 +79,7 @@ _ALL = (
     EVENTS,
     LEASES,
     WORKLOADS,
+    CERTIFICATES,
 )
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in _ALL}
 

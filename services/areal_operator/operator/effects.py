@@ -4,19 +4,24 @@ Owns how each effect is carried out, idempotently: one that fails is done again 
 role may be lost; a refusal of the API server ends the reconcile.
 """
 
+import base64
 import contextlib
 import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from areal.plan import cluster_names as names
+from areal.plan.callers import Outsider
 from areal.plan.cluster_names import Role, run_claim
+from areal.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsIdentity
 
 from areal_operator.kube import resources
 from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
-from areal_operator.operator import quota
+from areal_operator.operator import certificates, quota
 from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.children.foundation import ownership
+from areal_operator.operator.children.tls import AUTHORITY, certificate_names, tls_secret
 from areal_operator.operator.decision import Decision, Eviction
 from areal_operator.operator.drift import differs, inputs_hash, settled
 from areal_operator.operator.hot_fields import HotFields
@@ -54,6 +59,7 @@ class Effects:
 
     async def lay_foundation(self) -> None:
         """Account, volumes, files, network rules; and the Secret, which is made once. Pods come after all of them."""
+        await self._keep_certificates()
         foundation = wanted(self._seen, self._world)
         await together([self._settle("foundation", foundation, self._world.build.foundation), self._make_secret()])
 
@@ -69,6 +75,42 @@ class Effects:
         except AlreadyExistsError:
             log.info("%s/%s: its Secret is there already", *self._seen.key)
             await access(self._seen.key, self._uid, self._world)
+
+    @property
+    def _tls(self) -> str:
+        return "Disabled" if self._seen.admitted is None else self._seen.admitted.runtime.tls.mode
+
+    async def _keep_certificates(self) -> None:
+        """Now and then sign what is due, the authority's Secret first, and learn the operator's own certificate."""
+        if self._tls == "Disabled" or (now := self._world.now()) < self._notes.tls_due:
+            return
+        w, operator = wanted(self._seen, self._world), f"{Outsider.OPERATOR}"
+        wrong: dict[str, dict[str, str]] = {}
+        if self._tls == "SelfSigned":
+            called = certificate_names(w)
+            read = await together(self._certificate(who) for who in (AUTHORITY, *called))
+            before, held = read[0].get(certificates.STATE_KEY), dict(zip(called, read[1:], strict=True))
+            kept = certificates.AuthorityState.parse(before) if before else None
+            state, wrong = certificates.due(kept, held, called, now)
+            if state != kept:
+                authority = tls_secret(w, AUTHORITY, {certificates.STATE_KEY: state.text()})
+                await self._world.api.apply(authority, manager=MANAGER)
+            await together(
+                self._world.api.apply(tls_secret(w, who, data), manager=MANAGER) for who, data in wrong.items()
+            )
+        own = wrong.get(operator) or await self._certificate(operator)
+        parts = [own.get(name, "").encode() for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)]
+        if all(parts):
+            self._notes.tls, self._notes.tls_due = TlsIdentity(*parts), now + certificates.SPREAD_S
+
+    async def _certificate(self, whose: str) -> dict[str, str]:
+        """What a holder's Secret has. Raises ConflictError while an earlier job's isn't deleted yet."""
+        namespace, name = self._seen.key[0], names.tls_secret(self._seen.key[1], whose)
+        found = await self._world.api.get(resources.SECRETS, namespace, name) or {"metadata": {}}
+        owner = owner_of(found)
+        if owner.get("kind") == resources.RLJOBS.kind and owner["uid"] != self._uid:
+            raise ConflictError(409, "Conflict", f"the Secret {name} is an earlier job's, and goes with it")
+        return {key: base64.b64decode(text).decode() for key, text in (found.get("data") or {}).items()}
 
     async def run_prepare(self) -> None:
         """The Job that prepares, unless there is one, or a pod of one: never two at once on one directory."""
@@ -217,12 +259,14 @@ class Effects:
     async def listen(self) -> None:
         """Ask the controller and the trainers how they do, from now on."""
         token = await access(self._seen.key, self._uid, self._world)
+        await self._keep_certificates()
         trainers = tuple(pod for pod in self._seen.of(Role.TRAINER) if pod.ip and not pod.over)
         controllers = [pod for pod in self._seen.of(Role.CONTROLLER) if pod.ip and pod.running and not pod.terminating]
-        if not token or not (trainers or controllers):
+        unknown = self._tls != "Disabled" and self._notes.tls is None
+        if not token or unknown or not (trainers or controllers):
             return self.listen_no_more()
         controller = max(controllers, key=lambda pod: pod.ready, default=None)
-        return self._world.reports.follow(self._seen.key, Targets(controller, trainers, token))
+        return self._world.reports.follow(self._seen.key, Targets(controller, trainers, token, self._notes.tls))
 
     def listen_no_more(self) -> None:
         """Ask nobody."""

@@ -12,13 +12,15 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import grpc
 from areal.net.channel import connect
 from areal.net.status import idle_from_wire
-from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT
+from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, service_host
 from areal.processes.service import phase_from_wire
+from areal.tls import TlsIdentity
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
@@ -41,6 +43,7 @@ class Targets:
     controller: Pod | None
     trainers: tuple[Pod, ...]
     token: str
+    own: TlsIdentity | None = None  # the operator's certificate, where the job has TLS
 
 
 class Asker:
@@ -50,6 +53,7 @@ class Asker:
         self._dialer = dialer
         self._clock = clock
         self._channels: dict[Key, dict[tuple[str, int, str], grpc.aio.Channel]] = {}
+        self.identities: dict[Key, TlsIdentity | None] = {}
 
     async def round(self, key: Key, targets: Targets, last: Reports) -> Reports:
         """Ask everybody at once. Who doesn't answer keeps the last report, which says how old it is."""
@@ -92,6 +96,7 @@ class Asker:
 
     async def forget(self, key: Key) -> None:
         """Close a job's connections."""
+        self.identities.pop(key, None)
         await asyncio.gather(*(channel.close() for channel in self._channels.pop(key, {}).values()))
 
     async def keep_only(self, key: Key, targets: Targets) -> None:
@@ -138,7 +143,9 @@ class Asker:
         address = self._address(key, pod, port, token)
         channels = self._channels.setdefault(key, {})
         if address not in channels:
-            channels[address] = connect(f"{address[0]}:{address[1]}", token)
+            name = service_host(key[1], key[0], pod.role)  # it dials by address, which no certificate has
+            own = partial(self.identities.get, key)
+            channels[address] = connect(f"{address[0]}:{address[1]}", token, own=own, name=name)
         return channels[address]
 
 
@@ -227,6 +234,7 @@ class Poller:
     def follow(self, key: Key, targets: Targets) -> None:
         """Ask these from the next round on."""
         self._targets[key] = targets
+        self._asker.identities[key] = targets.own
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._run(key), name=f"reports of {key[0]}/{key[1]}")
 

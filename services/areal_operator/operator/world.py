@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from areal.plan.cluster_names import LABEL_JOB, Role
 from areal.spec.runtime import RuntimeSpec
+from areal.tls import TlsIdentity
 
 from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
 from areal_operator.operator import children
@@ -44,6 +45,8 @@ class Notes:
     inputs: tuple[RunnableJob, str] | None = None  # hash of what pod templates are made from
     secret: Mapping[str, str] | None = None
     secret_at: float = 0.0
+    tls: TlsIdentity | None = None  # the operator's own
+    tls_due: float = 0.0
     recipe: str | None = None
     granted: tuple[RunnableJob, list[Json], RunnableJob] | None = None  # newest admission by a queue only
     hot_ordered: HotFields | None = None  # and not yet in the controller's report

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from areal.tls import CA_FILE, KEY_FILE
 from areal_operator.operator.children import JobBlueprint, access_secret, finish_job, foundation, prepare_job, workloads
+from areal_operator.operator.children.tls import certificate_names, tls_secret
 from kube.harness.client import Client, Refused
 from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, viewed_wanted, wanted
 
@@ -21,8 +23,9 @@ def everything(w: JobBlueprint, namespace: str) -> list[Json]:
     """All objects of the job as it would be in `namespace`."""
     raw = {**w.raw, "metadata": {**w.raw["metadata"], "namespace": namespace}}
     moved = replace(w, raw=raw)
+    made = [tls_secret(moved, who, {CA_FILE: "a", KEY_FILE: "b"}) for who in certificate_names(moved)]
     secret = access_secret(moved, lambda: "not-random")
-    return [*foundation(moved), secret, prepare_job(moved), *workloads(moved), finish_job(moved)]
+    return [*foundation(moved), secret, *made, prepare_job(moved), *workloads(moved), finish_job(moved)]
 
 
 def apply(admin: Client, one: Json, *, dry_run: bool = False) -> Json:
@@ -46,8 +49,15 @@ def without_owner(one: Json) -> Json:
     return {**one, "metadata": metadata}
 
 
+def encrypted_wanted() -> JobBlueprint:
+    """The quickstart under a runtime whose jobs have certificates of the operator's own."""
+    return wanted(quickstart(), {**CPU_RUNTIME, "tls": {"mode": "SelfSigned"}})
+
+
 @pytest.mark.parametrize(
-    "make", [quickstart_wanted, large_wanted, viewed_wanted], ids=["quickstart", "large", "with its page"]
+    "make",
+    [quickstart_wanted, large_wanted, viewed_wanted, encrypted_wanted],
+    ids=["quickstart", "large", "with its page", "with certificates"],
 )
 def test_the_api_server_accepts_every_child(make: Any, admin: Client, namespace: str) -> None:
     for one in everything(make(), namespace):

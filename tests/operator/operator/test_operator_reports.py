@@ -12,10 +12,11 @@ import pytest
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
+from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role, service_host
 from areal.plan.resolved import ResolvedJob
 from areal.processes.core import ChildPhase
 from areal.processes.service import SERVICE_NAME, LauncherService
+from areal.tls import ENV_TLS_DIR, TlsIdentity
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
@@ -26,6 +27,7 @@ from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import Pod, Reports
 from areal_operator.operator.reports import Asker, Poller, Targets, by_pod_ip, controller_report, news
 from operator_values import NOW, admitted, controller, says, trainer
+from support.certificates import authority, leaf, put
 from support.scripted_child import GANG_MEMBER, ScriptedChild
 from support.scripted_run import RunController, RunTrainer, ScriptedRun
 
@@ -139,6 +141,34 @@ async def test_who_does_not_answer_keeps_the_last_report_and_its_age() -> None:
 
 
 @component
+async def test_with_tls_it_shows_its_certificate_and_expects_the_names_of_the_role_it_dials(
+    tmp_path, monkeypatch
+) -> None:
+    root = authority()
+    names = [service_host(KEY[1], KEY[0], role) for role in (Role.CONTROLLER, Role.TRAINER)]
+    monkeypatch.setenv(ENV_TLS_DIR, str(put(tmp_path / "tls", leaf(root, names), root)))
+    (crt, key), (stranger_crt, stranger_key) = leaf(root, ["operator"]), leaf(authority())
+    trusted = root[0].encode()
+    own = TlsIdentity(trusted, crt.encode(), key.encode())
+    async with served() as roles:
+        asker = Asker(roles.dial, lambda: NOW)
+        for shown in (None, TlsIdentity(trusted, stranger_crt.encode(), stranger_key.encode())):
+            asker.identities[KEY] = shown
+            refused = await asker.round(KEY, TARGETS, Reports())
+            assert (refused.controller, refused.trainer, refused.launchers) == (None, None, {})
+            await asker.forget(KEY)
+        asker.identities[KEY] = own
+        reports = await asker.round(KEY, TARGETS, Reports())
+        assert reports.controller is not None
+        assert reports.trainer is not None
+        put(tmp_path / "tls", leaf(root, ["another.a.svc"]), root)
+        await asker.forget(KEY)
+        asker.identities[KEY] = own
+        assert await asker.round(KEY, TARGETS, Reports()) == Reports(at=NOW)
+        await asker.forget(KEY)
+
+
+@component
 async def test_another_jobs_token_opens_nothing() -> None:
     async with served(token="another") as roles:
         asker = Asker(roles.dial, lambda: NOW)
@@ -179,6 +209,7 @@ class ScriptedAsker:
         self.trouble: Exception | None = None
         self.heard: list[tuple[str, int]] = []
         self.black_holes: set[str] = set()
+        self.identities: dict[Key, object] = {}
 
     async def restart(self, key: Key, pod: Pod, token: str, epoch: int) -> bool:
         self.heard.append((pod.uid, epoch))

@@ -1,5 +1,7 @@
 """The controller's process: reads the resolved job, builds the parts, runs them."""
 
+import asyncio
+
 import orjson
 
 from areal.errors import ExitCode
@@ -106,5 +108,7 @@ async def run(ctx: RoleContext) -> int:
             patience_s=job.patience_s,
             traces=ctx.traces,
         )
+        renewal = asyncio.create_task(ledger.keep_certificate_fresh())
         await serve(parts, ctx.port, ctx.stop)
+        renewal.cancel()
     return ExitCode.DONE

@@ -53,7 +53,7 @@ def _data(w: JobBlueprint) -> dict[str, str]:
     data = {RESOLVED_KEY: w.resolved.model_dump_json(indent=1)}
     if Role.REDIS in w.roles:
         unused = dict.fromkeys(redis_logins().values(), "unused")  # redis.conf holds no password
-        data[REDIS_CONF_KEY] = redis_files(w.resolved, unused)[0]
+        data[REDIS_CONF_KEY] = redis_files(w.resolved, unused, by_tls=w.encrypted)[0]
     return data
 
 

@@ -23,6 +23,7 @@ from areal.spec.runtime import SNAPSHOT_KEY, RuntimeSpec, Volume, volume_of
 from areal_operator.operator.children import network
 from areal_operator.operator.children.files import job_files_map
 from areal_operator.operator.children.needs import redis_disk_bytes
+from areal_operator.operator.children.tls import certificate_requests
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
 _SECRET_BYTES = 32
@@ -37,6 +38,7 @@ def foundation(w: JobBlueprint) -> list[Json]:
         *([files] if files is not None else ()),
         runtime_snapshot(w),
         *network.network_policies(w),
+        *certificate_requests(w),
     ]
 
 
@@ -54,7 +56,7 @@ def access_secret(w: JobBlueprint, make: Callable[[], str] = lambda: secrets.tok
         logins = sorted(set(redis_logins().values()))
         passwords = {user: known.get(names.password_key(user)) or make() for user in logins}
         values |= {names.password_key(user): password for user, password in passwords.items()}
-        values[names.ACL_KEY] = redis_files(w.resolved, passwords)[1]
+        values[names.ACL_KEY] = redis_files(w.resolved, passwords, by_tls=w.encrypted)[1]
     data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
     return child(w, "v1", "Secret", names.access_secret(w.name), type="Opaque", data=data)
 

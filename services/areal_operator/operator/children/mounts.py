@@ -15,6 +15,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import SourceKind, spec_of
+from areal.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 from areal_operator.operator.children.files import VOLUME, files_name
 from areal_operator.operator.children.wanted import JobBlueprint, Json
@@ -54,6 +55,10 @@ def volumes(w: JobBlueprint, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
     if sources := _access(w, role):
         found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
+    if w.encrypted and role in w.roles:
+        items = [{"key": key, "path": key} for key in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)]
+        source = {"secretName": names.tls_secret(w.name, role), "defaultMode": _SECRET_MODE, "items": items}
+        found.append({"name": "tls", "secret": source})
     if spec_of(role).asks_api_server:
         items = [{"key": names.CLUSTER_CA_KEY, "path": names.CLUSTER_CA_KEY}]
         found.append({"name": "cluster", "configMap": {"name": names.CLUSTER_CA_MAP, "items": items}})
@@ -79,6 +84,8 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "mountPath": str(names.JOB_DIR), "readOnly": True}]
     if _access(w, role):
         found.append({"name": "access", "mountPath": str(names.ACCESS_DIR), "readOnly": True})
+    if w.encrypted and role in w.roles:
+        found.append({"name": "tls", "mountPath": str(names.TLS_DIR), "readOnly": True})
     if spec_of(role).asks_api_server:
         found.append({"name": "cluster", "mountPath": str(names.CLUSTER_DIR), "readOnly": True})
     if role is Role.REDIS:

@@ -94,7 +94,10 @@ def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:
     return max(budget_bytes * _REDIS_DISK, _REDIS_DISK_FLOOR, has_bytes)
 
 
-def probes(role: Role, *, beside: bool = False) -> Json:
+HEALTH_SHIFT = 50  # from a server's port to that of its health without TLS: kubelets have no certificate
+
+
+def probes(role: Role, *, beside: bool = False, encrypted: bool = False) -> Json:
     """Startup and liveness ask the launcher only: a role that hangs is restarted by its launcher, in place.
 
     Readiness asks the role, but of a gang only the first member serves: the launcher of every pod tells how its member
@@ -104,10 +107,11 @@ def probes(role: Role, *, beside: bool = False) -> Json:
     row = spec_of(role)
     if not row.runs_on:
         return {}
-    first: Json = {"grpc": {"port": LAUNCHER_PORT}}
-    ready = first if row.gang else {"grpc": {"port": GRPC_PORT}}
+    shift = HEALTH_SHIFT if encrypted else 0
+    first: Json = {"grpc": {"port": LAUNCHER_PORT + shift}}
+    ready = first if row.gang else {"grpc": {"port": GRPC_PORT + shift}}
     if beside:
-        ready = {"grpc": {"port": LAUNCHER_PORT, "service": BESIDE}}
+        ready = {"grpc": {"port": LAUNCHER_PORT + shift, "service": BESIDE}}
     if not row.supervised:  # has no launcher to ask
         ready = first = {"tcpSocket": {"port": next(iter(row.pod_ports.values()))}}
     return {

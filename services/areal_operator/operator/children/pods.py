@@ -12,12 +12,14 @@ from pathlib import PurePosixPath
 
 from areal.admit.code_pods import kernel_of
 from areal.errors import ConfigError
+from areal.net.server import ENV_HEALTH_SHIFT
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, spec_of
 from areal.spec.cluster import DEFAULT_ACCESS_MODE
 from areal.spec.runtime import volume_of
 from areal.spec.serving import SglangEngine
+from areal.tls import ENV_TLS_DIR
 
 from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.merge import merge, refuse_annotations, refuse_env, refuse_labels, refuse_template
@@ -110,7 +112,7 @@ def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> J
         "resources": needs.resources(role, w.job),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
         "volumeMounts": places,
-        **needs.probes(role, beside=len(w.hosted(role)) > 1),
+        **needs.probes(role, beside=len(w.hosted(role)) > 1, encrypted=w.encrypted),
     }
     rest = {
         "securityContext": pod_security(),
@@ -254,7 +256,7 @@ def _grace_s(given: object, needed: int) -> int:
 
 def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runtime_class: str | None) -> Json:
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
-    ours = _environment(role)
+    ours = [*_environment(role), *_certificates(w, role)]
     if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
         ours.append({"name": names.ENV_SANDBOX_KERNEL, "value": "kata"})
     storage = w.job.spec.storage
@@ -298,6 +300,16 @@ def _environment(role: Role) -> list[Json]:
         }
     fields = ((names.ENV_POD_IP, "status.podIP"), (names.ENV_POD_NAME, "metadata.name"))
     return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
+
+
+def _certificates(w: JobBlueprint, role: Role) -> list[Json]:
+    """Where the pod's certificate is, and the name that is in it, under which others dial its servers."""
+    if not w.encrypted or role not in w.roles:
+        return []
+    found = {ENV_TLS_DIR: str(names.TLS_DIR), ENV_HEALTH_SHIFT: str(needs.HEALTH_SHIFT)}
+    if spec_of(role).headless:
+        found[names.ENV_ADDRESS] = f"$({names.ENV_POD_NAME}).{names.service_host(w.name, w.namespace, role)}"
+    return [{"name": name, "value": value} for name, value in found.items()]
 
 
 def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:

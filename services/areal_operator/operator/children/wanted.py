@@ -61,6 +61,11 @@ class JobBlueprint:
         """The roles that run beside the job, a pod each while it has any."""
         return beside(self.resolved.spec)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the job's roles speak TLS. Of the snapshot: it stays so to the job's end."""
+        return self.runtime.tls.mode != "Disabled"
+
     def hosted(self, role: Role) -> tuple[Role, ...]:
         """The roles whose processes are in a role's pods, itself first."""
         return (role, Role.GENERATION) if role is Role.TRAINER and self.resolved.in_one_pod else (role,)
