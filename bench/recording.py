@@ -40,8 +40,7 @@ from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.options import advantage_options, objective_options
-from areal_trainer.recording import StepRecorder
-from areal_trainer.trained_tokens import TrainedTokensBuffer
+from areal_trainer.recording import StepRecorder, TrainedTokensBuffer
 
 GOAL = 0.005
 BUDGET = 64 << 20

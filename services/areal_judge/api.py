@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from areal_judge.judge.dispatch.suite_store import StoredSuite as StoredSuite
+    from areal_judge.judge.dispatch.executor import StoredSuite as StoredSuite
     from areal_judge.judge.dispatch.values import Priority as Priority
     from areal_judge.judge.dispatch.values import Ticket as Ticket
     from areal_judge.judge.extract import program_of as program_of

@@ -28,7 +28,7 @@ from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from google.protobuf.json_format import MessageToJson
 
-from areal_view.why.redact import redacted
+from areal_view.why.job_facts import redacted
 
 LAST_LINES = 200  # of each role's log
 _STACK_LINES = 400

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from areal.engine.api import ModelServer
 from areal.engine.embedded import EngineOptions, TorchEngine
+from areal.engine.serve import ModelServer
 from areal.gateway.session import SessionLimits
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.branches import branches_of

@@ -8,8 +8,7 @@ import pytest
 from areal.convert.convert import convert
 from areal.convert.draft import UNSET
 from areal.convert.from_areal import parse_allocation
-from areal.convert.python_file import read_calls
-from areal.convert.read import resolved
+from areal.convert.read import read_calls, resolved
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from hypothesis import given

@@ -19,8 +19,8 @@ from areal.dataflow.own import own_graph, stand_in
 from areal.spec import load_job
 from areal.spec.model_families import COMPARED, EMBEDDED
 from areal.workflow.base import AgentSession, Engine
-from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import Recipe, load_recipe
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 from support.char_tokenizer import TEMPLATE, write_tokenizer
 from support.listed_engine import Listed

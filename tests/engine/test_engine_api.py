@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from areal.engine.api import ModelServer
 from areal.engine.embedded import EngineOptions, TorchEngine
+from areal.engine.serve import ModelServer
 from areal.workflow.tokenizer import Tokenizer
 from jsonschema import validate
 from support.chat_tokenizer import HERMES, write_chat_tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
-from areal.engine.http import permitted
+from areal.engine.control import permitted
 from support.engine_models import VOCAB, make_model
 from support.engine_server import EngineServer
 

@@ -26,7 +26,7 @@ from areal.observe import logs
 from areal_operator.operator import main as operator
 from areal_operator.operator.observed import Pod
 from areal_operator.runtime.manager import Times
-from areal_operator.runtime.times import LeaseTimes
+from areal_operator.runtime.queue import LeaseTimes
 from areal_operator.runtime.transport import Request, Response, Transport
 
 NOBODY = 9  # the discard port

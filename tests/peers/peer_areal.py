@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal_trainer.algorithms.kl import kl
+from areal_trainer.algorithms.advantages import OverlongPenalty, ShapingOptions, shape_rewards
 from areal_trainer.algorithms.policy import PolicyOptions, Surrogate
-from areal_trainer.algorithms.ratio import log_linear
+from areal_trainer.algorithms.ratio import kl, log_linear
 from areal_trainer.algorithms.rejection import RejectionRule, second_moment_mask
-from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions, shape_rewards
 from areal_trainer.trainings.objective import PairLoss, dpo
 from peer_batch import GROUP, LENGTH, PeerBatch, config
 from peer_files import load

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from areal_trainer.algorithms.advantages import gae, normalise_advantages
-from areal_trainer.algorithms.aggregation import Aggregation, token_weights
 from areal_trainer.algorithms.baseline import BaselineOptions, normalised_rewards
-from areal_trainer.algorithms.policy import PolicyOptions, policy_loss
+from areal_trainer.algorithms.policy import Aggregation, PolicyOptions, policy_loss, token_weights
 from areal_trainer.algorithms.ratio import behaviour_weight
 from areal_trainer.algorithms.rejection import RejectionRule, rejected
 from areal_trainer.data.batch import TokenBatch

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal_trainer.algorithms.advantages import token_rewards
-from areal_trainer.algorithms.kl import kl
+from areal_trainer.algorithms.advantages import OverlongPenalty, ShapingOptions, shape_rewards, token_rewards
 from areal_trainer.algorithms.policy import PolicyOptions, Surrogate
-from areal_trainer.algorithms.ratio import WeightTruncation
+from areal_trainer.algorithms.ratio import WeightTruncation, kl
 from areal_trainer.algorithms.rejection import DPPOOptions, RejectionRule
-from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions, shape_rewards
 from areal_trainer.trainings.objective import PairLoss, bradley_terry, sft
 from peer_areal import overlong, pairs, preference
 from peer_batch import LENGTH, PeerBatch, config

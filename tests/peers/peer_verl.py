@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal_trainer.algorithms.kl import kl, kl_loss
-from areal_trainer.algorithms.policy import PolicyOptions, Surrogate
-from areal_trainer.algorithms.ratio import WeightTruncation
+from areal_trainer.algorithms.policy import PolicyOptions, Surrogate, ValueOptions, value_loss
+from areal_trainer.algorithms.ratio import WeightTruncation, kl, kl_loss
 from areal_trainer.algorithms.rejection import DPPOOptions, RejectionRule
-from areal_trainer.algorithms.value_loss import ValueOptions, value_loss
 from areal_trainer.engine.logprob import chunked_logprobs
 from peer_batch import VOCABULARY, PeerBatch, config, slopes
 from peer_files import load

@@ -15,7 +15,7 @@ from areal.reward.verifiers.code import CodeSettings, CodeVerifier
 from areal.spec.serving import CodeReward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
-from areal_judge.judge.dispatch.suite_store import StoredSuite
+from areal_judge.judge.dispatch.executor import StoredSuite
 from areal_judge.judge.dispatch.values import Ticket
 from areal_judge.judge.values import CaseResult, Flag, Judgement, Options, Scoring, Status, Submission, Suite
 from areal_judge.sandbox.values import Tier

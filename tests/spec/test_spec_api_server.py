@@ -17,7 +17,7 @@ from areal.errors import ConfigError
 from areal.spec import RULES, Severity, check, job_from_object, load_job
 from areal.spec.block import Mutability
 from areal.spec.crd import definitions
-from areal.spec.crd.validations import change_validations
+from areal.spec.crd.definition import change_validations
 from areal.spec.job import JobSpec
 from areal.spec.runtime import runtime_from_object
 from areal.spec.status import REASONS, ConditionType, JobStatus

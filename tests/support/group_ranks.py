@@ -25,13 +25,12 @@ from areal.values.policy import PolicyId
 from areal.weights.group import buckets
 from areal.weights.publish import WeightsRef
 from areal.weights.verify import open_version
+from areal_trainer.engine.group import RankMessage
 from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
-from areal_trainer.publish.members import Members
 from areal_trainer.publish.publisher import Publisher, PublishOrder
-from areal_trainer.publish.sender import SenderServer
+from areal_trainer.publish.sender import Members, SenderServer
 from areal_trainer.rollout import owners
 from support.forked_ranks import ended, forked, joined
 from support.publishing_ranks import CANARY, tensors

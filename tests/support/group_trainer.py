@@ -110,7 +110,7 @@ def main(port: int, patience_s: float) -> None:
     from areal.weights.verify import open_version
     from areal_trainer.engine.host_copy import HostSlab, specs_of
     from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
-    from areal_trainer.publish.members import Members
+    from areal_trainer.publish.sender import Members
     from safetensors.torch import load_file
 
     held, faults, passed = [""], [], threading.Event()

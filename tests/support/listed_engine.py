@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from areal.workflow import GenerationResult, Sampling, TokenSpan
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 
 
 class Listed:

@@ -18,9 +18,9 @@ from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.verify import verify_tensors
+from areal_trainer.engine.group import RankMessage
 from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.publisher import Publisher, PublishOrder
 from areal_trainer.rollout import owners
 from support.forked_ranks import ended, forked, joined, words

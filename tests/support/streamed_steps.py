@@ -27,8 +27,8 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.optimizer import RateSchedule, local
 from areal_trainer.frozen_model import OnSameRanks
 from areal_trainer.options import advantage_options, objective_options
+from areal_trainer.recording import TrainedTokens
 from areal_trainer.rollout import TrainBatch
-from areal_trainer.trained_tokens import TrainedTokens
 from support.forked_ranks import ended, forked, joined, words
 from support.trainer_parts import VOCABULARY, sample
 from torch import Tensor

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from areal.cards import CardSide
 from areal.plan import ResolvedJob
-from areal.weights.collect import versions
+from areal.weights.publish import versions
 from areal.weights.stage import memory_directory
 from support.job_run import ROOT, VICTIMS, JobRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal_trainer.algorithms.aggregation import token_weights
+from areal_trainer.algorithms.policy import token_weights
 
 TRAINED = np.array([0, 1, 1, 0, 1, 0, 0, 1, 1, 1], bool)
 SEQUENCE = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 3])

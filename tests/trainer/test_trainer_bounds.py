@@ -17,8 +17,7 @@ from areal.spec.job import JobSpec, RLJob
 from areal.spec.problems import SpecError
 from areal.spec.resolved_algorithm import NAMES, resolve
 from areal.spec.rules import Facts, Severity
-from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantages
-from areal_trainer.algorithms.shaping import shape_rewards
+from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantages, shape_rewards
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.options import advantage_options
 from pydantic import ValidationError

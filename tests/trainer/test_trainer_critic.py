@@ -11,7 +11,7 @@ import torch
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.algorithms.advantages import AdvantageOptions
 from areal_trainer.algorithms.baseline import BaselineOptions
-from areal_trainer.algorithms.value_loss import ValueOptions
+from areal_trainer.algorithms.policy import ValueOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.critic import CriticOptions, ValueCritic, explained_variance, with_next_token

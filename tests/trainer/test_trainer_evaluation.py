@@ -11,12 +11,11 @@ from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.blame import blamed
 from areal_trainer.control import Orders
-from areal_trainer.engine.group import RankGroup
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankGroup, RankMessage
 from areal_trainer.first_rank import FirstRank
 from areal_trainer.publish.canary import CanaryProbe
 from areal_trainer.rollout import Rollout
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 
 COLLECTIVE_S = 600.0
 PROBE = CanaryProbe(np.array([1]), None)

@@ -17,7 +17,7 @@ from areal.v1 import weights_pb2 as wire
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Manifest
 from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
-from areal_trainer.publish.members import MemberFault, Members
+from areal_trainer.publish.sender import MemberFault, Members
 from torch.distributed import HashStore
 
 POLICY = PolicyId(3, 1)

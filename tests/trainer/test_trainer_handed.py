@@ -15,9 +15,8 @@ from areal.errors import DataError, InfraError
 from areal.ledger.consumer import TrainerState
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
-from areal.weights.collect import versions
 from areal.weights.exports import Exports, exported_steps
-from areal.weights.publish import WeightsRef
+from areal.weights.publish import WeightsRef, versions
 from areal.weights.stage import StagingArea, memory_directory
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import specs_of

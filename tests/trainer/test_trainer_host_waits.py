@@ -11,7 +11,7 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine import attention as segments
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.objective import ObjectiveOptions, PolicyObjective
-from areal_trainer.trained_tokens import TrainedTokensBuffer
+from areal_trainer.recording import TrainedTokensBuffer
 from support.trainer_parts import batch
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from areal_trainer.algorithms.kl import kl, kl_loss
 from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, policy_loss
+from areal_trainer.algorithms.ratio import kl, kl_loss
 
 
 def test_estimators_agree_with_the_exact_divergence_on_average():

@@ -14,7 +14,7 @@ from areal.workflow.recipe import load_recipe
 from areal_trainer.actor import Actor
 from areal_trainer.checkpoint.catalog import RECORD
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
-from areal_trainer.stage_models import StageModels
+from areal_trainer.frozen import StageModels
 from support.trainer_parts import batch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

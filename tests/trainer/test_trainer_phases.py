@@ -7,8 +7,7 @@ import threading
 import pytest
 from areal.errors import InfraError
 from areal_trainer.engine import group
-from areal_trainer.engine.group import first_works
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankMessage, first_works
 
 
 class TwoRanks:

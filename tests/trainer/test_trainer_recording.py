@@ -10,8 +10,7 @@ from areal.ledger import payload
 from areal.observe.metrics import RoleMetrics
 from areal.record.writer import RecordWriter
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
-from areal_trainer.recording import StepRecorder, chosen, chunks
-from areal_trainer.trained_tokens import TrainedTokens
+from areal_trainer.recording import StepRecorder, TrainedTokens, chosen, chunks
 from areal_view.index.record_index import RecordIndex
 from support.trainer_parts import batch, sample
 

@@ -12,8 +12,7 @@ from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.checkpoint import saving
 from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint, Saving
-from areal_trainer.engine.group import COLLECTIVE_TIMEOUT
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import COLLECTIVE_TIMEOUT, RankMessage
 
 SAVED = SavedCheckpoint(RunPosition(4, 1), Path("step-000004.f1"), 1.0)
 

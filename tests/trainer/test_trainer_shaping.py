@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions, shape_rewards
+from areal_trainer.algorithms.advantages import OverlongPenalty, ShapingOptions, shape_rewards
 
 
 def shape(rewards, tokens, **options):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from areal_trainer import actor, gradient_sums, objective
 from areal_trainer.actor import Actor
-from areal_trainer.algorithms import aggregation
+from areal_trainer.algorithms import policy
 from areal_trainer.engine.optimizer import ShardedAdamW
 from areal_trainer.gradient_sums import GradientSums
 from areal_trainer.objective import PolicyObjective
@@ -42,15 +42,15 @@ class Mutant:
 
 
 MUTANTS = {
-    "tokens of the whole batch, trained or not": Mutant(aggregation, "divisor", "trained.sum()", "trained.size"),
+    "tokens of the whole batch, trained or not": Mutant(policy, "divisor", "trained.sum()", "trained.size"),
     "sequences of the whole batch, trained or not": Mutant(
-        aggregation, "divisor", "np.unique(sequence[trained])", "np.unique(sequence)"
+        policy, "divisor", "np.unique(sequence[trained])", "np.unique(sequence)"
     ),
-    "sequences where tokens count": Mutant(aggregation, "divisor", 'aggregation == "token"', 'aggregation == "none"'),
-    "tokens where sequences count": Mutant(aggregation, "divisor", 'aggregation == "token"', 'aggregation != "none"'),
-    "a part divides by its own count": Mutant(aggregation, "token_weights", "1 if summed else max(", "max("),
+    "sequences where tokens count": Mutant(policy, "divisor", 'aggregation == "token"', 'aggregation == "none"'),
+    "tokens where sequences count": Mutant(policy, "divisor", 'aggregation == "token"', 'aggregation != "none"'),
+    "a part divides by its own count": Mutant(policy, "token_weights", "1 if summed else max(", "max("),
     "a sequence's own length is left out": Mutant(
-        aggregation, "token_weights", "(count * tokens[sequence[trained]])", "count"
+        policy, "token_weights", "(count * tokens[sequence[trained]])", "count"
     ),
     "a part's KL divides by its own count": Mutant(PolicyObjective, "of", "1 if summed else max(int", "max(int"),
     "the last part's count": Mutant(

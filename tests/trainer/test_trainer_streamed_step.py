@@ -12,7 +12,7 @@ import pytest
 import torch
 from areal.errors import BugError
 from areal.spec.resolved_algorithm import NAMES, whole_batches_for
-from areal_trainer.algorithms.aggregation import divisor, token_weights
+from areal_trainer.algorithms.policy import divisor, token_weights
 from support.forked_ranks import program
 from support.streamed_steps import GROUPS, PARTS, actor_of, batch_of, difference, spec_of, trained
 

@@ -7,10 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from areal_trainer.algorithms.advantages import AdvantageOptions, TokenColumns, estimate_advantages, taught, teacher_kl
+from areal_trainer.algorithms.advantages import (
+    AdvantageOptions,
+    ShapingOptions,
+    TokenColumns,
+    estimate_advantages,
+    taught,
+    teacher_kl,
+)
 from areal_trainer.algorithms.baseline import BaselineOptions
 from areal_trainer.algorithms.policy import PolicyOptions, policy_loss
-from areal_trainer.algorithms.shaping import ShapingOptions
 from support.trainer_parts import batch
 
 VOCABULARY = 7

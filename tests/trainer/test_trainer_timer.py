@@ -8,7 +8,7 @@ import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal_trainer.reporting import Reporter
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 
 
 def test_waiting_is_counted_slice_by_slice_before_any_step(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from areal_trainer.algorithms.value_loss import ValueOptions, value_loss
+from areal_trainer.algorithms.policy import ValueOptions, value_loss
 
 VALUES = torch.tensor([0.0, 1.0, 2.0, -3.0, 30.0], dtype=torch.float64)
 OLD = torch.tensor([0.1, 0.2, 1.9, 0.0, 29.9], dtype=torch.float64)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from areal.observe.live import Live, LiveRole, LiveWait, write_live
 from areal_view.commands import why_run
-from areal_view.why.redact import REMOVED, redacted
+from areal_view.why.job_facts import REMOVED, redacted
 
 KNOWN = "q7Zr2-the-run-token-0451"
 PLANTED = {

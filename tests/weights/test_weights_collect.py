@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from areal.values.policy import PolicyId
-from areal.weights.collect import collect, versions
-from areal.weights.publish import publish
+from areal.weights.publish import collect, publish, versions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples

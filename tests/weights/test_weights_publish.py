@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from areal.errors import BugError, InfraError
 from areal.values.policy import PolicyId
-from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.publish import WeightsRef, publish
+from areal.weights.publish import WeightsRef, collect, publish, versions
 from areal.weights.verify import open_version, read_verified, verify_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from areal.errors import DataError, InfraError
 from areal.values.policy import PolicyId
-from areal.weights.collect import collect, versions
-from areal.weights.publish import publish
+from areal.weights.publish import collect, publish, versions
 from areal.weights.stage import StagingArea
 from areal.weights.verify import open_version
 from support.published import CANARY, FILES, NAMES, Volume, same, sources, take

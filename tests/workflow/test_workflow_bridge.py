@@ -11,7 +11,7 @@ from areal.spec.load import load_job
 from areal.spec.problems import SpecError
 from areal.spec.sources import ModelBlock
 from areal.workflow.examples import example
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 from support.chat_tokenizer import CHATML, control_strings, write_chat_tokenizer
 from support.family_templates import FAMILIES

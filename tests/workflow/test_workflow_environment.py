@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from areal.errors import DataError
 from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
-from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import load_recipe
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 from support.char_tokenizer import TEMPLATE, write_tokenizer
 

@@ -6,7 +6,7 @@ import pytest
 from areal.errors import DataError
 from areal.rollout.worker.episode_run import sample_seed
 from areal.workflow import MultiTurnWorkflow, RLVRWorkflow
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st

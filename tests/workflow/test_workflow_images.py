@@ -20,7 +20,7 @@ from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
 from areal.spec.load import load_job
 from areal.values.images import MARK, Image, image_of
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.rows.forms import prompt_row
 from areal.workflow.tokenizer import Tokenizer
 from support.chat_tokenizer import write_chat_tokenizer

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from areal.errors import DataError
 from areal.workflow.examples import example, pair
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
 from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer

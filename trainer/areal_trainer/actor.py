@@ -26,7 +26,7 @@ from areal_trainer.algorithms.advantages import (
     estimate_advantages,
     with_teacher,
 )
-from areal_trainer.algorithms.aggregation import divisor
+from areal_trainer.algorithms.policy import divisor
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition, Saving
@@ -40,8 +40,8 @@ from areal_trainer.frozen_model import FrozenModel, FrozenQuestion, FrozenStage,
 from areal_trainer.gradient_sums import GradientPart, GradientSums
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, ObjectiveOptions, PolicyObjective
-from areal_trainer.timer import PhaseTimer
-from areal_trainer.trained_tokens import TrainedTokens, TrainedTokensBuffer
+from areal_trainer.recording import TrainedTokens, TrainedTokensBuffer
+from areal_trainer.spans import PhaseTimer
 
 _UNROUTED = 1e-3  # of a batch's trained tokens, whose experts may be unknown
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.algorithms.value_loss import ValueOptions, value_loss
+from areal_trainer.algorithms.policy import ValueOptions, value_loss
 from areal_trainer.data.batch import NO_VERSION, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import ValueEngine

@@ -20,7 +20,7 @@ from areal.weights.manifest import MANIFEST_NAME
 
 from areal_trainer.checkpoint.catalog import Began, FoundCheckpoint
 from areal_trainer.control import Telling, TrainerControl
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankMessage
 from areal_trainer.settings import RowsSettings, TrainerPaths, TrainerSettings
 
 _log = logging.getLogger(__name__)

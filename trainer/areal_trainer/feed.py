@@ -21,7 +21,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common
 
 from areal_trainer.control import ControllerLink
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 
 _log = logging.getLogger(__name__)
 

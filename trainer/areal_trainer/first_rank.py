@@ -19,14 +19,13 @@ from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.cards import TrainerTurn
 from areal_trainer.checkpoint.saving import Saving
 from areal_trainer.data.batch import columns
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankMessage
 from areal_trainer.feed import SLICE_S, Feed
 from areal_trainer.figures import sample_means
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
-from areal_trainer.spans import StepSpans
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer, StepSpans
 
 if TYPE_CHECKING:
     from areal.image_shape import ImageShape

@@ -16,7 +16,7 @@ from torch import Tensor
 from areal_trainer.critic import Cut
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 
 Answer = Callable[[], Tensor]
 """Log-probabilities of all ranks' predicted tokens, [tokens] float32 on the CPU; 0 where none was. A collective."""

@@ -16,7 +16,7 @@ from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.figures import FigureMeans
-from areal_trainer.trained_tokens import TrainedTokensBuffer
+from areal_trainer.recording import TrainedTokensBuffer
 
 _EQUAL = 1e-9  # of two advantages that are made alike
 

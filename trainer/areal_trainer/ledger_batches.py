@@ -25,7 +25,7 @@ from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.optimizer import local
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.first_rank import PUBLISH_DEADLINE_S
-from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
+from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels, StageModels
 from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.ledger_desk import LedgerDesk
 from areal_trainer.options import critic_options
@@ -34,8 +34,7 @@ from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.rollout import Rollout
 from areal_trainer.settings import TrainerSettings, overrides
-from areal_trainer.stage_models import StageModels
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 
 
 class LedgerBatches:

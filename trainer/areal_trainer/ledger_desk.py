@@ -25,17 +25,16 @@ from areal_trainer.cards import TrainerTurn
 from areal_trainer.checkpoint.catalog import FoundCheckpoint
 from areal_trainer.control import AskedToStop, ControllerLink
 from areal_trainer.desk import Desk, TrainerPorts, copy_model
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankMessage
 from areal_trainer.feed import Feed
 from areal_trainer.first_rank import FirstRank
 from areal_trainer.publish.exporter import Exporter, merge
 from areal_trainer.publish.group import GroupOptions, GroupSender
-from areal_trainer.publish.members import Members
+from areal_trainer.publish.sender import Members
 from areal_trainer.recording import Piece, StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.settings import TrainerSettings
-from areal_trainer.spans import StepSpans
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer, StepSpans
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.algorithms.aggregation import Aggregation, token_weights
-from areal_trainer.algorithms.policy import PolicyOptions, policy_loss
+from areal_trainer.algorithms.policy import Aggregation, PolicyOptions, policy_loss, token_weights
 from areal_trainer.algorithms.ratio import Proximal, log_linear
 from areal_trainer.algorithms.rejection import second_moment_mask
 from areal_trainer.algorithms.statistics import LossStatistics
@@ -24,7 +23,7 @@ from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, sent
 from areal_trainer.engine.engine import LossFunction
 from areal_trainer.figures import FigureMeans
-from areal_trainer.trained_tokens import TrainedTokensBuffer
+from areal_trainer.recording import TrainedTokensBuffer
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,11 @@ from areal.spec import algorithm as fields
 from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import AlgorithmValues, one_turn, resolve
 
-from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL
+from areal_trainer.algorithms.advantages import AdvantageOptions, OverlongPenalty, RewardKL, ShapingOptions
 from areal_trainer.algorithms.baseline import BaselineOptions
-from areal_trainer.algorithms.kl import Estimator
-from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions, Surrogate
-from areal_trainer.algorithms.ratio import WeightTruncation
+from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions, Surrogate, ValueOptions
+from areal_trainer.algorithms.ratio import Estimator, WeightTruncation
 from areal_trainer.algorithms.rejection import DPPOOptions, RejectionRule
-from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions
-from areal_trainer.algorithms.value_loss import ValueOptions
 from areal_trainer.critic import CriticOptions
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.optimizer import RateSchedule

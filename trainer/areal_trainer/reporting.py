@@ -23,7 +23,7 @@ from areal_trainer.algorithms.advantages import Advantages, teacher_kl
 from areal_trainer.checkpoint.saving import SavedCheckpoint
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.timer import PHASES
+from areal_trainer.spans import PHASES
 
 _NO_FIGURES = ("step", "fence", "at")
 _OF_LOSS = (

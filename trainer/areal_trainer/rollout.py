@@ -21,12 +21,11 @@ from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.cards import SharedCards
 from areal_trainer.checkpoint.saving import RunPosition, Saving
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.engine.group import RankGroup, wait_together
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankGroup, RankMessage, wait_together
 from areal_trainer.first_rank import PUBLISH_DEADLINE_S, FirstRank
 from areal_trainer.publish.canary import CanaryProbe, canary
 from areal_trainer.publish.publisher import Publisher, PublishOrder
-from areal_trainer.timer import PhaseTimer, seconds_by_rank
+from areal_trainer.spans import PhaseTimer, seconds_by_rank
 
 # Partition of a model's tensors over ranks: which rank copies and writes which tensor of a published version.
 

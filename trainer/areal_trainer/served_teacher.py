@@ -24,8 +24,7 @@ from areal.observe.waits import SERVED_TEACHER, WaitRegistry
 from numpy.typing import NDArray
 
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.engine.group import RankGroup, first_only, wait_together
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankGroup, RankMessage, first_only, wait_together
 from areal_trainer.frozen_model import Answer, FrozenQuestion
 
 _log = logging.getLogger(__name__)

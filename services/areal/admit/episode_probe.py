@@ -33,8 +33,8 @@ from areal.workflow.base import Outcome, Prompt, RolloutWorkflow, episode_of, sa
 from areal.workflow.branches import SessionEnding
 from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode, RejectedError, check_episode
-from areal.workflow.prompt import prompt_of
 from areal.workflow.recipe import Recipe, agents_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 
 _MOST_CALLS = 64  # of one episode; a script never makes an agent's search end

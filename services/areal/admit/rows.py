@@ -26,7 +26,7 @@ from areal.spec.locate import is_pattern
 from areal.spec.rollout import ENVIRONMENT
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, other_opening, sequences_of
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.rows.forms import PROMPT_COLUMNS, answer_text, column_of, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
 

@@ -8,9 +8,8 @@ from typing import Any
 import yaml
 
 from areal.convert import from_areal, from_openrlhf, from_trl, from_verl
-from areal.convert.draft import UNSET, Draft, Entry
+from areal.convert.draft import UNSET, Draft, Entry, JobDraft
 from areal.convert.read import read_foreign
-from areal.convert.targets import JobDraft
 from areal.errors import ConfigError
 from areal.files import write_atomically
 from areal.spec.block import fields_of

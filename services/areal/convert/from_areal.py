@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from areal.convert.draft import Carried
-from areal.convert.targets import JobDraft, model_source, on_or_off
+from areal.convert.draft import Carried, JobDraft, model_source, on_or_off
 from areal.errors import ConfigError
 from areal.spec.rules_sglang import Effect, kind_of
 

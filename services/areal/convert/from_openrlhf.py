@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from areal.convert.draft import Carried
-from areal.convert.targets import JobDraft, model_source, on_or_off
+from areal.convert.draft import Carried, JobDraft, model_source, on_or_off
 
 _ADVANCED = "algorithm.advanced"
 _TRAININGS = {"train_sft": "SFT", "train_dpo": "DPO", "train_rm": "RewardModel"}

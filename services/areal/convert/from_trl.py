@@ -6,8 +6,7 @@ generation; here in groups.
 
 import re
 
-from areal.convert.draft import Carried
-from areal.convert.targets import JobDraft, on_or_off
+from areal.convert.draft import Carried, JobDraft, on_or_off
 from areal.errors import ConfigError
 
 _ADVANCED = "algorithm.advanced"

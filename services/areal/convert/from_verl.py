@@ -3,8 +3,7 @@
 There GPUs are shared by generation and trainer, in turn. So they are here on one machine; on several each has its own.
 """
 
-from areal.convert.draft import Carried
-from areal.convert.targets import JobDraft, local, model_source, on_or_off
+from areal.convert.draft import Carried, JobDraft, local, model_source, on_or_off
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _ADVANCED, _MEGATRON = "algorithm.advanced", "actor_rollout_ref.actor.megatron"

@@ -12,8 +12,8 @@ from types import FrameType
 import torch
 import uvicorn
 
+from areal.engine.control import create_app
 from areal.engine.embedded import CACHE_BYTES, EngineOptions, TorchEngine
-from areal.engine.http import create_app
 from areal.errors import ArealError, ExitCode
 from areal.processes.exits import write_error
 

@@ -16,7 +16,6 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Scope
 
-from areal.gateway.change import ChangeSignal
 from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.observe.waits import WaitRegistry
 from areal.v1 import gateway_pb2 as pb
@@ -193,3 +192,22 @@ def _scope(request: pb.DriveRequest) -> dict[str, Any]:
         "client": None,
         "server": None,
     }
+
+
+# ---- Condition variable of one event loop: wakes all that wait for the next change, and may be told without a lock
+
+
+class ChangeSignal:
+    """`wait` returns at the next `tell` after it was called: look at what has changed, then wait again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        """Something has changed."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self) -> None:
+        """Wait for the next change."""
+        await self._event.wait()

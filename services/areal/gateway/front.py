@@ -18,10 +18,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from areal.gateway import keys
-from areal.gateway.change import ChangeSignal
-from areal.gateway.faults import CallRefusal
+from areal.gateway.dial import ChangeSignal
+from areal.gateway.faults import MAX_BODY, CallRefusal, body_of, key_of
 from areal.gateway.http import dialect_of, is_probe
-from areal.gateway.requests import MAX_BODY, body_of, key_of
 from areal.gateway.streams import disconnected
 from areal.gateway.tunnel import TunnelExchange, TunnelledRequest, Tunnels, WorkerLost
 from areal.observe.metrics import RoleMetrics

@@ -24,9 +24,8 @@ from areal.gateway.admission import IGNORED_HEADER, AdmissionRules, header_of
 from areal.gateway.core import Access, GatewayCore, OpenSession
 from areal.gateway.dialects import chat, completions, inference, messages, responses
 from areal.gateway.dialects.dialect import Dialect, DialectReply, DialectRequest, read_object
-from areal.gateway.faults import CallRefusal, broken, over
+from areal.gateway.faults import CallRefusal, body_of, broken, key_of, over
 from areal.gateway.reading import AnswerReader, Manner, read
-from areal.gateway.requests import body_of, key_of
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.streams import StreamedAnswering
 from areal.gateway.tools import names_of

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from prometheus_client import Gauge
 
-from areal.gateway.change import ChangeSignal
+from areal.gateway.dial import ChangeSignal
 from areal.gateway.faults import CallRefusal, over
 from areal.observe.waits import WaitRegistry
 from areal.v1 import gateway_pb2 as pb

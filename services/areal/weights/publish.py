@@ -11,12 +11,12 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.errors import BugError, InfraError
+from areal.errors import BugError, DataError, InfraError
 from areal.files import sync_directory, sync_file
 from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
@@ -247,3 +247,67 @@ def _rename_new(staging: Path, target: Path) -> bool:
             return False
         raise
     return True
+
+
+# ---- Removes versions that nobody needs any more
+
+
+_TRASH_PREFIX = ".trash-"
+
+
+def versions(root: Path) -> list[PolicyId]:
+    """The complete versions under `root`, oldest first. For collection and for people; readers go by the digest."""
+    if not root.is_dir():
+        return []
+    found = (PolicyId.from_directory(path.name) for path in root.iterdir() if path.is_dir())
+    return sorted(policy for policy in found if policy is not None)
+
+
+def collect(root: Path, keep: Set[PolicyId], latest: PolicyId) -> list[PolicyId]:
+    """Remove what is older than `latest` and its predecessor, not in `keep`, and no base of those; returns what.
+
+    Also removes what publishers that died left behind.
+    """
+    older = [policy for policy in versions(root) if policy < latest]
+    needed = _with_bases(root, {*keep, *older[-1:], latest})
+    removed = [policy for policy in older if policy not in needed]
+    for policy in removed:
+        directory = root / policy.directory
+        trash = root / f"{_TRASH_PREFIX}{policy.directory}"
+        shutil.rmtree(trash, ignore_errors=True)
+        try:
+            directory.rename(trash)
+        except FileNotFoundError:  # another collector was faster
+            continue
+        shutil.rmtree(trash, ignore_errors=True)
+    _remove_leftovers(root, latest)
+    return removed
+
+
+def _with_bases(root: Path, wanted: Set[PolicyId]) -> set[PolicyId]:
+    """These versions, and those that they are deltas of, back to a full one."""
+    found: set[PolicyId] = set()
+    ahead = list(wanted)
+    while ahead:
+        if (policy := ahead.pop()) in found:
+            continue
+        found.add(policy)
+        try:
+            manifest = Manifest.from_bytes((root / policy.directory / MANIFEST_NAME).read_bytes())
+        except (OSError, DataError):
+            continue  # nobody can read it: it keeps nothing alive
+        if manifest.base_policy is not None:
+            ahead.append(PolicyId.parse(manifest.base_policy))
+    return found
+
+
+def _remove_leftovers(root: Path, latest: PolicyId) -> None:
+    if not root.is_dir():
+        return
+    for path in root.iterdir():
+        if path.name.startswith(_TRASH_PREFIX):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(TMP_PREFIX):
+            policy = PolicyId.from_directory(path.name.removeprefix(TMP_PREFIX).rpartition("-")[0])
+            if policy is None or policy <= latest:  # a living publisher works on something newer
+                shutil.rmtree(path, ignore_errors=True)

@@ -18,7 +18,7 @@ from areal.errors import DataError
 from areal.spec.job import JobSpec
 from areal.spec.supervised import Answers
 from areal.workflow.content import common_start
-from areal.workflow.prompt import row_kwargs
+from areal.workflow.rlvr import row_kwargs
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
 from areal.workflow.rows.messages import Message, ToolSchema
 from areal.workflow.rows.rendering import generation_blocks, render_chat

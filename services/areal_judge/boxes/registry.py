@@ -18,7 +18,7 @@ from areal.values.boxes import BoxEnd, BoxEndCause, BoxEndedError, BoxLanguage, 
 
 from areal_judge.boxes.box import MOST_FRAME_BYTES, BoxRequest, DriverFalsity, DriverGone, DriverLine, end_of, run_of
 from areal_judge.sandbox.host.runner import Sandbox
-from areal_judge.sandbox.host.slots import RunSlots
+from areal_judge.sandbox.host.streams import RunSlots
 
 log = logging.getLogger(__name__)
 

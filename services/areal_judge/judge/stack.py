@@ -18,8 +18,7 @@ from areal.spec.code_tiers import slots_of_cores
 
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
 from areal_judge.judge.dispatch.executor import Executor
-from areal_judge.judge.dispatch.meters import Meters
-from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.meters import Meters, Readiness, SelfTestFinding
 from areal_judge.judge.dispatch.scheduler import Bounds, MemoryBudget
 from areal_judge.judge.dispatch.values import LanguageOffer, Offer
 from areal_judge.judge.drivers import DRIVERS

@@ -22,8 +22,8 @@ from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
 
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
-from areal_judge.judge.dispatch.readiness import Readiness
-from areal_judge.judge.dispatch.suite_store import StoredSuite
+from areal_judge.judge.dispatch.executor import StoredSuite
+from areal_judge.judge.dispatch.meters import Readiness
 from areal_judge.judge.dispatch.values import ExecutionResult, RefusedError
 from areal_judge.judge.values import Judgement, Status
 from areal_judge.mathematics import MathScorer

@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from areal_judge.judge.dispatch.readiness import Readiness
+from areal_judge.judge.dispatch.meters import Readiness
 from areal_judge.judge.dispatch.values import RefusedError
 from areal_judge.server.handlers import SandboxHandlers
 

@@ -11,8 +11,8 @@ from areal.v1 import sandbox_pb2 as pb
 
 from areal_judge.judge import values
 from areal_judge.judge.checkers import NAMES as CHECKERS
+from areal_judge.judge.dispatch.executor import StoredSuite
 from areal_judge.judge.dispatch.scheduler import MemoryBudget
-from areal_judge.judge.dispatch.suite_store import StoredSuite
 from areal_judge.judge.dispatch.values import (
     Execution,
     ExecutionResult,

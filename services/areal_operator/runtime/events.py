@@ -17,7 +17,7 @@ from areal_operator.kube.errors import ApiError, NotFoundError
 from areal_operator.kube.resources import EVENTS, Json
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.limiter import RequestPriority, TokenBucket
-from areal_operator.runtime.times import EventTimes
+from areal_operator.runtime.queue import EventTimes
 
 log = logging.getLogger(__name__)
 

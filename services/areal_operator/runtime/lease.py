@@ -19,7 +19,7 @@ from areal_operator.kube.errors import AlreadyExistsError, ApiError, ConflictErr
 from areal_operator.kube.resources import LEASES, Json
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.events import microtime
-from areal_operator.runtime.times import LeaseTimes
+from areal_operator.runtime.queue import LeaseTimes
 from areal_operator.runtime.transport import Request
 
 log = logging.getLogger(__name__)

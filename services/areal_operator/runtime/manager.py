@@ -20,9 +20,8 @@ from areal_operator.runtime.events import Recorder
 from areal_operator.runtime.lease import Election, LeaseStore
 from areal_operator.runtime.limiter import Limiter
 from areal_operator.runtime.pages import HttpPages, OperatorHealth, OperatorMetrics, page_of
-from areal_operator.runtime.queue import Queue
+from areal_operator.runtime.queue import HealthTimes, LeaseTimes, Queue, QueueTimes, WatchTimes
 from areal_operator.runtime.reflector import Reflector
-from areal_operator.runtime.times import HealthTimes, LeaseTimes, QueueTimes, WatchTimes
 from areal_operator.runtime.transport import Transport
 
 log = logging.getLogger(__name__)

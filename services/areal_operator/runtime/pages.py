@@ -19,9 +19,8 @@ from areal.observe.metrics import Metrics
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from areal_operator.runtime.cache import Cache
-from areal_operator.runtime.queue import WorkResult
+from areal_operator.runtime.queue import HealthTimes, WatchTimes, WorkResult
 from areal_operator.runtime.reflector import Pulse
-from areal_operator.runtime.times import HealthTimes, WatchTimes
 
 _POLL_S = 0.05  # how long an end may take
 

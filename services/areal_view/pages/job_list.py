@@ -26,8 +26,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from areal_view.pages.login import SESSION_S, Door, PageLogin, cookie_of
-from areal_view.pages.rendering import STATIC, age, environment
 from areal_view.pages.reviews import ApiServer, KnownReview
+from areal_view.pages.site import STATIC, age, environment
 
 # ---- Pages about jobs of a cluster: the list of RLJobs, and one RLJob. Pure: objects of the API server in, values out
 

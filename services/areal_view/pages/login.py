@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from areal_view.pages.rendering import environment
 from areal_view.pages.reviews import Review
+from areal_view.pages.site import environment
 
 SESSION_S = 3600.0  # after which the API server is asked again: a right may have been withdrawn
 _MOST_BYTES = 64 << 10  # of a login: tokens have a few thousand

@@ -21,7 +21,7 @@ from areal.record import summary
 from areal.spec.job_fields import spec_fields
 
 from areal_view.tracking.tracker import Ending, FigureRows, Mlflow, TrackedRun, Tracker, Trackio, Wandb
-from areal_view.why.redact import redacted
+from areal_view.why.job_facts import redacted
 
 TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
 PROJECT = "areal"

@@ -13,8 +13,8 @@ import pytest
 from areal.errors import ConfigError, DataError, InfraError
 from areal.values.pass_at_k import mean_pass_at_k, pass_at_k
 from areal_judge.evaluate.asking import ModelAnswer, reference_answers, sampled_answers
-from areal_judge.evaluate.grading import ASKED, AttemptOutcome, ProgramAttempt, judge_all
 from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions, rows_of
+from areal_judge.evaluate.suite_run import ASKED, AttemptOutcome, ProgramAttempt, judge_all
 from areal_judge.judge.values import CaseResult, Judgement, Options, Status, StdioCase, StdioSuite, Submission, Suite
 from areal_judge.sandbox.values import Tier
 from hypothesis import given

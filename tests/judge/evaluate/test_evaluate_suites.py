@@ -12,8 +12,8 @@ from areal.errors import ConfigError, DataError
 from areal.reward.verifiers.math import MathVerifier
 from areal.values.pass_at_k import sampled_figures
 from areal_judge.evaluate.asking import ModelAnswer
-from areal_judge.evaluate.grading import ANSWER_FIELD, grade_math
 from areal_judge.evaluate.suite_rows import SUITES, SuiteQuestion, questions, rows_of
+from areal_judge.evaluate.suite_run import ANSWER_FIELD, grade_math
 from hypothesis import given
 from hypothesis import strategies as st
 

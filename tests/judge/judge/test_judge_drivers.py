@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from areal_judge.judge import codec
-from areal_judge.judge.drivers import calls, cases, results
+from areal_judge.judge.drivers import calls, cases
 from areal_judge.judge.drivers.loading import NoEntryPointError, ParsedProgram, run_prelude
 
 Point = namedtuple("Point", "x y")
@@ -26,17 +26,17 @@ class LyingPoint(Point):
 
 def test_classes_that_behave_as_builtins_become_them() -> None:
     value = [Counter("aab"), OrderedDict(b=1), defaultdict(list, {"a": [Point(1, 2)]}), {Point(3, 4): None}, True, b"x"]
-    made = results.plain(value)
+    made = calls.plain(value)
     assert made == [{"a": 2, "b": 1}, {"b": 1}, {"a": [(1, 2)]}, {(3, 4): None}, True, b"x"]
     assert codec.decode(codec.encode(made)) == made
 
 
 def test_numbers_of_numpy_become_builtins() -> None:
     numpy = pytest.importorskip("numpy")
-    made = results.plain([numpy.int64(3), numpy.float64(0.5), numpy.bool_(True)])
+    made = calls.plain([numpy.int64(3), numpy.float64(0.5), numpy.bool_(True)])
     assert [(type(value), value) for value in made] == [(int, 3), (float, 0.5), (bool, True)]
-    with pytest.raises(results.ForeignTypeError):
-        results.plain(numpy.arange(3))
+    with pytest.raises(calls.ForeignTypeError):
+        calls.plain(numpy.arange(3))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_numbers_of_numpy_become_builtins() -> None:
      (type("E", (), {"__eq__": lambda self, other: True})(), True)],
 )  # fmt: skip
 def test_other_types_are_refused_and_told_apart(value: Any, posing: bool) -> None:
-    with pytest.raises(results.ForeignTypeError) as refusal:
-        results.plain([value])
+    with pytest.raises(calls.ForeignTypeError) as refusal:
+        calls.plain([value])
     assert refusal.value.posing is posing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from areal_judge.sandbox.host.slots import RunSlots
+from areal_judge.sandbox.host.streams import RunSlots
 from support import virtual_time
 
 

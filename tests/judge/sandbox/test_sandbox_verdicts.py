@@ -6,7 +6,7 @@ import dataclasses
 import signal
 
 import pytest
-from areal_judge.sandbox.host.verdicts import EndEvidence, verdict
+from areal_judge.sandbox.host.session import EndEvidence, verdict
 from areal_judge.sandbox.values import Ending, Limits
 
 LIMITS = Limits(wall_s=4, cpu_s=3, memory_bytes=100 << 20)

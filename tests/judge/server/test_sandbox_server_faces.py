@@ -18,7 +18,7 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
-from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.meters import Readiness, SelfTestFinding
 from areal_judge.server.handlers import SERVICE_NAME, SandboxHandlers, SandboxService
 from areal_judge.server.http import calls_of, create_app
 from google.protobuf import json_format

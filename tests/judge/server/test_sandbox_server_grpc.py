@@ -18,7 +18,7 @@ from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
 from areal_judge.judge.dispatch.dispatcher import JudgeDispatcher
-from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.meters import Readiness, SelfTestFinding
 from areal_judge.judge.dispatch.scheduler import Bounds
 from areal_judge.server.handlers import RETRY_AFTER, SERVICE_NAME, SandboxHandlers, SandboxService
 from support.scripted_judge import ScriptedJudge, dispatcher_of

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from areal.net.http_server import HttpServer
 from areal.observe.progress import ProgressCounter
-from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.meters import Readiness, SelfTestFinding
 from areal_judge.judge.dispatch.scheduler import Bounds
 from areal_judge.server.handlers import SandboxHandlers
 from areal_judge.server.http import create_app

@@ -20,8 +20,8 @@ from areal_operator.runtime.api import MANAGER, STATUS_MANAGER, Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
 from areal_operator.runtime.lease import Election, LeaseStore
+from areal_operator.runtime.queue import LeaseTimes, WatchTimes
 from areal_operator.runtime.reflector import Reflector
-from areal_operator.runtime.times import LeaseTimes, WatchTimes
 from areal_operator.runtime.transport import Request, connect
 from support.fake_kube import FakeKube
 from support.fake_kube_fronts import serve

@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 
 import pytest
-from areal_view.pages.rendering import STATIC
+from areal_view.pages.site import STATIC
 from pages.test_view_jobs import job_pages
 from playwright.sync_api import Browser, Page, expect
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from areal_view.pages import comparison, overview
+from areal_view.pages import app, overview
 from areal_view.pages.app import app_of
 from areal_view.pages.curves import (
     MOST_CHARTS,
@@ -218,7 +218,7 @@ def test_the_list_of_runs_is_narrowed_by_name_and_state(study: Runs) -> None:
 
 def test_runs_of_old_jobs_and_without_a_job_are_compared_one_by_one(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / name, [{"step": 0}]) for name in ("a", "b")]
-    assert [label for label, _ in comparison.groups_of(runs, apart=False)] == ["a", "b"]
+    assert [label for label, _ in app.groups_of(runs, apart=False)] == ["a", "b"]
 
 
 # ---- trainings on fixed rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from areal_view.pages.job_list import MOST, Listing, VisitorSessions, lines_of, page_of
 from areal_view.pages.login import SESSION_S
-from areal_view.pages.rendering import environment
+from areal_view.pages.site import environment
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ADDRESS = "https://{name}.{namespace}.rl.example.com"

@@ -7,10 +7,11 @@ changes no other token's weight.
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.algorithms.kl import kl_loss
 from areal_trainer.algorithms.ratio import (
     LIMIT,
     ImportanceLevel,
@@ -18,6 +19,7 @@ from areal_trainer.algorithms.ratio import (
     WeightTruncation,
     behaviour_weight,
     importance_ratio,
+    kl_loss,
 )
 from areal_trainer.algorithms.rejection import DPPOOptions, RejectionRule, dppo_loss, rejected
 
@@ -181,3 +183,79 @@ def _divergence(logprobs: Tensor, reference: Tensor, behaviour: Tensor, options:
         return kl_loss(logprobs, reference, "k2")
     value = kl_loss(logprobs, reference, "k3")
     return value if options.estimator == "k3" else torch.exp((logprobs - behaviour).clamp(-LIMIT, LIMIT)) * value
+
+
+# ---- The critic's loss: squared or Huber error of a value against its return, clipped around the old value
+
+
+_DELTA = 10.0  # where Huber's loss becomes linear
+
+
+@dataclass(frozen=True)
+class ValueOptions:
+    """ε_v: how far a value may move from its old one; None is no limit."""
+
+    clip: float | None = 0.5
+    kind: Literal["mse", "huber"] = "mse"
+
+
+def value_loss(values: Tensor, old: Tensor, returns: Tensor, options: ValueOptions) -> tuple[Tensor, Tensor]:
+    """max(h(V − G), h(V^c − G)), and where the clipped branch decided, [tokens] each.
+
+    V^c = V_old + clip(V − V_old, ±ε_v); h(x) = x²/2, or Huber's with δ = 10.
+    """
+    plain = _error(values - returns, options.kind)
+    if options.clip is None:
+        return plain, torch.zeros_like(plain, dtype=torch.bool)
+    limited = _error(old + (values - old).clamp(-options.clip, options.clip) - returns, options.kind)
+    return torch.maximum(plain, limited), (limited > plain).detach()
+
+
+def _error(x: Tensor, kind: str) -> Tensor:
+    square = 0.5 * x * x
+    return square if kind == "mse" else torch.where(x.abs() < _DELTA, square, _DELTA * (x.abs() - 0.5 * _DELTA))
+
+
+# ---- Loss aggregation: how much each token of a mini-batch weighs (token mean, sequence mean, Dr.GRPO's constant)
+
+
+Aggregation = Literal["token", "sequence", "constant"]
+
+
+def divisor(trained: NDArray[np.bool_], sequence: NDArray[np.int64], aggregation: Aggregation) -> int:
+    """The N or S_t of `token_weights`: of a batch in parts, the parts' add up."""
+    return int(trained.sum()) if aggregation == "token" else len(np.unique(sequence[trained]))
+
+
+def token_weights(
+    trained: NDArray[np.bool_],
+    sequence: NDArray[np.int64],
+    aggregation: Aggregation,
+    horizon: int | None = None,
+    *,
+    summed: bool = False,
+) -> NDArray[np.float64]:
+    """The factor of each token's loss, 0 off `trained`. [tokens].
+
+        token     1/N                N trained tokens: every token weighs the same
+        sequence  1/(S_t·n_s)        S_t sequences with n_s trained tokens each: every sequence weighs the same
+        constant  1/(S_t·H)          H the longest answer (arXiv 2503.20783): no weight depends on a length
+
+    Args:
+        trained: tokens of this mini-batch that are trained, [tokens]
+        sequence: the sequence of each token, [tokens]
+        horizon: H, for `constant`
+        summed: 1 in the place of N or S_t, which the gradient is divided by once the batch is whole
+    """
+    tokens = np.bincount(sequence[trained], minlength=int(sequence.max(initial=-1)) + 1)
+    count = 1 if summed else max(divisor(trained, sequence, aggregation), 1)
+    weights = np.zeros(len(trained), np.float64)
+    if aggregation == "token":
+        weights[trained] = 1.0 / count
+    elif aggregation == "sequence":
+        weights[trained] = 1.0 / (count * tokens[sequence[trained]])
+    else:
+        if horizon is None:
+            raise ValueError("constant aggregation needs the longest answer")
+        weights[trained] = 1.0 / (count * horizon)
+    return weights

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from areal_trainer.algorithms.kl import kl
 from areal_trainer.algorithms.policy import PolicyTerms
+from areal_trainer.algorithms.ratio import kl
 
 _SUMS = ("tokens", "loss", "clipped", "rejected", "kl", "weight", "entropy", "gap", "same", "mismatch", "reference_kl")
 _MAXIMA = ("weight_max", "mismatch_max")

@@ -37,10 +37,9 @@ from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, CheckpointRecord, FoundCheckpoint
 from areal_trainer.checkpoint.saving import DEADLINE_S, RunPosition, SavedCheckpoint, Saving
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
-from areal_trainer.engine.group import first_only
+from areal_trainer.engine.group import RankMessage, first_only
 from areal_trainer.engine.host_copy import HostSlab, specs_of
 from areal_trainer.engine.meeting import Meeting, failed, failures
-from areal_trainer.engine.message import RankMessage
 from areal_trainer.engine.model import config_json
 from areal_trainer.engine.optimizer import like, local
 

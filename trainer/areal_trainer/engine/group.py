@@ -3,21 +3,66 @@
 Owns set-up and tear-down of torch.distributed, and how rank 0 tells all others a message, in two broadcasts.
 """
 
+import json
 import os
+import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from areal.errors import ConfigError
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.message import RankMessage, decoded, encoded
+
+# ---- A message between ranks: named numpy arrays and a JSON header, as one tensor of bytes. Never a pickle
+
+
+_HEAD = struct.Struct("<q")  # bytes of the JSON that follows
+
+
+@dataclass(frozen=True)
+class RankMessage:
+    """What one rank tells others."""
+
+    header: dict[str, Any]
+    arrays: dict[str, NDArray[np.generic]]
+
+
+def encoded(message: RankMessage) -> Tensor:
+    """The message as bytes, [size] uint8."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    layout = [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
+    head = json.dumps({"header": message.header, "arrays": layout}).encode()
+    raw = bytearray().join((_HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays.values())))
+    return torch.frombuffer(raw, dtype=torch.uint8)
+
+
+def decoded(raw: Tensor) -> RankMessage:
+    """The reverse of `encoded`."""
+    data: NDArray[np.uint8] = raw.numpy()
+    start = _HEAD.size
+    (size,) = _HEAD.unpack(data[:start].tobytes())
+    described: Mapping[str, Any] = json.loads(data[start : start + size].tobytes())
+    start += size
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, dtype, shape in described["arrays"]:
+        size = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(data[start : start + size].tobytes(), dtype=dtype).reshape(shape)
+        start += size
+    return RankMessage(described["header"], arrays)
+
+
+# ---- The process group of the trainer's ranks, and what they say to each other
+
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
 _SLICE_S = 5.0  # between two words of rank 0

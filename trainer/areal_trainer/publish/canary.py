@@ -22,7 +22,7 @@ from torch import Tensor
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import PolicyEngine
-from areal_trainer.engine.message import RankMessage
+from areal_trainer.engine.group import RankMessage
 
 _log = logging.getLogger(__name__)
 

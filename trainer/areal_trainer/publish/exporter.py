@@ -16,9 +16,9 @@ import torch
 from areal.errors import ArealError, DataError
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_STEM, AdapterConfig, tensor_name
-from areal.weights.collect import versions
 from areal.weights.exports import Exports, link_version
 from areal.weights.manifest import MANIFEST_NAME, Manifest
+from areal.weights.publish import versions
 from areal.weights.safetensors_format import INDEX_NAME, model_files, read_header
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

@@ -21,8 +21,7 @@ from areal.weights.group import buckets
 from areal.weights.manifest import Manifest
 
 from areal_trainer.engine.host_copy import Place
-from areal_trainer.publish.members import JOIN, MemberFault, Members
-from areal_trainer.publish.sender import SenderProcess, SenderServer
+from areal_trainer.publish.sender import JOIN, MemberFault, Members, SenderProcess, SenderServer
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,8 @@ from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.adapter import base_checksums
-from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.publish import WeightsRef, copy_version, open_staging, seal, seal_delta
+from areal.weights.publish import WeightsRef, collect, copy_version, open_staging, seal, seal_delta, versions
 from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, write_delta, write_part
 from areal.weights.verify import open_version
 from torch import Tensor

@@ -29,7 +29,7 @@ from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.model import config_json, score_architecture
 from areal_trainer.options import schedule_of
 from areal_trainer.settings import RowsSettings, TrainerPaths, model_options
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.spans import PhaseTimer
 from areal_trainer.trainings.desk import RowsDesk
 from areal_trainer.trainings.kinds import Learner, PreparedRows, RowsStep, kind_of
 

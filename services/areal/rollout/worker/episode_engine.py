@@ -27,7 +27,7 @@ from areal.values.images import Image
 from areal.workflow.base import Outcome, Prompt, episode_of
 from areal.workflow.branches import SessionEnding
 from areal.workflow.episode import Episode, RejectedError
-from areal.workflow.prompt import prompt_of
+from areal.workflow.rlvr import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 
 

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 
 from areal.errors import ArealError, ConfigError, DataError
 
-from areal_judge.judge.dispatch.executor import Executor
+from areal_judge.judge.dispatch.executor import Executor, StoredSuite, SuiteStore
 from areal_judge.judge.dispatch.meters import Meters
 from areal_judge.judge.dispatch.scheduler import Bounds, MemoryBudget, QueuePlace, SlotScheduler
-from areal_judge.judge.dispatch.suite_store import StoredSuite, SuiteStore
 from areal_judge.judge.dispatch.values import Execution, ExecutionResult, Offer, RefusedError, RequestOverrides, Ticket
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES, language_of

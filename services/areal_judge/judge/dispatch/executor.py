@@ -1,12 +1,15 @@
 """Runs a program once, in whatever language: compiled if need be, then one run in a cell."""
 
-from dataclasses import replace
+import hashlib
+from dataclasses import dataclass, replace
 
 from areal.errors import InfraError
+from cachetools import LRUCache
 
 from areal_judge.judge.dispatch.values import Execution, ExecutionResult
 from areal_judge.judge.languages.toolchains import Toolchains
-from areal_judge.judge.values import CaseResult, Status, Submission
+from areal_judge.judge.suites import to_json, validate
+from areal_judge.judge.values import CaseResult, Status, Submission, Suite
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import Ending, RunEnding
 
@@ -73,3 +76,55 @@ def status_of(ended: RunEnding) -> Status:
     if ended.clean:
         return Status.PASSED
     return _STATUS.get(ended.ending, Status.RUNTIME_ERROR)
+
+
+# ---- Suites that were uploaded once, so that requests carry a digest instead of megabytes of tests
+
+
+CAPACITY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class StoredSuite:
+    """A suite that was found fit to judge, with its digest and the size of its canonical form."""
+
+    suite: Suite
+    digest: str
+    size_bytes: int
+
+    @classmethod
+    def of(cls, suite: Suite, *, read: bool = False) -> "StoredSuite":
+        """Raises DataError when no program should be judged by it. Takes milliseconds for megabytes of tests.
+
+        `read`: it comes from its text, whose reading looks for that.
+        """
+        if not read:
+            validate(suite)
+        text = to_json(suite).encode("ascii")
+        return cls(suite, hashlib.sha256(text).hexdigest(), len(text))
+
+
+class SuiteStore:
+    """LRU cache of suites by digest, bounded by bytes."""
+
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        self._suites: LRUCache[str, StoredSuite] = LRUCache(capacity_bytes, getsizeof=lambda each: each.size_bytes)
+
+    def __len__(self) -> int:
+        return len(self._suites)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all suites."""
+        return int(self._suites.currsize)
+
+    def put(self, stored: StoredSuite) -> bool:
+        """Keeps a suite. False: it is larger than the whole store, and not kept."""
+        if stored.size_bytes > self._suites.maxsize:
+            return False
+        self._suites[stored.digest] = stored
+        return True
+
+    def get(self, digest: str) -> StoredSuite | None:
+        """The suite, or None when it was never here or has been dropped."""
+        return self._suites.get(digest)

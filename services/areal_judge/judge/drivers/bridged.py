@@ -20,7 +20,7 @@ from typing import Any
 
 from areal_judge.judge import codec
 from areal_judge.judge.codec import CodecError
-from areal_judge.judge.drivers import cases, results
+from areal_judge.judge.drivers import calls, cases
 from areal_judge.judge.drivers.cases import PROGRAM, TestCodeFault, Tests, UncarriedError, run_cases, verdict_of
 from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, SessionWire, describe
 
@@ -69,7 +69,7 @@ class _Proxy:
         self.calls += 1
         try:
             self._wire.send("call", *_plain(arguments, keywords), self.brings_back)
-        except (CodecError, results.ForeignTypeError) as error:
+        except (CodecError, calls.ForeignTypeError) as error:
             words = f"{error}: the program can't be given it in another process"
             raise (TestCodeFault(words) if self.calls == 1 else UncarriedError(words)) from None
         answer = self._wire.receive()
@@ -89,7 +89,7 @@ def _plain(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Any
             codec.encode(value, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
             yield value
         except CodecError:
-            yield results.plain(value)
+            yield calls.plain(value)
 
 
 def _update(mine: Any, theirs: Any) -> Any:

@@ -25,10 +25,8 @@ from areal_judge.sandbox.cell.orders import packed, write_order
 from areal_judge.sandbox.host import delegation, tiers
 from areal_judge.sandbox.host.probing import probe
 from areal_judge.sandbox.host.profiles import Profile
-from areal_judge.sandbox.host.session import MAX_FRAME_BYTES, CellSession, close, shut_down
-from areal_judge.sandbox.host.slots import RunSlots
-from areal_judge.sandbox.host.streams import CappedReader, DescriptorPair, input_of, unpack
-from areal_judge.sandbox.host.verdicts import EndEvidence, verdict
+from areal_judge.sandbox.host.session import MAX_FRAME_BYTES, CellSession, EndEvidence, close, shut_down, verdict
+from areal_judge.sandbox.host.streams import CappedReader, DescriptorPair, RunSlots, input_of, unpack
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig
 
 _GRACE_S = 0.2  # for pipes that something still holds open

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from areal.errors import InfraError
-from areal_judge.judge.dispatch.readiness import Readiness, SelfTestFinding
+from areal_judge.judge.dispatch.meters import Readiness, SelfTestFinding
 from support import virtual_time
 
 HELD = SelfTestFinding(True, "held")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import DataError
-from areal_judge.judge.dispatch.suite_store import StoredSuite, SuiteStore
+from areal_judge.judge.dispatch.executor import StoredSuite, SuiteStore
 from areal_judge.judge.suites import digest
 from areal_judge.judge.values import StdioCase, StdioSuite
 
