@@ -22,8 +22,7 @@ import report
 from areal.clients.boxes import BoxClient
 from areal.errors import ArealError
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal_judge.boxes.box import BOX_LIMITS

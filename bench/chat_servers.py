@@ -17,17 +17,16 @@ import numpy as np
 import orjson
 from areal.gateway.core import GatewayCore
 from areal.gateway.dial import Tunnel
+from areal.gateway.faults import secret_of
 from areal.gateway.front import Front
 from areal.gateway.http import GatewayServer
-from areal.gateway.keys import secret_of
 from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.gateway.tunnel import SERVICE_NAME, Tunnels
 from areal.net.http_server import HttpServer
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import gateway_pb2_grpc as rpc
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ import numpy as np
 import report
 from areal.observe.metrics import RoleMetrics
 from areal.record.writer import RecordWriter
-from areal.rollout.worker import samples
+from areal.rollout.worker import recording
 from areal.rollout.worker.recording import EpisodeRecording, RecordLimits
 from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.spec.job import RLJob
@@ -156,7 +156,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Seconds]:
         )
         digests: dict[int, list[tuple[int, int]]] = {}
         for (group, index), raw in stored.items():
-            digests.setdefault(group, []).append((index, samples.payload.digest(raw)))
+            digests.setdefault(group, []).append((index, recording.payload.digest(raw)))
         assert update.tokens is not None
         clock.around(recorder.step)(step, batch.tokens, advantages, update.tokens, digests, stored, {"train": 1.0})
         writers[1].close()
@@ -166,7 +166,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Seconds]:
 
 def samples_of(raw: bytes) -> common.Sample:
     """The message of a payload."""
-    return samples.payload.decode(raw)
+    return recording.payload.decode(raw)
 
 
 def _work(
@@ -179,8 +179,8 @@ def _work(
     moments = [record.Moment(what=what, began=1.0, ended=2.0) for what in ("generate", "score")]
     for (group, index), episode in episodes(options, vocabulary, step).items():
         verdict = common.Verdict(score=episode.reward, status="right", method="exact")
-        origin = samples.Origin(group, index, 1, 2, "worker-0", common.Digests(), verdict)
-        raw = stored[group, index] = samples.build(episode, origin).payload
+        origin = recording.Origin(group, index, 1, 2, "worker-0", common.Digests(), verdict)
+        raw = stored[group, index] = recording.build(episode, origin).payload
         take(Key(group, index), EpisodeResult(episode, verdict, moments=moments), raw)
     return clock.seconds, stored
 

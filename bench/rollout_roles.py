@@ -28,12 +28,11 @@ from areal.generation.agent import AgentSettings, GenerationAgent
 from areal.generation.engine_command import EngineStart, Launch
 from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.processes.role import collect_rarely
 from areal.record.writer import RecordWriter
 from areal.rollout.contract import wire as contract_wire
-from areal.rollout.controller import wire as controller_wire
+from areal.rollout.controller import service as controller_wire
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings

@@ -27,8 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 import psutil  # noqa: E402
 from areal.generation.agent import AgentSettings  # noqa: E402
 from areal.observe.live import read_live  # noqa: E402
-from areal.record.episode_ends import read_counts  # noqa: E402
-from areal.record.token_fates import COUNTED, GENERATED, IN_FLIGHT, WASTED, TokenFate  # noqa: E402
+from areal.record.episode_ends import COUNTED, GENERATED, IN_FLIGHT, WASTED, TokenFate, read_counts  # noqa: E402
 from support.job_run import JobRun  # noqa: E402
 
 from bench.report import write  # noqa: E402

@@ -34,7 +34,7 @@ from pathlib import Path
 from areal.generation.volume import VolumeFilesService
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2_grpc as rpc
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from areal_judge.sandbox.values import Tier as Tier
 
 _PLACES = {
-    "judge.dispatch.suite_store": ("StoredSuite",),
+    "judge.dispatch.executor": ("StoredSuite",),
     "judge.dispatch.values": ("Priority", "Ticket"),
     "judge.extract": ("program_of",),
     "judge.formats.registry": ("suite_of",),

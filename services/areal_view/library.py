@@ -252,7 +252,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         """Every field of the job by its dotted path, with every default in place."""
         from areal.plan.resolved import ResolvedJob
-        from areal.spec.job_fields import spec_fields
+        from areal.spec.locate import spec_fields
 
         return spec_fields(ResolvedJob.load(self.directory).job)
 

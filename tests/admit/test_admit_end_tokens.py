@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from areal.admit.end_tokens import ends_told, refuse_ends
-from areal.admit.models import read_model
+from areal.admit.models import ends_told, read_model, refuse_ends
 from areal.errors import DataError
 from areal.spec.model_families import file_end_ids
 from areal.workflow.tokenizer import Tokenizer

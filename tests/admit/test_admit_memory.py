@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
-from areal.admit.memory.activations import bytes_a_token, kept_outside
 from areal.admit.memory.rank import (
+    bytes_a_token,
     fewest_ranks,
     host_bytes,
     host_state_bytes,
+    kept_outside,
     longest_that_fits,
     plan_start,
     plan_trainer,

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from areal.admit.recipe_names import defines
+from areal.admit.recipe_probe import defines
 from areal.admit.resolve import resolve
 from areal.errors import ConfigError, DataError
 from areal.plan import ResolvedJob, write_run

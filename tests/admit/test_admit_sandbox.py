@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from areal.admit.answers import BadRows, check_suites, rows_of_file, rows_of_snapshot
-from areal.admit.sandbox import sandbox_findings
+from areal.admit.machine import sandbox_findings
 from areal.cli.check import check_command
 from areal.data.prepare import prepare
 from areal.data.source import JsonlSource
@@ -135,7 +135,7 @@ def test_only_the_first_rows_are_read():
 
 @pytest.mark.parametrize("row", [GOOD, EMPTY], ids=["good", "empty"])
 def test_areal_check_looks_at_the_tests_and_at_the_sandbox(row, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("areal.admit.sandbox.api.probe", lambda **asked: powers(Tier.T2))
+    monkeypatch.setattr("areal.admit.machine.api.probe", lambda **asked: powers(Tier.T2))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     paths = [f"dataset.{split}.jsonl={tmp_path}/rows.jsonl" for split in ("train", "evaluation")]
     assert check_command(read_document(JOB), [*paths, "reward.code.minTier=T3"], as_json=True) == 64

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from areal.admit.models import check_model, read_model
-from areal.admit.weight_files import read_weights
+from areal.admit.weight_shapes import read_weights
 from areal.errors import ConfigError, DataError
 from areal.weights.safetensors_format import INDEX_NAME, model_files
 from support.tiny_job import make_model, shapes_of, write_weights

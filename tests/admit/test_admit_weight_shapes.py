@@ -9,8 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from areal.admit.weight_files import WeightFiles
-from areal.admit.weight_shapes import WeightOpinion, look_at_shapes
+from areal.admit.weight_shapes import WeightFiles, WeightOpinion, look_at_shapes
 from areal.spec.model_families import COMPARED, TIED
 from areal.weights.safetensors_format import TensorHeader
 from support.family_models import FAMILIES, facts, made

@@ -64,8 +64,8 @@ def test_what_was_not_read_is_said_and_forbids_nothing(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     make_tiny_job(tmp_path)
     write_job(tmp_path, **EXACT)
-    monkeypatch.setattr("areal.data.peek.TEXT_BYTES", 900)
-    monkeypatch.setattr("areal.data.peek.LOOKED_AT", 10)
+    monkeypatch.setattr("areal.data.snapshot.TEXT_BYTES", 900)
+    monkeypatch.setattr("areal.data.snapshot.LOOKED_AT", 10)
     assert checked(tmp_path, "--json") == ExitCode.DONE
     told = json.loads(capsys.readouterr().out)["notLookedAt"]
     assert "dataset.train: rows behind the first 10 were read, but not rendered" in told

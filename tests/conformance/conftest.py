@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.gateway.keys import secret_of
+from areal.gateway.faults import secret_of
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from areal.errors import ArealError, DataError, InfraError
 from areal.gateway.session import SessionLimits
-from areal.workflow.hosted import HostedAgent
+from areal.workflow.environment import HostedAgent
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 from support.agent_scene import Scene
 from support.played import ROOT, python_of

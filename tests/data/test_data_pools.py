@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from areal.data.order import RowOrder, SourceShare
-from areal.data.pools import PooledOrder
+from areal.data.order import PooledOrder, RowOrder, SourceShare
 from areal.spec.sources import DifficultyPools
 from hypothesis import given, settings
 from hypothesis import strategies as st

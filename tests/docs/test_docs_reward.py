@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from areal.admit.answers import _SUITE_ROWS
-from areal.admit.code_pods import offer_of
+from areal.admit.pod_rules import offer_of
 from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from areal.spec.serving import CodeReward

@@ -19,11 +19,11 @@ from areal.gateway.admission import AdmissionRules, header_of
 from areal.gateway.dialects import chat, completions, inference, messages, responses
 from areal.gateway.dialects.dialect import Delta, Dialect, DialectReply
 from areal.gateway.faults import CallRefusal
+from areal.gateway.messages import names_of
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.streams import StreamedAnswering
 from areal.gateway.templates.template import Template
-from areal.gateway.tools import names_of
 from areal.values.generation import GenerationResult, as_ids
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given, settings

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from areal.gateway.admission import AdmissionRules
 from areal.gateway.dialects import messages, responses
+from areal.gateway.messages import parse_tools
 from areal.gateway.session import SessionLimits
-from areal.gateway.tools import parse_tools
 from support.gateway_scene import ASK, Body, Scene
 
 pytestmark = pytest.mark.component

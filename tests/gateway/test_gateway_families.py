@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall
+from areal.gateway.messages import Message, ToolCall, names_of
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.templates.forms import Form
 from areal.gateway.templates.template import Template
-from areal.gateway.tools import names_of
 from areal.workflow.tokenizer import Tokenizer
 from support.chat_tokenizer import control_strings, write_chat_tokenizer
 from support.family_templates import FAMILIES

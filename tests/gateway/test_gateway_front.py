@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from areal.gateway import keys
+from areal.gateway import faults
 from areal.gateway.dial import WINDOW
 from areal.gateway.session import SessionLimits
 from areal.workflow.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ async def gateway() -> AsyncIterator[Fronted]:
 
 
 def key_of(session: str) -> str:
-    return keys.mint(keys.secret_of(TOKEN), session, FAR)
+    return faults.mint(faults.secret_of(TOKEN), session, FAR)
 
 
 async def post(gateway: Fronted, key: str, path: str = "/v1/chat/completions", body: bytes = b"{}") -> httpx.Response:
@@ -45,7 +45,7 @@ async def test_keys_are_judged_before_any_worker_is_asked(gateway: Fronted) -> N
     answers = [
         await post(gateway, "sk-areal-made-up"),
         await post(gateway, key_of(f"{OWNER}.3.0"), "/s/another/v1/chat/completions"),
-        await post(gateway, keys.mint(keys.secret_of(TOKEN), f"{OWNER}.3.0", 1)),
+        await post(gateway, faults.mint(faults.secret_of(TOKEN), f"{OWNER}.3.0", 1)),
     ]
     assert [(one.status_code, one.json()["error"]["code"]) for one in answers] == [
         (401, "invalid_api_key"),

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from areal.admit.resolve import resolve
-from areal.gateway import keys
+from areal.gateway import faults
 from areal.observe.waits import WaitRegistry
 from areal.plan import RoleHost, role_table
 from areal.plan.access import digests_text, secret_keys
@@ -50,7 +50,7 @@ class Role:
         """As a worker knows it."""
         waits = WaitRegistry("worker-0")
         dialled, called = [f"127.0.0.1:{self.grpc}"], [f"http://127.0.0.1:{self.http}"]
-        return Gateways(dialled, called, "of-the-worker", OWNER, waits, keys.secret_of(SESSION_KEY))
+        return Gateways(dialled, called, "of-the-worker", OWNER, waits, faults.secret_of(SESSION_KEY))
 
     async def ready(self, restarts: int = 0) -> None:
         """Wait until it serves, after so many restarts."""

@@ -7,12 +7,11 @@ import json
 import numpy as np
 import pytest
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall, parse_messages
+from areal.gateway.messages import Message, ToolCall, parse_messages, parse_tools
 from areal.gateway.reading import AnswerReader, Manner, Reasoning, Text, read
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.templates.forms import Form
 from areal.gateway.templates.template import Template
-from areal.gateway.tools import parse_tools
 from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
 from areal.workflow.tokenizer import Tokenizer

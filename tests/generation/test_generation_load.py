@@ -22,11 +22,10 @@ from areal.generation.requests import Requests
 from areal.generation.service import GenerationService
 from areal.generation.swap import Swapper
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
-from areal.rollout.controller import wire as controller_wire
+from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.rollout.controller import service as controller_wire
 from areal.rollout.controller.fleet import ServerFleet
-from areal.rollout.controller.reports import ServerReport
+from areal.rollout.controller.inputs import ServerReport
 from areal.v1 import generation_pb2 as wire
 from areal.values.generation import Sampling, as_ids
 from areal.values.policy import PolicyId

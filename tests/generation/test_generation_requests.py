@@ -13,7 +13,7 @@ from areal.generation import requests
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.requests import PROVEN_KEPT, ClientStream, LiveRequest, Requests
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
 from generation_parts import Answer

@@ -22,8 +22,7 @@ from areal.generation.volume import ReaderTree, VolumeFilesService
 from areal.net.auth import header
 from areal.net.server import GrpcServer, LoopThread
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc
 from areal.values.policy import PolicyId

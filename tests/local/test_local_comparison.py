@@ -13,7 +13,7 @@ from areal.errors import ConfigError, ExitCode
 from areal.local.comparison import nice_ticks, read_run
 from areal.plan.resolved import ResolvedJob
 from areal.spec import load_job
-from areal.spec.job_fields import UNSET, differing_fields, spec_fields
+from areal.spec.locate import UNSET, differing_fields, spec_fields
 from support.run_summary import run_summary
 
 JOB = """

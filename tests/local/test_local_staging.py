@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from areal.data import Snapshot
 from areal.errors import ArealError, ConfigError, DataError
-from areal.local.claim import claimed, set_aside
+from areal.local.kept import claimed, set_aside
 from areal.local.staging import StagingRequest, load, stage
 from areal.plan import ResolvedJob
 from support.tiny_job import make_tiny_job, write_job
@@ -239,7 +239,7 @@ def test_a_bind_mount_of_a_directory_is_the_same_directory(tmp_path):
     mount = ["unshare", "--mount", "sh", "-c", 'mount --bind run mounted && exec "$@"', "sh"]
     if subprocess.run([*mount, "true"], cwd=tmp_path, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
-    claims = "from pathlib import Path; from areal.local.claim import Claim; Claim().take(Path('mounted'))"
+    claims = "from pathlib import Path; from areal.local.kept import Claim; Claim().take(Path('mounted'))"
     take = [*mount, sys.executable, "-c", claims]
     free = subprocess.run(take, cwd=tmp_path, capture_output=True, text=True)
     with claimed(tmp_path / "run"):

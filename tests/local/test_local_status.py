@@ -20,8 +20,7 @@ from areal.local.status import RunFacts, StatusSource, stopped
 from areal.net.server import GrpcServer
 from areal.net.status import idle_to_wire
 from areal.observe.live import Diagnosis, Idle, IdleCause, Live, LiveRole, read_live, write_live
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan import RunLayout
 from areal.processes.core import ChildPhase
 from areal.record.run_rows import Records

@@ -12,8 +12,8 @@ from areal.ledger.audit import AuditReport
 from areal.local.run import summary_table
 from areal.observe.live import Diagnosis
 from areal.record import summary
+from areal.record.episode_ends import GENERATED, REPREFILLED, TokenFate
 from areal.record.run_rows import Records
-from areal.record.token_fates import GENERATED, REPREFILLED, TokenFate
 from areal.rollout.controller.token_book import TokenBook
 from rich.console import Console
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import grpc
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal.net.kept_stream import SILENCE_S, KeptStream, StreamLoss
 from areal.observe.waits import WaitRegistry
 from support.virtual_time import now, run, until

@@ -10,8 +10,7 @@ from areal import method_access
 from areal.errors import ConfigError, FencedError, InfraError
 from areal.net import auth, channel, status
 from areal.net.server import GrpcServer, LoopThread
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout

@@ -20,8 +20,7 @@ from areal.ledger.async_client import AsyncLedger
 from areal.ledger.sync_client import SyncLedger
 from areal.net import channel, server
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan.redis_conf import RedisPlaces, acl_file, redis_text
 from areal.processes.core import ProbeAnswer
 from areal.processes.supervise import Probe, ProbeKind, Prober

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.admit.code_pods import offer_of
+from areal.admit.pod_rules import offer_of
 from areal.spec.runtime import RuntimeSandbox
 from node.harness.builds import Builder
 from node.harness.node import Node

@@ -9,8 +9,7 @@ from areal.errors import BugError
 from areal.observe import logs
 from areal.observe.catalog import CATALOG, Type
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 
 
 def test_a_served_metric_has_namespace_job_and_role():

@@ -9,8 +9,8 @@ import pytest
 
 BLOCKED = """
 import asyncio, time
-from areal.observe.progress import ProgressCounter
-from areal.observe.stacks import StallWatch
+from areal.observe.waits import ProgressCounter
+from areal.observe.waits import StallWatch
 
 def users_code_that_blocks():
     time.sleep(1.5)
@@ -24,8 +24,8 @@ asyncio.run(main())
 """
 WAITING = """
 import asyncio
-from areal.observe.progress import ProgressCounter
-from areal.observe.stacks import StallWatch
+from areal.observe.waits import ProgressCounter
+from areal.observe.waits import StallWatch
 
 async def waits_for_ever():
     await asyncio.sleep(2.5)
@@ -38,8 +38,8 @@ asyncio.run(main())
 """
 THREAD = """
 import threading, time
-from areal.observe.progress import ProgressCounter
-from areal.observe.stacks import StallWatch
+from areal.observe.waits import ProgressCounter
+from areal.observe.waits import StallWatch
 
 def deadlock():
     lock = threading.Lock()
@@ -52,8 +52,8 @@ end()
 """
 BUSY = """
 import asyncio
-from areal.observe.progress import ProgressCounter
-from areal.observe.stacks import StallWatch
+from areal.observe.waits import ProgressCounter
+from areal.observe.waits import StallWatch
 
 async def main():
     progress = ProgressCounter()

@@ -17,7 +17,7 @@ from areal.rollout.contract.values import FailureKind
 from areal.rollout.controller.gauges import trace_life
 from areal.rollout.controller.tally import GroupLife
 from areal.rollout.worker.runner import EpisodeResult, Key
-from areal.rollout.worker.spans import trace_episode, trace_stored
+from areal.rollout.worker.storing import trace_episode, trace_stored
 from areal.v1 import record_pb2 as record
 from areal.workflow.episode import Episode, Sequence
 from areal_trainer.spans import StepSpans

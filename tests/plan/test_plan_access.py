@@ -19,8 +19,7 @@ from areal.errors import ConfigError
 from areal.method_access import digest
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan.access import access_of, callers, may_call, session_key_of, token_of
 from areal.plan.callers import Outsider
 from areal.plan.cluster_names import Role
@@ -179,7 +178,7 @@ async def test_each_token_opens_what_the_table_says_and_nothing_else(job: Resolv
 def test_every_method_is_opened_by_somebody_s_token() -> None:
     opened = {path for callee in OPENS for paths in may_call(callee).values() for path in paths}
     known = {method.path for method in METHODS if method.service != STANDALONE}
-    assert known - opened == set(), "a row in areal.plan.callers says who may call it"
+    assert known - opened == set(), "a row in areal.plan.access says who may call it"
     assert {path for path in opened - known if path.startswith("/areal.v1.")} == set(), "no such method"
     assert set(OPENS) == {role for role in Role if spec_of(role).supervised and role is not Role.REDIS}
 

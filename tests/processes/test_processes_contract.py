@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.processes.family import Command
 from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.processes.supervise import ChildSpec, ChildSupervisor

@@ -15,8 +15,7 @@ import psutil
 import pytest
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.processes import logfile, supervise
 from areal.processes.core import BudgetPolicy, ChildPhase, LifePolicy, RestartBy
 from areal.processes.family import Command

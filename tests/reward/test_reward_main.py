@@ -148,7 +148,7 @@ async def test_a_recipe_that_cannot_score_ends_the_role_with_the_reason(tmp_path
 
 async def test_a_verifier_that_breaks_is_a_bug_of_its_items_only(item) -> None:
     from areal.observe.metrics import RoleMetrics
-    from areal.observe.progress import ProgressCounter
+    from areal.observe.waits import ProgressCounter
     from areal.reward.verifiers.exact import ExactVerifier
 
     class Broken(ExactVerifier):

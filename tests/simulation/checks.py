@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from areal.ledger.values import COMPLETE, TRAINED, CloseResult, CloseStatus, TombstoneReason
-from areal.record.token_fates import GENERATED, TokenFate
+from areal.record.episode_ends import GENERATED, TokenFate
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import AssignBatch, CloseGroup, JournalBatch, JournalTombstone

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from areal.rollout.controller.idle import idle_of
+from areal.rollout.controller.gauges import idle_of
 from areal.rollout.controller.inputs import SetHotFields
 
 from simulation.checks import check_tokens, verify
@@ -80,8 +80,9 @@ class SimStage:
 
     def last_words(self) -> list[tuple[str, str, dict[str, int]]]:
         """What processes that live would tell now of their tokens."""
-        processes = [role.current for role in (*self.servers, *self.workers)]
-        return [each.last_words() for each in processes if each is not None and each.life.alive]
+        servers, workers = [role.current for role in self.servers], [role.current for role in self.workers]
+        told = [server.last_words() for server in servers if server is not None and server.life.alive]
+        return [*told, *(worker.last_words() for worker in workers if worker is not None and worker.life.alive)]
 
     def passed(self, point: Point) -> None:
         """A moment passed; faults that were aimed at it follow."""

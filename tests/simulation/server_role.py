@@ -6,9 +6,8 @@ from pathlib import Path
 from areal.cards import CardSide, ServerPhase
 from areal.clients.generation.routing import RoutedServer
 from areal.generation.core import AgentCore, RequestEntry, WantedVersion
-from areal.record.token_fates import GENERATED
-from areal.rollout.controller.inputs import ServerBeat
-from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport
+from areal.record.episode_ends import GENERATED
+from areal.rollout.controller.inputs import PublishedWeights, RefusalReport, ServerBeat, ServerReport
 from areal.values.policy import PolicyId
 
 from simulation.controller_role import Connection, ControllerRole

@@ -12,10 +12,11 @@ from areal.rollout.controller.inputs import (
     AttachTrainer,
     Call,
     ProposeTombstone,
+    PublishedWeights,
     PublishWeights,
     TrainerBeat,
+    TrainerReport,
 )
-from areal.rollout.controller.reports import PublishedWeights, TrainerReport
 
 from simulation.controller_role import Connection, ControllerRole
 from simulation.scenario import Point

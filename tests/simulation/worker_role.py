@@ -9,7 +9,7 @@ from collections import Counter
 
 from areal.clients.generation.routing import RoutedServer, choose
 from areal.ledger.values import NewSample, SampleMeta
-from areal.record.token_fates import IN_FLIGHT, TokenFate
+from areal.record.episode_ends import IN_FLIGHT, TokenFate
 from areal.rollout.contract.values import (
     EvaluationAnswer,
     EvaluationGrant,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import ConfigError, ExitCode
-from areal.local.claim import claimed
+from areal.local.kept import claimed
 from areal.spec import load_job
 from areal.spec.problems import SpecError
 from spec_corpus import CORPUS

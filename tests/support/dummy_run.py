@@ -93,7 +93,7 @@ def metric(step, **fields):
 
 async def worker():
     from areal.net.server import GrpcServer
-    from areal.observe.progress import ProgressCounter
+    from areal.observe.waits import ProgressCounter
     from areal.observe.waits import WaitRegistry
     waits, stop = WaitRegistry("worker-0"), asyncio.Event()
     token = (root / "access" / "token.operator").read_text()

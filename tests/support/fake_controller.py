@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout

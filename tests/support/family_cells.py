@@ -33,7 +33,7 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
-from areal_trainer.publish.files import side_files, sources
+from areal_trainer.publish.exporter import side_files, sources
 from areal_trainer.trainings.kinds import Learner
 from support.forked_ranks import ended, forked, joined, words
 from support.tiny_families import MORE, SIZES

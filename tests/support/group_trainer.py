@@ -104,8 +104,7 @@ def main(port: int, patience_s: float) -> None:
 
     import torch
     from areal.net.server import GrpcServer, LoopThread
-    from areal.observe.progress import ProgressCounter
-    from areal.observe.waits import WaitRegistry
+    from areal.observe.waits import ProgressCounter, WaitRegistry
     from areal.v1 import weights_pb2_grpc as rpc
     from areal.weights.verify import open_version
     from areal_trainer.engine.host_copy import HostSlab, specs_of

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from areal.workflow.hosted import HostedEnvironment, HostedWorkflow
+from areal.workflow.environment import HostedEnvironment, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 
 ROOT = Path(__file__).resolve().parents[2]

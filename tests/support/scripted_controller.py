@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import rollout_pb2 as wire
 from areal.v1 import rollout_pb2_grpc as wire_grpc
 from support.scripted_agent import TOKEN

@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 
 import httpx
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob

@@ -20,8 +20,7 @@ from areal.ledger.async_client import AsyncLedger
 from areal.ledger.values import COMPLETE, NewSample, SampleMeta
 from areal.net import status
 from areal.net.server import GrpcServer, LoopThread
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.plan.roles import free_ports
 from areal.spec.job import RLJob

@@ -15,8 +15,7 @@ from areal.gateway.session import SessionLimits
 from areal.ledger.async_client import AsyncLedger
 from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_engine import EpisodeBoxes

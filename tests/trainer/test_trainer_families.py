@@ -12,7 +12,7 @@ from areal.weights.publish import publish
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.self_check import check_packing
-from areal_trainer.publish.files import side_files, sources
+from areal_trainer.publish.exporter import side_files, sources
 from support.publishing_ranks import CANARY
 from support.tiny_families import MORE, SIZES
 from support.trainer_parts import batch

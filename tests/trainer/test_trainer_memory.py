@@ -7,8 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
-from areal.admit.memory.activations import bytes_a_token, mask_bytes
-from areal.admit.memory.rank import plan_trainer
+from areal.admit.memory.rank import bytes_a_token, mask_bytes, plan_trainer
 from areal.admit.memory.shape import shape_of
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine import engine as sharding

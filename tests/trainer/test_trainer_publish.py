@@ -20,8 +20,7 @@ from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import specs_of
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.canary import canary, prepare
-from areal_trainer.publish.exporter import Exporter
-from areal_trainer.publish.files import side_files, sources
+from areal_trainer.publish.exporter import Exporter, side_files, sources
 from areal_trainer.publish.publisher import POINTS, Publisher, Snapshots
 from areal_trainer.rollout import owners
 from hypothesis import given

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from areal.admit.memory.activations import bytes_a_token, kept_by_a_block
+from areal.admit.memory.rank import bytes_a_token, kept_by_a_block
 from areal.admit.memory.shape import shape_of
-from areal_trainer.engine.recompute import recompute
+from areal_trainer.engine.load import recompute
 from support.trainer_parts import gradients
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

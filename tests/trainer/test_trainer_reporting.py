@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal.v1 import operations_pb2 as operations
 from areal_trainer.control import Telling, TrainerControl
 

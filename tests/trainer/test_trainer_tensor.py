@@ -6,7 +6,7 @@ import pytest
 import torch
 from areal.errors import DataError
 from areal.weights.adapter import AdapterConfig
-from areal_trainer.engine import lora, tensor
+from areal_trainer.engine import context, lora
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -32,14 +32,14 @@ def empty(family: str, **changes: object):
 def styles(monkeypatch):
     """What would be split how, by name, in a model of one layer."""
     asked = {}
-    monkeypatch.setattr(tensor, "parallelize_module", lambda module, mesh, found: asked.update(found))
+    monkeypatch.setattr(context, "parallelize_module", lambda module, mesh, found: asked.update(found))
     return asked
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_a_plan_of_rows_and_columns_is_taken_whole_for_the_layers(styles, family, tied):
-    tensor.split(empty(family, tie_word_embeddings=tied), TwoRanks())
+    context.split(empty(family, tie_word_embeddings=tied), TwoRanks())
     kinds = {name.removeprefix("layers.0."): type(style) for name, style in styles.items()}
     assert kinds.pop("self_attn.o_proj") is kinds.pop("mlp.down_proj") is RowwiseParallel
     norms = {name for name, kind in kinds.items() if kind is SequenceParallel}
@@ -58,13 +58,13 @@ def test_a_plan_of_rows_and_columns_is_taken_whole_for_the_layers(styles, family
 )
 def test_other_plans_are_refused_in_words(styles, family, words):
     with pytest.raises(DataError, match=words):
-        tensor.split(empty(family), TwoRanks())
+        context.split(empty(family), TwoRanks())
     assert not styles
 
 
 def test_heads_that_do_not_split_are_refused(styles):
     with pytest.raises(DataError, match="num_key_value_heads is 1, which doesn't split into 2 equal parts"):
-        tensor.split(empty("llama", num_key_value_heads=1), TwoRanks())
+        context.split(empty("llama", num_key_value_heads=1), TwoRanks())
 
 
 def test_a_weight_that_computes_on_a_part_and_is_not_in_the_plan_is_refused(styles):
@@ -72,11 +72,11 @@ def test_a_weight_that_computes_on_a_part_and_is_not_in_the_plan_is_refused(styl
     whole = lm.config.base_model_tp_plan
     lm.config.base_model_tp_plan = {name: how for name, how in whole.items() if not name.endswith("q_norm")}
     with pytest.raises(DataError, match=r"leaves out layers\.0\.self_attn\.q_norm\.weight"):
-        tensor.split(lm, TwoRanks())
+        context.split(lm, TwoRanks())
 
 
 def test_adapted_layers_are_refused(styles):
     lm = empty("llama")
     lora.adapt(lm, AdapterConfig(4, 8.0, ("q_proj",)), torch.float32)
     with pytest.raises(DataError, match=r"self_attn\.q_proj is a AdaptedLinear"):
-        tensor.split(lm, TwoRanks())
+        context.split(lm, TwoRanks())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal_trainer.reporting import Reporter
 from areal_trainer.spans import PhaseTimer
 

@@ -15,8 +15,7 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.optimizer import local
 from areal_trainer.engine.self_check import check_packing
-from areal_trainer.publish.exporter import carry_untrained
-from areal_trainer.publish.files import side_files, sources
+from areal_trainer.publish.exporter import carry_untrained, side_files, sources
 from safetensors.torch import load_file
 from support.publishing_ranks import CANARY
 from support.trainer_parts import batch

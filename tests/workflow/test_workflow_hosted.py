@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError, DataError, InfraError
-from areal.workflow.hosted import HostedAgent, HostedWorkflow
+from areal.workflow.environment import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 from support.played import opened, play
 

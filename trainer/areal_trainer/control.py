@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 import grpc
 from areal.errors import ArealError, FencedError, InfraError
 from areal.net import status
-from areal.net.backoff import Backoff
 from areal.net.channel import connect
+from areal.net.heartbeat import Backoff
 from areal.net.kept_stream import KeptStream, StreamLoss
 from areal.net.operations import beat, wait_to_wire
 from areal.net.server import LoopThread
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc

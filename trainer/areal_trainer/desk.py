@@ -13,8 +13,7 @@ from areal.ledger import evidence, fences
 from areal.ledger.evidence import Exit
 from areal.net.server import GrpcServer, LoopThread
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.weights.manifest import MANIFEST_NAME
 

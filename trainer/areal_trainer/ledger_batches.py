@@ -30,7 +30,7 @@ from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.ledger_desk import LedgerDesk
 from areal_trainer.options import critic_options
 from areal_trainer.publish.canary import prepare
-from areal_trainer.publish.files import side_files
+from areal_trainer.publish.exporter import side_files
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.rollout import Rollout
 from areal_trainer.settings import TrainerSettings, overrides

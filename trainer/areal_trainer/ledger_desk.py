@@ -12,8 +12,7 @@ from areal.ledger.evidence import EvidenceLog, precaution
 from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import TombstoneReason
 from areal.observe.otlp import open_traces
-from areal.observe.stacks import StallWatch
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import StallWatch, WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.v1 import weights_pb2_grpc as weights_grpc
 from areal.values.policy import PolicyId

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from areal.files import append_lines
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
+from areal.observe.waits import ProgressCounter
 from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures

@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import torch
 from areal.errors import DataError, InfraError
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal.observe.waits import SERVED_TEACHER, WaitRegistry
 from numpy.typing import NDArray
 

@@ -7,7 +7,7 @@ Pure: what a pod finds on its volumes is looked at by the pod that prepares the 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from areal.admit.recipe_names import defines_in
+from areal.admit.recipe_probe import defines_in
 from areal.errors import ConfigError, DataError
 from areal.plan import cluster_names as names
 from areal.plan import hub

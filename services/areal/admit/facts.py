@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from areal.admit import models
-from areal.admit.end_tokens import ends_told, refuse_ends
-from areal.admit.recipe_names import defines, has_hooks
-from areal.admit.recipe_probe import SLOW_S, RecipeParts, can_try_hooks, probe_recipe
+from areal.admit.models import ends_told, refuse_ends
+from areal.admit.recipe_probe import SLOW_S, RecipeParts, can_try_hooks, defines, has_hooks, probe_recipe
 from areal.admit.rows import ASKED_ROWS, RowMeasure, episode_item, required_columns, reward_items
 from areal.admit.sources import Sources
-from areal.data.peek import ROWS, DatasetPeek, peek
+from areal.data.snapshot import PEEKED_ROWS, DatasetPeek, peek
 from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, source_from_spec
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
@@ -256,7 +255,7 @@ class _FactReader(FileFacts):
         seen = peek(
             named,
             required=required_columns(self.job, verifier, needed),
-            limit=_GENERATED if isinstance(named, ReasoningGymSource) else ROWS,
+            limit=_GENERATED if isinstance(named, ReasoningGymSource) else PEEKED_ROWS,
             each=measure.measure,
         )
         self._told(field, seen.rows, measure)

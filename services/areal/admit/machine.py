@@ -1,6 +1,6 @@
 """This machine before a run: disk, memory and GPUs against what the job takes; Redis and packages that its roles need.
 
-Each finding names the fix. The sandbox is asked in `areal.admit.sandbox`.
+Each finding names the fix. The sandbox is asked in `areal.admit.machine`.
 """
 
 import importlib.util
@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+from areal_judge import api
 
 from areal import nvidia
 from areal.admit.memory.volume import HostFacts
@@ -23,6 +25,7 @@ from areal.plan.resolved import Verifier
 from areal.plan.roles import role_instances
 from areal.plan.table import deal
 from areal.spec import Finding, RLJob, Severity
+from areal.spec.code_tiers import PROCESSES
 from areal.spec.serving import SglangEngine
 
 _REDIS_MAJOR = 7  # the scripts need Redis 7's functions of time and ACL checks
@@ -113,3 +116,62 @@ def unused(job: RLJob, devices: Sequence[str]) -> list[Finding]:
     message = f"this machine shows {len(devices)} GPU{'s' if len(devices) > 1 else ''}, and the job runs on CPUs"
     fix = "Set trainer.gpus, and generation.engine.type: sglang (the embedded engine runs on CPUs only)."
     return [Finding("gpus-unused", Severity.WARNING, field, message, fix, job.where(field))]
+
+
+# ---- Sandbox check for a local run: `reward.code` and `rollout.boxes` against the tier that this machine reaches
+
+
+_CAPABILITY_OF_NEED = {"fork": "fork", "scratch": "scratch", "compiler": "execute"}
+RULE = "code-here"
+
+
+def sandbox_findings(
+    job: RLJob,
+    *,
+    powers: api.Powers | None = None,
+    toolchains: Callable[[], Iterable[api.Toolchain]] = api.find_toolchains,
+) -> list[Finding]:
+    """Why this machine can't judge the job's programs or run its boxes; nothing when it can.
+
+    Args:
+        powers: what the sandbox can do here; found by probing unless given (less than a second).
+        toolchains: finds out about every language; asked for other languages than Python only.
+    """
+    code = job.spec.reward.programs
+    judges, boxes = job.spec.reward.verifier == "code", job.spec.is_rl and job.spec.rollout.boxes.max_concurrent > 0
+    if not judges and not boxes:
+        return []
+    has = api.probe(allow_unsafe=code.allow_unsafe) if powers is None else powers
+    if boxes and has.tier < api.Tier[PROCESSES]:
+        return [_finding(job, "spec.rollout.boxes.maxConcurrent", *api.why_not(api.Tier[PROCESSES], has))]
+    if not judges:
+        return []
+    if has.tier < api.Tier[code.min_tier]:
+        return [_finding(job, "spec.reward.code.minTier", *api.why_not(api.Tier[code.min_tier], has))]
+    asked = {_CAPABILITY_OF_NEED[need]: f"spec.reward.code.needs (with {need})" for need in code.needs}
+    if code.language != "python":
+        asked["execute"] = "spec.reward.code.language"
+    findings = [
+        _finding(job, field.partition(" ")[0], *api.why_refused(capability, has))
+        for capability, field in asked.items()
+        if not getattr(has, capability)
+    ]
+    language = api.LANGUAGES[code.language]
+    several = not language.as_memory or language.processes > 1
+    if several and has.memory_bound is api.MemoryBound.PROCESS and not code.allow_unsafe and not findings:
+        message = (
+            f"programs in {code.language} are several processes or threads, and without a cgroup nothing bounds "
+            "the memory of all of them together"
+        )
+        fix = "Delegate a cgroup with memory and pids to the reward service, or run the job under gVisor or Kata."
+        findings.append(_finding(job, "spec.reward.code.language", message, fix))
+    if code.language != "python" and not findings:
+        missing = next(one.missing for one in toolchains() if one.language == code.language)
+        if missing:
+            fix = "Install it here, or run the job where the reward service's image has it."
+            findings.append(_finding(job, "spec.reward.code.language", missing, fix))
+    return findings
+
+
+def _finding(job: RLJob, field: str, message: str, fix: str) -> Finding:
+    return Finding(RULE, Severity.ERROR, field, message, fix, job.where(field))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.admit.models import check_model, check_tokenizer, served_elsewhere
-from areal.admit.recipe_names import defines
+from areal.admit.recipe_probe import defines
 from areal.admit.sources import Sources, sources_of
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role

@@ -12,8 +12,7 @@ from areal.admit.facts import judged, read
 from areal.admit.machine import host_facts, preflight, unused
 from areal.admit.memory import memory_of, pods_of, running_of
 from areal.admit.memory.volume import caches_of
-from areal.admit.recipe_names import has_hooks
-from areal.admit.recipe_probe import can_try_hooks, probe_hooks
+from areal.admit.recipe_probe import can_try_hooks, has_hooks, probe_hooks
 from areal.admit.resolve import verifier_of
 from areal.admit.sources import Sources, sources_of
 from areal.errors import ArealError, DataError, ExitCode, InfraError
@@ -128,7 +127,7 @@ def examined(job: RLJob, verdict: JobVerdict) -> JobVerdict:
         return verdict
     findings: list[Finding] = []
     if job.spec.runtime_ref is None and (job.spec.reward.verifier == "code" or job.spec.rollout.boxes.max_concurrent):
-        from areal.admit.sandbox import sandbox_findings
+        from areal.admit.machine import sandbox_findings
 
         try:
             findings += sandbox_findings(job)

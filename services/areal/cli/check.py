@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.admit.facts import recipe_parts
-from areal.admit.recipe_names import defines
+from areal.admit.recipe_probe import defines
 from areal.admit.sources import sources_of
 from areal.dataflow import draw
 from areal.dataflow.builtin import graph_of

@@ -187,7 +187,7 @@ def compare(
     """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
     from areal.local.comparison import read_run
     from areal.plan.resolved import ResolvedJob
-    from areal.spec.job_fields import differing_fields, spec_fields
+    from areal.spec.locate import differing_fields, spec_fields
 
     if len(runs) < 2:
         raise ConfigError("one run has nothing to be compared with", fix="name two run directories or more")
@@ -402,7 +402,7 @@ def _compared(names: list[str], differences: dict[str, list[Any]], figures: dict
 
 
 def _shown(value: Any) -> str:
-    from areal.spec.job_fields import UNSET
+    from areal.spec.locate import UNSET
 
     if value is None:
         return UNSET

@@ -17,8 +17,8 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from areal.errors import DataError, InfraError
-from areal.net.backoff import Backoff
 from areal.net.channel import connect, raise_if_cancelled
+from areal.net.heartbeat import Backoff
 from areal.net.status import raise_as
 from areal.observe.waits import WaitRegistry
 from areal.v1 import boxes_pb2 as pb

@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import yaml
 from pydantic import BaseModel
 
 from areal.errors import ConfigError
@@ -22,6 +24,7 @@ from areal.spec.resolved_algorithm import BASE, NAMES, camel
 
 UNSET = "\x00"  # around the name of what a foreign file leaves to its environment
 _SAME = object()
+_DROPPED = yaml.safe_load(resources.files("areal.convert").joinpath("dropped.yaml").read_text(encoding="utf-8"))
 Carried: TypeAlias = str | tuple[str, Callable[[Any], Any]]
 
 
@@ -152,14 +155,15 @@ class Draft:
         if value is not None and self.field(to) is not None:
             set_at(self.spec, to, value)
 
-    def apply(self, carried: Mapping[str, Carried], dropped: Mapping[str, str], decisive: tuple[str, ...]) -> None:
+    def apply(self, carried: Mapping[str, Carried], source: str, decisive: tuple[str, ...]) -> None:
         """List every key that is left, by the most special pattern that fits it.
 
-        `carried` is pattern → field, or field and how its value is made; `dropped` is reason → patterns. An unknown key
-        of the `decisive` blocks may change what is learned, and needs a decision.
+        `carried` is pattern → field, or field and how its value is made; what is dropped stands under `source` in
+        dropped.yaml, reason → patterns. An unknown key of the `decisive` blocks may change what is learned, and needs a
+        decision.
         """
         strange: set[str] = set()
-        reasons = {pattern: why for why, patterns in dropped.items() for pattern in patterns.split()}
+        reasons = {pattern: why for why, patterns in _DROPPED[source].items() for pattern in patterns.split()}
         patterns = sorted([*carried, *reasons], key=lambda pattern: (pattern.count("."), len(pattern)), reverse=True)
         for key, value in self.foreign.values.items():
             if key in self._listed:

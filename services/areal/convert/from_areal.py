@@ -132,43 +132,6 @@ _CARRIED: dict[str, Carried] = {
     "sglang.mem_fraction_static": "generation.engine.memFraction",
     "sglang.max_running_requests": "generation.engine.maxRunningRequests",
 }  # fmt: skip
-_DROPPED = {
-    "answers end at the model's end tokens, and texts are the workflow's": "gconfig.*",
-    "evaluation is greedy, with evaluation.samples sampled answers beside": "eval_gconfig",
-    "rows are always packed, as lengths suit": "actor.mb_spec actor.pad_to_maximum",
-    "AdamW is the one optimizer, and float16 is not used": "actor.optimizer.* actor.grad_reduce_dtype",
-    "gconfig.n_samples says it": "actor.group_size",
-    "dropout is always off, and a run starts from a model's weights":
-        "actor.disable_dropout actor.init_from_scratch actor.is_critic",
-    "trainer.attention chooses by GPU and precision": "actor.attn_impl actor.use_kernels",
-    "weightSync.mode Auto chooses": "actor.weight_update_mode",
-    "there is one trainer, FSDP2; trainer.optimizerState: cpu offloads":
-        "actor.fsdp actor.archon actor.megatron enable_offload actor.offload",
-    "LoRA is the one kind of adapter": "actor.peft_type",
-    "a group's prompt is shared where trainer.attention is flex": "actor.enable_tree_training",
-    "figures of agents are always logged": "actor.log_agent_stats*",
-    "files, logs and processes follow from the run directory":
-        "*.experiment_name *.trial_name *.fileroot actor.admin_api_key actor.log_level actor.request_timeout "
-        "actor.setup_timeout actor._version",
-    "agents are rollout.agent and a recipe": "rollout.agent rollout.openai",
-    "said once, for all roles": "rollout.use_lora rollout.tokenizer_path",
-    "a mixture's tokens are trained with the experts that sampled them":
-        "rollout.return_routed_experts sglang.enable_return_routed_experts",
-    "recording keeps samples": "rollout.dump_to_file", "workers, waits and retries are the platform's": "rollout.*",
-    "it shares the policy's ranks, precision and micro-batches": "ref critic teacher",
-    "the agent of the servers sets it":
-        "sglang.model_path sglang.dtype sglang.random_seed sglang.skip_tokenizer_init sglang.log_* "
-        "sglang.enable_metrics sglang.enable_lora sglang.max_lora* sglang.max_loaded_loras sglang.lora_* "
-        "sglang.tp_size sglang.dp_size",
-    _OFF: "sglang", "SGLang serves": "vllm",
-    "rows are always shuffled, by seed, and read once, into a snapshot": "train_dataset valid_dataset",
-    "evaluation.maxConcurrent bounds evaluation": "valid_dataset.batch_size",
-    "every run writes metrics and TensorBoard; `areal export` sends them on": "stats_logger",
-    "nodes, storage and starting are the cluster's: trainer, generation, podTemplate":
-        "cluster scheduler launcher actor.scheduling_*",
-    "`areal why` and metrics name waits, `areal check` plans memory": "perf_tracer memory_profiler",
-    "intervals are steps": "saver recover evaluator",
-}  # fmt: skip
 
 
 def translate(draft: JobDraft) -> None:
@@ -183,7 +146,7 @@ def translate(draft: JobDraft) -> None:
     _optimizer(draft, steps)
     _intervals(draft, batch)
     _machines(draft)
-    draft.apply(_CARRIED, _DROPPED, ("",))
+    draft.apply(_CARRIED, "areal", ("",))
     _engine_arguments(draft)
 
 

@@ -72,25 +72,6 @@ _CARRIED: dict[str, Carried] = {
     "ds.adam_offload": ("trainer.optimizerState", on_or_off("cpu", "float32")),
     "train.max_tokens_per_gpu": "trainer.microBatchTokens",
 }  # fmt: skip
-_DROPPED = {
-    "trainer.recompute says it": "*.gradient_checkpointing_reentrant",
-    "FSDP2 shards, rows are packed, attention is chosen by GPU": "ds.*",
-    "micro batches there are of samples a GPU; trainer.microBatchTokens bounds memory":
-        "*.micro_batch_size rollout.max_tokens_per_gpu train.dynamic_batch_enable",
-    "rollout.maxConcurrentRollouts says it": "rollout.vllm_generate_batch_size",
-    "where GPUs are shared, servers and trainer give their memory back by themselves":
-        "train.colocate* vllm.enable_sleep",
-    "SGLang's defaults, or generation.engine.extraArgs": "vllm.*",
-    "generation is always beside training, and answers go on under new weights":
-        "train.async* train.partial_rollout_enable",
-    "nodes and processes are the platform's": "train.* local_rank use_ms",
-    "it shares the policy's ranks and settings": "ref critic", "reward.model loads what it needs": "reward.*",
-    "models here are dense": "*.aux_loss_coef", "AdamW is the one optimizer": "*muon* *optim",
-    "rows' form is found out, and a chat template applied where there is one (docs/data.md)": "data.*",
-    "checkpoints, their number and place are the run's": "ckpt",
-    "every run writes metrics and TensorBoard; `areal export` sends them on": "logger",
-    "nothing is measured without dataset.evaluation": "eval",
-}  # fmt: skip
 
 
 def translate(draft: JobDraft) -> None:
@@ -114,7 +95,7 @@ def translate(draft: JobDraft) -> None:
     draft.put_interval("checkpoint.intervalSteps", "ckpt.save_steps")
     keys = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
     draft.put_lora(*keys, usual=(0, 16), wanted=draft.number(keys[0], 0) > 0)
-    draft.apply(_CARRIED, _DROPPED, ("algo.", "actor.", "critic."))
+    draft.apply(_CARRIED, "openrlhf", ("algo.", "actor.", "critic."))
     draft.foreign = replace(draft.foreign, values=old)
     for entries in (draft.carried, draft.differs, draft.dropped):  # the lists name keys as the command does
         entries[:] = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]

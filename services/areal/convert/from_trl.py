@@ -56,32 +56,6 @@ _CARRIED: dict[str, Carried] = {
     "save_total_limit": "checkpoint.keep",
 }  # fmt: skip
 _NODE = 8  # GPUs of a machine, which TRL's files don't say
-_DROPPED = {
-    "seed is of rows and of sampling": "data_seed",
-    "trainer.recompute says it; offload is a kind": "gradient_checkpointing_kwargs activation_offloading",
-    "of weights that are loaded; trainer.precision is of the passes": "dtype fp16 tf32 model_init_kwargs",
-    "AdamW is the one optimizer; trainer.optimizerState: bfloat16 or cpu for less memory": "optim optim_*",
-    "generation.engine and generation.replicas say who serves":
-        "*vllm* ds3_gather_for_generation *transformers_* use_cache",
-    "templates are the tokenizer's": "chat_template_kwargs chat_template_path",
-    "rows are packed, and the loss never holds all logits": "*packing* padding_free pad_* use_liger_kernel",
-    "trainer.attention chooses by GPU and precision": "attn_implementation",
-    "dropout is always off": "disable_dropout",
-    "rows are shuffled by seed, read once into a snapshot, and their form is found out (docs/data.md)":
-        "shuffle_dataset dataset_* dataloader_* remove_unused_columns",
-    "code of models is never run": "trust_remote_code", "model.uri: hf://owner/name@revision": "model_revision",
-    "weights are not quantised": "load_in_* bnb_* use_bnb*",
-    "adapters here are made as peft makes them": "lora* use_rslora use_dora",
-    "checkpoints, their number and place are the run's":
-        "save_* load_best_model_at_end metric_for_best_model push_to_hub hub_* output_dir",
-    "every run writes metrics and TensorBoard; `areal export` sends them on":
-        "report_to logging_* log_* run_name trackio* num_completions_to_print",
-    "evaluation.intervalSteps, maxConcurrent and dataset.evaluation say what is measured":
-        "eval_* do_eval per_device_eval_batch_size",
-    "FSDP2 shards": "ddp_* fsdp* deepspeed config_file", "models here are dense": "router_aux_loss_coef",
-    "algorithm.advanced.rejection is its like": "off_policy_mask_threshold",
-    "optimizer.minLrRatio says the schedule's end": "lr_scheduler_kwargs",
-}  # fmt: skip
 
 
 def translate(draft: JobDraft) -> None:
@@ -111,7 +85,7 @@ def translate(draft: JobDraft) -> None:
         draft.note("vllm_mode", "placement", "shared" if shared else "separate")
     _optimizer(draft, kind, steps)
     _held_out(draft)
-    draft.apply(_CARRIED, _DROPPED, ("",))
+    draft.apply(_CARRIED, "trl", ("",))
 
 
 def _kind(draft: JobDraft) -> str:

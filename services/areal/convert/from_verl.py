@@ -52,42 +52,6 @@ _CARRIED: dict[str, Carried] = {
     f"{_ROLLOUT}.max_num_seqs": "generation.engine.maxRunningRequests",
     "trainer.max_actor_ckpt_to_keep": "checkpoint.keep", "trainer.max_ckpt_to_keep": "checkpoint.keep",
 }  # fmt: skip
-_DROPPED = {
-    "rows are shuffled by seed, and keep their messages and columns":
-        "data.shuffle data.return_* data.dataloader_num_workers data.filter_overlong_prompts_workers data.use_shm",
-    "evaluation.maxConcurrent bounds evaluation": "data.val_batch_size",
-    "models here read text only": "data.image_key data.video_key data.image_patch_size *.freeze_vision_tower",
-    "code of models is never run": "*.trust_remote_code",
-    "micro batches there are of samples a GPU; trainer.microBatchTokens bounds memory":
-        "*micro_batch* *.log_prob* *_max_token_len_per_gpu *.use_dynamic_bsz data.balance_dp_token",
-    "AdamW in float32, one group of parameters": f"{_ACTOR}.optim.* optim.*",
-    "rows are packed, and the loss never holds all logits":
-        "*use_remove_padding *.use_fused_kernels *.use_liger *.fused_kernel_options {_ACTOR}.*entropy* "
-        "{_ACTOR}.use_prefix_grouper",
-    "weights are sharded by FSDP2; trainer.optimizerState: cpu offloads":
-        f"{_ACTOR}.fsdp_config {_MEGATRON} *.strategy model.fsdp_config engine *.enable_activation_offload",
-    "checkpoints are whole, in the run directory, and `areal run --resume` goes on from the last":
-        f"{_ACTOR}.checkpoint trainer.default_* trainer.resume* trainer.del_local* trainer.max_critic_ckpt_to_keep "
-        "trainer.checkpoint",
-    "a batch is used once": f"{_ACTOR}.shuffle {_ACTOR}.data_loader_seed",
-    "trainer.compile: blocks compiles": "*.use_torch_compile",
-    "metrics and `areal why` name where time goes": "*.profiler global_profiler trainer.profile*",
-    "where GPUs are shared, servers and trainer give their memory back by themselves":
-        f"{_ROLLOUT}.free_cache_engine {_ROLLOUT}.layered_summon {_ROLLOUT}.multi_stage_wake_up "
-        f"{_ROLLOUT}.load_format {_MODEL}.use_shm actor_rollout_ref.hybrid_engine {_ROLLOUT}.checkpoint_engine",
-    "log-probabilities of sampled tokens are always kept": f"{_ROLLOUT}.calculate_log_probs",
-    "a mixture's tokens are trained with the experts that sampled them":
-        f"{_ROLLOUT}.enable_rollout_routing_replay {_ACTOR}.router_replay",
-    "SGLang's defaults, or generation.engine.extraArgs": f"{_ROLLOUT}.*",
-    "it shares the policy's ranks and settings": "actor_rollout_ref.ref critic",
-    "reward.model loads what it needs": "reward_model.*",
-    "samples go through the ledger; there is no Ray":
-        "ray_kwargs transfer_queue actor_rollout_ref.nccl_timeout *.nccl_timeout",
-    "every run writes metrics and TensorBoard; `areal export` sends them on": "trainer.logger",
-    "recording keeps samples": "trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir",
-    "nodes and processes are the platform's": "trainer.*",
-    "verl's own defaults are known": "config-path config-name",
-}  # fmt: skip
 
 
 def translate(draft: JobDraft) -> None:
@@ -102,7 +66,7 @@ def translate(draft: JobDraft) -> None:
         _sft(draft)
     else:
         _rl(draft)
-    draft.apply(_CARRIED, _DROPPED, (f"{_ACTOR}.", "algorithm.", "critic."))
+    draft.apply(_CARRIED, "verl", (f"{_ACTOR}.", "algorithm.", "critic."))
 
 
 def _sft(draft: JobDraft) -> None:

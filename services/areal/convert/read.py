@@ -14,7 +14,7 @@ from typing import Any
 from areal.convert.draft import UNSET, Foreign
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
-from areal.spec.job_fields import leaves
+from areal.spec.locate import leaves
 from areal.yaml_file.document import parse_document, parse_value
 
 FRAMEWORKS = ("areal", "verl", "trl", "openrlhf")

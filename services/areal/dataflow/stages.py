@@ -32,8 +32,7 @@ class Column:
 class Stage:
     """One thing that is run. `model` is whose weights it needs, empty for none; `placement` is where they are.
 
-    Offloaded weights are on the device while the stage runs, in host memory between; served ones behind
-    an address.
+    Offloaded weights are on the device while the stage runs, in host memory between; served ones behind an address.
     """
 
     name: str

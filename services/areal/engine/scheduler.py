@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from areal.engine import commands, endings, prefill, sampling
+from areal.engine import commands, prefill, sampling
 from areal.engine.cache import KVCache
 from areal.engine.module_model import ServedModel
 from areal.engine.request import GenerateRequest, Output
@@ -205,7 +205,7 @@ class DecodeScheduler:
         queued = self._behind if self._pending_load is not None else self._waiting
         for request in requests:
             if request.rid in self._live:
-                refusal = endings.rid_taken(request.rid)
+                refusal = sampling.rid_taken(request.rid)
                 self._outputs.append(Output(request, [], [], [], self._version, refusal))
                 continue
             item = Running(request)
@@ -219,9 +219,9 @@ class DecodeScheduler:
         for item in items:
             self._meter.aborted += 1
             if item.row >= 0:
-                self._finish_row(item.row, endings.ABORTED)
+                self._finish_row(item.row, sampling.ABORTED)
             else:
-                self._finish_waiting(item, endings.ABORTED if item.marks else endings.ABORTED_QUEUED)
+                self._finish_waiting(item, sampling.ABORTED if item.marks else sampling.ABORTED_QUEUED)
         if items:
             gone = {id(item) for item in items}
             self._waiting = deque(item for item in self._waiting if id(item) not in gone)
@@ -374,7 +374,7 @@ class DecodeScheduler:
         if wanted:
             prefill.score(self._model, self.weights, wanted, self._limits.max_prefill_tokens)
         for item in items:
-            self._finish_waiting(item, endings.length(0))
+            self._finish_waiting(item, sampling.length(0))
 
     def _step(self) -> None:
         """One token for every row; then ends and due chunks."""
@@ -414,17 +414,17 @@ class DecodeScheduler:
         item, made = rows.running[row], int(rows.made[row])
         assert item is not None
         if broken:
-            self._finish_row(row, endings.NON_FINITE, drop=1)
+            self._finish_row(row, sampling.NON_FINITE, drop=1)
             return
         matched = None
         if rows.has_text_stop[row] and self._decode_text is not None:
-            matched = endings.matched_text(rows.ids[row, :made], item.request.sampling.stop, self._decode_text)
+            matched = sampling.matched_text(rows.ids[row, :made], item.request.sampling.stop, self._decode_text)
         if matched is not None:
-            self._finish_row(row, endings.stop(matched))
+            self._finish_row(row, sampling.stop(matched))
         elif stopped:
-            self._finish_row(row, endings.stop(int(rows.token[row])))
+            self._finish_row(row, sampling.stop(int(rows.token[row])))
         elif made >= rows.limit[row]:
-            self._finish_row(row, endings.length(made))
+            self._finish_row(row, sampling.length(made))
         elif rows.interval[row] and made - rows.sent[row] >= rows.interval[row]:
             self._outputs.append(self._with_text(rows.output(row, self._version, None)))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from areal.gateway import keys
+from areal.gateway import faults
 from areal.gateway.faults import over
 from areal.gateway.session import EpisodeCalls, SessionLimits
 from areal.gateway.templates.template import Template
@@ -78,12 +78,12 @@ class GatewayCore:
         calls = EpisodeCalls(name, self.template, limits, first_system=self._first_system, forked=self._forked)
         self._opened[name] = OpenSession(calls, owner)
         told = self._prefix + name
-        return Access(f"{address}/s/{told}/v1", keys.mint(self._secret, told, int(self._clock() + lives_s) + 1))
+        return Access(f"{address}/s/{told}/v1", faults.mint(self._secret, told, int(self._clock() + lives_s) + 1))
 
     def find(self, path: str | None, key: str) -> OpenSession:
         """The session that a key opens. Raises Refused: 401 unknown key, 403 another session's path, 410 ended."""
-        told = keys.verify(self._secret, key, self._clock())
-        keys.refuse_other(told, path)
+        told = faults.verify(self._secret, key, self._clock())
+        faults.refuse_other(told, path)
         if not told.startswith(self._prefix):
             raise over("its worker has started again")
         name = told.removeprefix(self._prefix)

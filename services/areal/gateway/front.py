@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from areal.gateway import keys
+from areal.gateway import faults
 from areal.gateway.dial import ChangeSignal
 from areal.gateway.faults import MAX_BODY, CallRefusal, body_of, key_of
 from areal.gateway.http import dialect_of, is_probe
@@ -52,8 +52,8 @@ class Front:
             return Response(b'{"status":"ok"}', media_type="application/json")
         path = request.url.path
         try:
-            session = keys.verify(self._secret, key_of(request), self._clock())
-            keys.refuse_other(session, path.split("/")[2] if path.startswith("/s/") else None)
+            session = faults.verify(self._secret, key_of(request), self._clock())
+            faults.refuse_other(session, path.split("/")[2] if path.startswith("/s/") else None)
             size = await self._room.enter(request)
         except CallRefusal as fault:
             self.count("refused")

@@ -25,10 +25,10 @@ from areal.gateway.core import Access, GatewayCore, OpenSession
 from areal.gateway.dialects import chat, completions, inference, messages, responses
 from areal.gateway.dialects.dialect import Dialect, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal, body_of, broken, key_of, over
+from areal.gateway.messages import names_of
 from areal.gateway.reading import AnswerReader, Manner, read
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
 from areal.gateway.streams import StreamedAnswering
-from areal.gateway.tools import names_of
 from areal.net.http_server import HttpServer
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import SessionEnding

@@ -18,9 +18,8 @@ import xxhash
 
 from areal.gateway.faults import CallRefusal, over
 from areal.gateway.graph import MessageGraph
-from areal.gateway.messages import Message
+from areal.gateway.messages import Message, Tool, digest_of
 from areal.gateway.templates.template import Template
-from areal.gateway.tools import Tool, digest_of
 from areal.values.generation import GenerationResult, Ids, Logprobs, as_ids
 from areal.values.images import Image
 from areal.workflow.branches import Node

@@ -37,9 +37,8 @@ from areal.net.operations import beat, wait_to_wire
 from areal.net.server import GrpcServer
 from areal.net.status import phase_to_wire
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from areal.v1 import generation_pb2 as generation

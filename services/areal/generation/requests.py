@@ -22,7 +22,7 @@ from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore
 from areal.generation.journal import SampleJournal
 from areal.generation.waiting import WaitingQueue
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 

@@ -28,8 +28,8 @@ from areal.errors import ArealError, BugError, Cause, DataError, ExitCode, Infra
 from areal.errors import Kind as ErrorKind
 from areal.ledger.audit import AuditReport, audit
 from areal.local import finish, view
-from areal.local.claim import claimed
 from areal.local.display import Display
+from areal.local.kept import claimed
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.status import RunFacts, RunView, StatusSource
 from areal.local.supervisor import Member, RunOutcome, RunResult, Supervisor
@@ -44,9 +44,8 @@ from areal.processes.exits import exit_code_of
 from areal.processes.logfile import last_words
 from areal.processes.supervise import child_of
 from areal.record import summary
-from areal.record.episode_ends import read_counts
+from areal.record.episode_ends import read_counts, wasted_text
 from areal.record.run_rows import Records
-from areal.record.token_fates import wasted_text
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 

@@ -5,15 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.admit.machine import preflight
+from areal.admit.machine import preflight, sandbox_findings
 from areal.admit.prepare import look_at_answers
 from areal.admit.resolve import resolve
 from areal.admit.rows import Say, prepare_datasets, with_snapshots
-from areal.admit.sandbox import sandbox_findings
 from areal.admit.verdict import admit
 from areal.errors import ConfigError
-from areal.local.claim import is_occupied, set_aside
-from areal.local.kept import refuse_cleaned
+from areal.local.kept import is_occupied, refuse_cleaned, set_aside
 from areal.plan import ResolvedJob, RunLayout, hub, write_run
 from areal.spec import RLJob, check, for_clusters_only, refuse
 from areal.spec.load import job_from

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from areal.errors import ArealError, ConfigError, ExitCode
-from areal.local.claim import is_occupied, set_aside
 from areal.local.comparison import HEAD, ComparedRun, read_run, write_sweep
+from areal.local.kept import is_occupied, set_aside
 from areal.local.run import run_job
 from areal.local.staging import StagingRequest, load
 from areal.plan import ResolvedJob, RunLayout

@@ -13,9 +13,8 @@ from areal.errors import Cause
 from areal.local.status import RunView
 from areal.observe.live import IdleCause, Live, LiveRole, RolloutFlow
 from areal.processes.core import ChildPhase
-from areal.record.episode_ends import infra_share
+from areal.record.episode_ends import infra_share, wasted_share, wasted_text
 from areal.record.run_rows import Step, best_of
-from areal.record.token_fates import wasted_share, wasted_text
 
 _FLAT = "all groups of a step earned the same, so no sample is better than another"
 _FLAT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"

@@ -16,9 +16,8 @@ from typing import Generic, TypeVar, cast
 
 import grpc
 
-from areal.net.backoff import Backoff
 from areal.net.channel import connect, raise_if_cancelled
-from areal.net.heartbeat import PERIOD_S
+from areal.net.heartbeat import PERIOD_S, Backoff
 from areal.observe.waits import WaitRegistry
 
 log = logging.getLogger(__name__)

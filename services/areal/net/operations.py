@@ -5,8 +5,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import Wait, WaitRegistry
+from areal.observe.waits import ProgressCounter, Wait, WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc

@@ -21,8 +21,7 @@ from areal.net.auth import BearerInterceptor
 from areal.net.decoding import DecodeGuard
 from areal.net.listening import join
 from areal.net.operations import ProgressService, WaitsService
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 ENV_HEALTH_SHIFT = "AREAL_HEALTH_SHIFT"

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from areal.method_access import NOBODY, MethodAccess
-from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
+from areal.observe.waits import ProgressCounter
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from areal.errors import ArealError, Cause
-from areal.net.backoff import doubled
+from areal.net.heartbeat import doubled
 from areal.processes.exits import ExitVerdict, ProcessExit, asked_to_stop, classify, describe
 
 # ---- Restart budget of a child with exponential back-off. Pure

@@ -26,8 +26,7 @@ from areal.net.server import GrpcServer
 from areal.nvidia import VISIBLE
 from areal.observe import logs
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan import ResolvedJob, RoleHost, RoleRow
 from areal.plan.access import access_of
 from areal.plan.cluster_names import BESIDE, ENV_INDEX, ENV_POD_IP

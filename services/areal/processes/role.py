@@ -22,7 +22,7 @@ from areal.distribution import missing_package, refuse_upstream
 from areal.errors import ArealError, BugError, ExitCode, as_bug, of_machine
 from areal.observe import logs
 from areal.observe.otlp import open_traces
-from areal.observe.stacks import StallWatch
+from areal.observe.waits import StallWatch
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.access import access_of, token_of
 from areal.plan.cluster_names import ENV_ADDRESS, ENV_POD_IP

@@ -17,9 +17,8 @@ from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit import AuditReport
 from areal.observe.live import Diagnosis
-from areal.record.episode_ends import ENDS, infra_share
+from areal.record.episode_ends import COUNTED, ENDS, infra_share, wasted_share
 from areal.record.run_rows import Records, best_of
-from areal.record.token_fates import COUNTED, wasted_share
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from areal.errors import ConfigError, ExitCode
 from areal.net.server import GrpcServer
 from areal.net.status import kind_from_wire
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan.context import RoleContext
 from areal.reward.verifier import Verifier, fault_result
 from areal.reward.verifiers.code import judging_programs

@@ -4,8 +4,8 @@ import logging
 import time
 
 from areal.errors import ExitCode
+from areal.gateway.faults import secret_of
 from areal.gateway.front import Front
-from areal.gateway.keys import secret_of
 from areal.gateway.tunnel import SERVICE_NAME, Tunnels
 from areal.net.http_server import HttpServer
 from areal.net.listening import inherited

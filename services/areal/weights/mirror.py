@@ -21,7 +21,7 @@ from areal.errors import DataError, InfraError
 from areal.files import PART
 from areal.net import channel
 from areal.net.auth import header
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal.net.status import raise_as
 from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc

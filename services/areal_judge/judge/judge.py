@@ -14,7 +14,7 @@ from areal.errors import ArealError, ConfigError, DataError, InfraError
 from cachetools import LRUCache
 
 from areal_judge.judge import checkers, codec, flags, values
-from areal_judge.judge.asserting import judge_asserts
+from areal_judge.judge.asserting import judge_asserts, judge_together
 from areal_judge.judge.calling import judge_calls
 from areal_judge.judge.drivers import TESTER
 from areal_judge.judge.drivers.wire import REQUEST_BYTES
@@ -22,7 +22,6 @@ from areal_judge.judge.flags import integrity_of
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.judge.program import case_of, of_output
 from areal_judge.judge.record import AttemptRecord, shorten
-from areal_judge.judge.together import judge_together
 from areal_judge.judge.validation import validate
 from areal_judge.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal_judge.sandbox.host.runner import Sandbox

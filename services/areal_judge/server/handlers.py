@@ -15,7 +15,7 @@ import orjson
 from areal import __version__
 from areal.distribution import install
 from areal.errors import DataError
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2
 from areal.v1 import sandbox_pb2 as pb

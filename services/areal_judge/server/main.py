@@ -17,8 +17,7 @@ from areal.net.http_server import HttpServer
 from areal.net.listening import join
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import boxes_pb2_grpc
 from areal.v1 import sandbox_pb2_grpc as rpc
 

@@ -1,10 +1,15 @@
 """Typed errors of the API server."""
 
+import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from areal.errors import InfraError
+
+from areal_operator.kube.resources import Json
 
 
 class ApiError(InfraError):
@@ -86,3 +91,41 @@ def error_of(status: int, body: Mapping[str, Any], *, what: str) -> ApiError:
     kind = AlreadyExistsError if reason == "AlreadyExists" else _TYPES.get(status, ApiError)
     message = str(body.get("message") or f"HTTP {status}")
     return kind(status, reason, f"{what}: {message}", body.get("details"))
+
+
+# ---- Server-side apply: query and body of the request, and what a refusal says of other field managers
+
+
+APPLY = "application/apply-patch+yaml"
+_ESCAPED_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+_OWNER = re.compile(r'conflict with "([^"]*)"')
+
+
+def apply_query(manager: str, *, force: bool, dry_run: bool = False) -> dict[str, str]:
+    """The query: `manager` owns exactly the fields of the object. `force` takes fields over from other managers."""
+    query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
+    return query | ({"dryRun": "All"} if dry_run else {})
+
+
+def apply_body(obj: Json) -> bytes:
+    """The object as the request's body."""
+    text = json.dumps(obj, ensure_ascii=False)
+    return _ESCAPED_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A field that another manager set to another value."""
+
+    field: str  # spec.generation.replicas
+    manager: str
+
+
+def conflicts(error: ApiError) -> tuple[Conflict, ...]:
+    """The fields that an apply without force would take over; none for an error of another kind."""
+    found = []
+    for cause in error.details.get("causes") or ():
+        if cause.get("reason") == "FieldManagerConflict":
+            owner = _OWNER.search(cause.get("message", ""))
+            found.append(Conflict(cause.get("field", "").lstrip("."), owner[1] if owner else "another manager"))
+    return tuple(found)

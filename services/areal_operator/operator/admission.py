@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from areal.admit.cluster import ClusterRefusal, resolve_for_pods, roles_of
-from areal.admit.code_pods import TierOffer, box_refusal, offer_of, refusal
-from areal.admit.pod_rules import refusal_by_runtime
+from areal.admit.pod_rules import TierOffer, box_refusal, offer_of, refusal, refusal_by_runtime
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 from areal.errors import ConfigError
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 
 from areal_operator.kube.errors import ApiError
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, Json

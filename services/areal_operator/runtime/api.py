@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import orjson
 
 from areal_operator.kube import errors
-from areal_operator.kube.apply import APPLY, apply_query
+from areal_operator.kube.errors import APPLY, apply_query
 from areal_operator.kube.resources import Json, Resource, resource_of
 from areal_operator.runtime.limiter import Limiter, RequestPriority
 from areal_operator.runtime.queue import RequestTimes, WatchTimes
-from areal_operator.runtime.reflector import WatchEvent, events
+from areal_operator.runtime.stream import WatchEvent, events
 from areal_operator.runtime.transport import JSON, MERGE, METADATA, Request, Response, Transport
 
 MANAGER = "areal-operator"  # owns every child

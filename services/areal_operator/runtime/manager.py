@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 
 from areal_operator.kube.errors import ApiError, ForbiddenError, NotFoundError
 from areal_operator.kube.resources import Json, Key, Resource

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from areal.errors import ArealError
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 
 from areal_operator.kube.errors import ConflictError
 from areal_operator.kube.resources import Key

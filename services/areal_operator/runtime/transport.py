@@ -22,8 +22,7 @@ from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from areal_operator.kube.apply import APPLY, apply_body
-from areal_operator.kube.errors import UnreachableError
+from areal_operator.kube.errors import APPLY, UnreachableError, apply_body
 from areal_operator.kube.resources import Json
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from areal.distribution import install
 from areal.errors import ArealError, ConfigError, InfraError
 
-from areal_operator.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
-from areal_operator.kube.errors import ApiError, error_of
+from areal_operator.kube.errors import APPLY, ApiError, Conflict, apply_body, apply_query, conflicts, error_of
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, EVENTS, NODES, PODS, PVCS, RLJOBS, RUNTIMES
 from areal_operator.submit.manifests import MANAGER, Json
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import orjson
 from areal.errors import ConfigError
-from areal.spec.job_fields import UNSET, leaves
+from areal.spec.locate import UNSET, leaves
 from areal.values.interval import student_half
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException

@@ -7,9 +7,8 @@ from typing import Any
 
 from areal.observe.causes import why
 from areal.observe.live import Diagnosis, Live
-from areal.record.episode_ends import infra_share, read_counts, read_ends
+from areal.record.episode_ends import infra_share, read_counts, read_ends, wasted_text
 from areal.record.run_rows import evaluation_figures
-from areal.record.token_fates import wasted_text
 
 from areal_view.index.record_index import RecordIndex
 from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts

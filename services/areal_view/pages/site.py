@@ -21,7 +21,7 @@ from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.record.summary import cause_of
 from areal.spec import explain
-from areal.spec.job_fields import leaves
+from areal.spec.locate import leaves
 from markupsafe import Markup
 
 from areal_view.index.record_index import RecordIndex

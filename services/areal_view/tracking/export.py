@@ -18,7 +18,7 @@ from areal.observe.live import read_live
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.record import summary
-from areal.spec.job_fields import spec_fields
+from areal.spec.locate import spec_fields
 
 from areal_view.tracking.tracker import Ending, FigureRows, Mlflow, TrackedRun, Tracker, Trackio, Wandb
 from areal_view.why.job_facts import redacted

@@ -11,8 +11,7 @@ import pytest_asyncio
 from areal.clients.boxes import Box, BoxClient
 from areal.errors import ConfigError
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal_judge.boxes.registry import BoxBounds
 from areal_judge.boxes.service import SERVICE_NAME, BoxSettings, BoxStack, box_stack

@@ -24,8 +24,7 @@ from areal.ledger.payload import decode
 from areal.ledger.sync_client import SyncLedger
 from areal.net.channel import connect
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.record.episode_ends import infra_share, read_ends
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows

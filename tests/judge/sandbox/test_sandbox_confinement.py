@@ -16,7 +16,7 @@ pytestmark = pytest.mark.component
 _ACTS = """
 import ctypes, fcntl, os, signal, sys
 from areal_judge.sandbox.cell.confinement import Confinement
-from areal_judge.sandbox.cell.means import Means
+from areal_judge.sandbox.cell.place import Means
 from areal_judge.sandbox.cell.messages import CellShape
 from areal_judge.sandbox.kernel import landlock
 from areal_judge.sandbox.values import Layers

@@ -13,8 +13,7 @@ import pytest
 from areal.net.channel import connect
 from areal.net.http_server import HttpServer
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc

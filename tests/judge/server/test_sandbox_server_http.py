@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from areal.net.http_server import HttpServer
-from areal.observe.progress import ProgressCounter
+from areal.observe.waits import ProgressCounter
 from areal_judge.judge.dispatch.meters import Readiness, SelfTestFinding
 from areal_judge.judge.dispatch.scheduler import Bounds
 from areal_judge.server.handlers import SandboxHandlers

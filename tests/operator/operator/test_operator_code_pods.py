@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from areal.admit.code_pods import TierOffer, kernel_of, offer_of
+from areal.admit.pod_rules import TierOffer, kernel_of, offer_of
 from areal.plan.cluster_names import ENV_SANDBOX_KERNEL, Role
 from areal.spec.code_tiers import POD_LIMIT, bytes_of_one, slots_of_memory
 from areal.spec.load import job_from_object

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role, service_host
 from areal.plan.resolved import ResolvedJob
 from areal.processes.core import ChildPhase

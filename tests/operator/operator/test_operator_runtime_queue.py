@@ -4,7 +4,7 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal_operator.kube.errors import ConflictError
 from areal_operator.runtime.queue import KeySchedule, Queue, WorkResult
 from hypothesis import given

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from areal_operator.kube.apply import apply_body, apply_query, conflicts
-from areal_operator.kube.errors import error_of
+from areal_operator.kube.errors import apply_body, apply_query, conflicts, error_of
 from areal_operator.submit.cluster import TakenError
 from areal_operator.submit.submit import _apply_job as apply_job
 

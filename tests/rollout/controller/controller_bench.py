@@ -28,7 +28,7 @@ from areal.rollout.controller.decisions import (
     ReopenGroup,
     ScanLedger,
 )
-from areal.rollout.controller.idle import idle_of
+from areal.rollout.controller.gauges import idle_of
 from areal.rollout.controller.inputs import (
     AdvanceTrainer,
     AttachTrainer,
@@ -39,14 +39,15 @@ from areal.rollout.controller.inputs import (
     KeptOnDisk,
     LedgerScanned,
     PoolsJournalled,
+    PublishedWeights,
     PublishWeights,
     RoundsJournalled,
     ServerBeat,
+    ServerReport,
     TombstoneJournalled,
     TrainerJournalled,
     WorkerBeat,
 )
-from areal.rollout.controller.reports import PublishedWeights, ServerReport
 from areal.rollout.controller.settings import ControllerSettings
 
 B, N = 2, 2

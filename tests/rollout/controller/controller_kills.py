@@ -15,9 +15,8 @@ from areal.ledger.state import LedgerModel
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.decisions import GrantLease
 from areal.rollout.controller.disk_writer import write_entries
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, TrainerBeat
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, TrainerBeat, TrainerReport
 from areal.rollout.controller.kept import RestoredState
-from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from controller_bench import Bench, weights

@@ -11,8 +11,7 @@ from typing import Any
 
 from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings

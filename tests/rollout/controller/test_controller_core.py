@@ -11,8 +11,14 @@ from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import CloseGroup, GrantLease, JournalTombstone, KeepHot, Revoke
 from areal.rollout.controller.groups import PromptGroup
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
-from areal.rollout.controller.reports import TrainerReport
+from areal.rollout.controller.inputs import (
+    AdvanceTrainer,
+    AttachTrainer,
+    PublishWeights,
+    SetHotFields,
+    TrainerBeat,
+    TrainerReport,
+)
 from areal.rollout.controller.service import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 

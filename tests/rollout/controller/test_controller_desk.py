@@ -18,8 +18,8 @@ from areal.rollout.controller.inputs import (
     SetHotFields,
     TrainerBeat,
     TrainerJournalled,
+    TrainerReport,
 )
-from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
 from controller_bench import SETTINGS, Bench, leased, started, weights
 

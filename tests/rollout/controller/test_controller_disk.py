@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from areal.ledger.state import LedgerModel
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.rollout.controller import loop as loop_module
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.disk_writer import KeptWriter, write_to_the_end

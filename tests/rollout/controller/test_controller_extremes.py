@@ -19,13 +19,16 @@ from areal.rollout.controller.inputs import (
     Input,
     KeptOnDisk,
     ProposeTombstone,
+    PublishedWeights,
     PublishWeights,
+    RefusalReport,
     ServerBeat,
+    ServerReport,
     SetHotFields,
     TrainerBeat,
+    TrainerReport,
     WorkerBeat,
 )
-from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from controller_bench import started
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
-from areal.rollout.controller import wire
+from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.rollout.controller import service
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.gauges import Gauges
-from areal.rollout.controller.reports import ServerReport
+from areal.rollout.controller.inputs import ServerReport
 from controller_bench import started
 
 
@@ -21,7 +20,7 @@ def report(**fields: object) -> ServerReport:
 def told(fleet: ServerFleet) -> tuple[bool, bool]:
     """(live, ready) as workers hear it."""
     server = fleet.servers["s"]
-    state = wire.server_state(server.report, live=server.live, ready=server.ready)
+    state = service.server_state(server.report, live=server.live, ready=server.ready)
     return state.live, state.ready
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from areal.rollout.controller import service, wire
-from areal.rollout.controller.reports import ServerReport
+from areal.rollout.controller import service
+from areal.rollout.controller.inputs import ServerReport
 from areal.rollout.controller.service import RolloutService
 from areal.rollout.controller.streams import Streams, WorkerStream
 from areal.v1 import rollout_pb2 as rollout
@@ -34,7 +34,7 @@ class Hall:
         self.workers = [WorkerStream(f"worker-{n}", f"{n}.1", self.service._complete_work) for n in range(2)]
         for worker in self.workers:
             self.streams.open_worker(worker)
-        state = wire.server_state
+        state = service.server_state
 
         def counted(*arguments: Any, **named: Any) -> Any:
             self.built += 1

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import WorkerReport, WorkReport
-from areal.rollout.controller.crew import Crew
 from areal.rollout.controller.decisions import GrantLease, Revoke, TrainerNews
+from areal.rollout.controller.fleet import Crew
 from areal.rollout.controller.groups import GroupPhase, GroupVerdict
 from areal.rollout.controller.leasing import AdmissionRound, lease
 from areal.rollout.controller.streak import FAILED_TO_PAUSE

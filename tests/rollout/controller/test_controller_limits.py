@@ -8,8 +8,8 @@ import pytest
 from areal.errors import ConfigError
 from areal.rollout.contract.values import GroupInHand, WorkerReport, WorkReport
 from areal.rollout.controller.core import ADMITTED_A_PASS
-from areal.rollout.controller.crew import MOST_GROUPS
 from areal.rollout.controller.decisions import GrantLease, Revoke
+from areal.rollout.controller.fleet import MOST_GROUPS
 from areal.rollout.controller.inputs import PublishWeights, SetHotFields, WorkerBeat
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
 from areal.spec.algorithm import Algorithm

@@ -31,11 +31,12 @@ from areal.rollout.controller.inputs import (
     LedgerRestarted,
     ProposeTombstone,
     PublishWeights,
+    RefusalReport,
     SetHotFields,
     TrainerBeat,
+    TrainerReport,
     WorkerBeat,
 )
-from areal.rollout.controller.reports import RefusalReport, TrainerReport
 from areal.rollout.controller.service import rollout_status
 from areal.rollout.controller.settings import TrainPosition
 from controller_bench import SETTINGS, Bench, N, leased, started, weights

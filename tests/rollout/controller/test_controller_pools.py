@@ -13,8 +13,7 @@ from areal.ledger.journal import Journal, MeasuredGroup, PoolChange
 from areal.rollout.contract.values import GroupInHand
 from areal.rollout.controller import book
 from areal.rollout.controller.decisions import Decision, JournalBatch, JournalPools, JournalTombstone
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, TrainerBeat
-from areal.rollout.controller.reports import TrainerReport
+from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, TrainerBeat, TrainerReport
 from areal.rollout.controller.rows import PreparedRows
 from areal.spec.sources import DifficultyPools
 from controller_bench import SETTINGS, Bench, leased, started

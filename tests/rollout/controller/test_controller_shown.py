@@ -8,12 +8,10 @@ from areal.errors import Kind
 from areal.net.status import idle_to_wire, kind_to_wire
 from areal.observe.live import IdleCause
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
-from areal.record.token_fates import GENERATED, REPREFILLED, TokenFate
+from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.record.episode_ends import GENERATED, REPREFILLED, TokenFate
 from areal.rollout.contract.values import FailureKind, SampleFailure
-from areal.rollout.controller.gauges import Gauges
-from areal.rollout.controller.idle import idle_of
+from areal.rollout.controller.gauges import Gauges, idle_of
 from areal.rollout.controller.inputs import AttachTrainer, PublishWeights
 from areal.rollout.controller.service import rollout_status
 from areal.v1 import common_pb2 as common

@@ -10,8 +10,8 @@ from areal.errors import Kind
 from areal.ledger.values import TombstoneReason
 from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import FailureKind, SampleFailure
+from areal.rollout.controller.gauges import idle_of
 from areal.rollout.controller.groups import GroupVerdict
-from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, WINDOW, BadRows, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import FailureKind, SampleDone, WorkerReport
-from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
-from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
+from areal.rollout.controller.fleet import MOST_GROUPS, PROGRESS_WINDOW_S, Crew, Seats, ServerFleet
 from areal.rollout.controller.groups import GroupTombstones, GroupVerdict, PromptGroup
-from areal.rollout.controller.reports import RefusalReport, ServerReport
+from areal.rollout.controller.inputs import RefusalReport, ServerReport
 from areal.rollout.controller.settings import TrainPosition, retry_pause_s
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, LEAST, WINDOW, BadRows, Streak, headline
 from areal.rollout.controller.tally import Tally

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from areal.ledger.values import SampleMeta
-from areal.record.token_fates import GENERATED, IN_FLIGHT, TokenFate, wasted_share, wasted_text
+from areal.record.episode_ends import GENERATED, IN_FLIGHT, TokenFate, wasted_share, wasted_text
 from areal.rollout.contract.values import SampleDone
 from areal.rollout.controller.token_book import WINDOW_S, TokenBook
 from hypothesis import given

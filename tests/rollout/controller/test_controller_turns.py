@@ -11,8 +11,14 @@ from areal.observe.live import IdleCause
 from areal.rollout.contract.values import EvaluationAnswer
 from areal.rollout.controller.core import CardDemand, CardTurns
 from areal.rollout.controller.decisions import CallAnswer, GrantLease, LeaseEvaluation, TurnChanged
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
-from areal.rollout.controller.reports import TrainerReport
+from areal.rollout.controller.inputs import (
+    AdvanceTrainer,
+    AttachTrainer,
+    PublishWeights,
+    SetHotFields,
+    TrainerBeat,
+    TrainerReport,
+)
 from controller_bench import SETTINGS, B, Bench, weights
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
-from areal.record.token_fates import TokenFate
+from areal.record.episode_ends import TokenFate
 from areal.rollout.contract.values import (
     EvaluationAnswer,
     EvaluationGrant,

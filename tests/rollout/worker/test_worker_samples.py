@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from areal.errors import BugError
 from areal.ledger import payload
-from areal.rollout.worker.recording import expected_of
-from areal.rollout.worker.samples import Origin, build, versions_of
+from areal.rollout.worker.recording import Origin, build, expected_of, versions_of
 from areal.v1 import common_pb2 as common
 from areal.workflow import Episode, GenerationResult, TokenSpan, Transcript
 from hypothesis import given

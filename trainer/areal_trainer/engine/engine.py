@@ -16,8 +16,7 @@ import torch
 from areal.errors import DataError
 from areal.expert_routes import experts_of, ids_of
 from areal.file_views import View, stored
-from areal.image_shape import ImageShape
-from areal.pixels import PixelReader
+from areal.image_shape import ImageShape, PixelReader
 from areal.spec.model_families import MASK_ONLY
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
@@ -32,11 +31,11 @@ from areal_trainer.data.micro_batches import MicroBatch, segments_of, sent
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.attention import SegmentLayout, block_mask_of, layout_of
-from areal_trainer.engine.context import refuse_heads
+from areal_trainer.engine.context import refuse_heads, split
 from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.host_copy import TensorSpec
-from areal_trainer.engine.load import load_weights
+from areal_trainer.engine.load import load_weights, recompute
 from areal_trainer.engine.model import (
     ModelRows,
     PolicyModel,
@@ -47,8 +46,6 @@ from areal_trainer.engine.model import (
     sliding_window,
 )
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
-from areal_trainer.engine.recompute import recompute
-from areal_trainer.engine.tensor import split
 
 _log = logging.getLogger(__name__)
 

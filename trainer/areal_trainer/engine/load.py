@@ -5,18 +5,23 @@ its shard and one slice. Names in the files are the names that are published: a 
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from areal.errors import DataError
 from areal.file_views import View, stored
+from areal.spec.training import Recompute
 from areal.weights.safetensors_format import model_files, read_header
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from areal_trainer.engine.model import PolicyModel, ValueModel
 
@@ -119,3 +124,49 @@ def _files(path: Path) -> list[Path]:
     if not found:
         raise DataError(f"{path} holds no *.safetensors", fix=_FIX)
     return found
+
+
+# ---- Activation checkpointing: what a transformer block's forward pass doesn't keep for the backward pass
+
+
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_varlen_attn",
+    "flash_attention",
+)
+
+
+def recompute(block: nn.Module, mode: Recompute) -> None:
+    """Make the block's forward pass keep less. Inside FSDP's hooks, so a block is gathered as often as without."""
+    if mode == "none":
+        return
+    again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)  # nothing is random
+    if mode == "selective":
+        made: Any = create_selective_checkpoint_contexts
+        again = partial(again, context_fn=lambda: made(_every_second()))  # of one pass through one block
+    whole = block.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return whole(*args, **kwargs)
+        with save_on_cpu(pin_memory=torch.cuda.is_available()) if mode == "offload" else nullcontext():
+            return again(*args, **kwargs)
+
+    block.forward = forward
+
+
+def _every_second() -> Callable[..., CheckpointPolicy]:
+    seen = {False: 0, True: 0}  # matrix products of the forward pass, and of its repetition
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        keep = getattr(op, "_opname", "") in _ATTENTION
+        if op in _PRODUCTS:
+            seen[ctx.is_recompute] += 1
+            keep = seen[ctx.is_recompute] % 2 == 0
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy

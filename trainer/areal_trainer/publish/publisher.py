@@ -31,8 +31,7 @@ from torch import Tensor
 
 from areal_trainer.engine.host_copy import HostSlab, Place, TensorSpec
 from areal_trainer.engine.meeting import Meeting, failed, failures
-from areal_trainer.publish.exporter import Exporter
-from areal_trainer.publish.files import sources
+from areal_trainer.publish.exporter import Exporter, sources
 from areal_trainer.publish.group import GroupSender
 from areal_trainer.publish.handover import VersionPlaces, dismiss, hand_over
 

@@ -30,8 +30,7 @@ from areal_trainer.checkpoint.saving import Saving
 from areal_trainer.desk import Desk, TrainerPorts, copy_model
 from areal_trainer.engine.group import RankMessage
 from areal_trainer.engine.model import config_json
-from areal_trainer.publish.exporter import merge
-from areal_trainer.publish.files import score_config, side_files, sources
+from areal_trainer.publish.exporter import merge, score_config, side_files, sources
 from areal_trainer.reporting import StepLog
 from areal_trainer.settings import RowsSettings, adapter_of
 

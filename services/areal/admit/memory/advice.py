@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from areal.admit.memory import rank
-from areal.admit.memory.activations import Recompute
+from areal.admit.memory.rank import Recompute
 from areal.admit.memory.shape import ModelShape, adapter_of
 from areal.admit.memory.volume import OptimizerState, asleep_bytes
 from areal.dataflow.builtin import needs_of

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal.net.kept_stream import FIRST_BACKOFF_S, KeptStream, StreamLoss
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as wire_grpc

@@ -9,10 +9,9 @@ import xxhash
 from areal.gateway.admission import FIELDS, AdmissionRules, admit, overridden
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall, parse_messages
+from areal.gateway.messages import Message, ToolCall, parse_messages, parse_tools
 from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
-from areal.gateway.tools import parse_tools
 
 DONE = b"data: [DONE]\n\n"
 

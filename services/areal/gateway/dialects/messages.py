@@ -9,10 +9,9 @@ from areal.gateway import admission
 from areal.gateway.dialects.chat import digest, flag, positive, stops
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import ToolCall, parse_messages, read_messages
+from areal.gateway.messages import ToolCall, parse_messages, parse_tools, read_messages
 from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
-from areal.gateway.tools import parse_tools
 
 FIELDS: Mapping[str, admission.Field] = {
     **admission.read_fields("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools"),

@@ -11,10 +11,9 @@ from areal.gateway.dialects.chat import digest, flag, positive
 from areal.gateway.dialects.chat import error as error
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
-from areal.gateway.messages import Message, ToolCall, read_messages
+from areal.gateway.messages import Message, ToolCall, parse_tools, read_messages
 from areal.gateway.reading import Part, Reasoning, Text
 from areal.gateway.session import SessionRequest
-from areal.gateway.tools import parse_tools
 
 # ---- Events of a streamed response, in the order of OpenAI's responses API. Pure mapping
 

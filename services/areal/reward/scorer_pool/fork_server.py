@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from areal.errors import DataError, InfraError
-from areal.reward.scorer_pool import progress as shared
+from areal.reward.scorer_pool import frames as shared
 from areal.reward.scorer_pool.fork_server_main import PACKET_BYTES
 from areal.reward.scorer_pool.process import Child, ScorerCommand, join
 

@@ -23,8 +23,8 @@ import orjson
 from areal.errors import ArealError
 from areal.processes.keeper import die_with
 from areal.reward.scorer_pool import frames
+from areal.reward.scorer_pool.frames import ProgressArea
 from areal.reward.scorer_pool.process_main import Judge, limit_memory, make_judge, serve
-from areal.reward.scorer_pool.progress import ProgressArea
 
 PACKET_BYTES = 4096
 _JUDGE = "areal_judge.api"  # has the confinement; named, because this package works without it

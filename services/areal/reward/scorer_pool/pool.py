@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ArealError, BugError
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 from areal.observe.waits import WaitRegistry
 from areal.reward.scorer_pool.fork_server import ForkServer
 from areal.reward.scorer_pool.process import Child, ScorerCommand, Spawner, Starter

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from areal.errors import DataError, InfraError
 from areal.processes.family import Command, Family
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool import progress as shared
+from areal.reward.scorer_pool import frames as shared
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _REAP_S = 10.0  # after SIGKILL; longer means a process stuck in the kernel

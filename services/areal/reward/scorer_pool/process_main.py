@@ -2,8 +2,7 @@
 
     python -m areal.reward.scorer_pool.process_main SCORER ARGUMENT… --socket FD --current FD
 
-Started by `process`, under a keeper, never by people. Prints of user code
-go to the service's log.
+Started by `process`, under a keeper, never by people. Prints of user code go to the service's log.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from typing import Any
 
 from areal.errors import ArealError
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool.progress import ProgressArea
+from areal.reward.scorer_pool.frames import ProgressArea
 
 Judge = Callable[[Any], Any]
 _FLUSH_AFTER_S = 0.002  # results wait at most one item longer than this

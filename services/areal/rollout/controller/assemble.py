@@ -19,9 +19,8 @@ from areal.ledger.values import LedgerSnapshot
 from areal.method_access import MethodAccess
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.record.episode_ends import read_counts, read_ends, write_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller

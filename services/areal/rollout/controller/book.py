@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from cachetools import LRUCache
 
 from areal.ledger.values import TRAINED, LedgerSnapshot, TombstoneReason
-from areal.record.token_fates import TokenFate
+from areal.record.episode_ends import TokenFate
 from areal.rollout.contract.values import FailureKind, GroupInHand, SampleDone, SampleFailure
 from areal.rollout.controller import decisions
 from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup

@@ -13,17 +13,16 @@ from areal.data.order import by_rounds
 from areal.errors import ConfigError, Kind
 from areal.ledger.values import LedgerSnapshot, TombstoneReason
 from areal.net.heartbeat import Health
-from areal.record.token_fates import GENERATED
+from areal.record.episode_ends import GENERATED
 from areal.rollout.contract.values import WorkerReport, fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.crew import Crew
 from areal.rollout.controller.evaluation import BlindLook, Evaluations
-from areal.rollout.controller.fleet import ServerFleet
+from areal.rollout.controller.fleet import Crew, ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
+from areal.rollout.controller.inputs import PublishedWeights
 from areal.rollout.controller.leasing import AdmissionRound, lease
 from areal.rollout.controller.order import TrainOrder
-from areal.rollout.controller.reports import PublishedWeights
 from areal.rollout.controller.settings import (
     MOST_CONCURRENT,
     MOST_SHARED_STALENESS,

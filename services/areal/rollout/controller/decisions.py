@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from areal.errors import ArealError
-from areal.rollout.controller.reports import PublishedWeights
+from areal.rollout.controller.inputs import PublishedWeights
 
 COMPLETE = "complete"  # the outcome of a group that will be trained; every other outcome is a tombstone's reason
 

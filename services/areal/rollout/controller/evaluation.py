@@ -17,7 +17,7 @@ import numpy as np
 
 from areal.rollout.contract.values import BLIND, EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
-from areal.rollout.controller.reports import PublishedWeights
+from areal.rollout.controller.inputs import PublishedWeights
 from areal.rollout.controller.settings import TrainPosition, retry_pause_s
 from areal.values.pass_at_k import sampled_figures
 

@@ -22,7 +22,7 @@ from areal.errors import DataError, FencedError
 from areal.files import append_lines, read_lines, write_atomically
 from areal.rollout.contract.values import fields_of
 from areal.rollout.controller.decisions import RecordEvaluation
-from areal.rollout.controller.reports import PublishedWeights
+from areal.rollout.controller.inputs import PublishedWeights
 
 log = logging.getLogger(__name__)
 

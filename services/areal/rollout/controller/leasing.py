@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from areal.ledger.gate import GatePolicy, Window, room
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.crew import Crew, Seats
 from areal.rollout.controller.decisions import Decision, GrantLease, Revoke
+from areal.rollout.controller.fleet import Crew, Seats
 from areal.rollout.controller.groups import PromptGroup
 
 

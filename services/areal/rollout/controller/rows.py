@@ -10,8 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from areal.data.order import RoundsOrder
-from areal.data.pools import PooledOrder
+from areal.data.order import PooledOrder, RoundsOrder
 from areal.data.snapshot import Snapshot
 from areal.errors import DataError
 from areal.ledger.journal import MeasuredGroup, PoolChange

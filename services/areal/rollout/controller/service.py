@@ -16,18 +16,20 @@ import grpc
 
 from areal.errors import ArealError, FencedError
 from areal.net import status as net_status
-from areal.net.status import idle_to_wire, kind_to_wire
+from areal.net.status import idle_to_wire, kind_to_wire, phase_from_wire, phase_to_wire
 from areal.rollout.contract import wire as contract
 from areal.rollout.contract.values import fields_of
-from areal.rollout.controller import inputs, wire
+from areal.rollout.controller import inputs
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.idle import batch_waits, idle_of
+from areal.rollout.controller.gauges import batch_waits, idle_of
+from areal.rollout.controller.inputs import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from areal.rollout.controller.loop import CoreLoop
 from areal.rollout.controller.streams import BEAT_S, Outbox, WorkerStream
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from areal.values.policy import PolicyId
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         """All servers, and the same as bytes: made once for all workers that hear of it."""
         if self._streams.fleet is None or now - self._streams.fleet[0] > FLEET_AGE_S:
             servers = self._core.fleet.servers.values()
-            states = [wire.server_state(s.report, live=s.live, ready=s.ready) for s in servers]
+            states = [server_state(s.report, live=s.live, ready=s.ready) for s in servers]
             self._streams.fleet = now, states, b"".join(state.SerializeToString() for state in states)
         return self._streams.fleet[1:]
 
@@ -124,7 +126,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self._streams.servers.add(outbox)
 
         def hear(message: rollout.ServerMessage) -> None:
-            self._loop.post(inputs.ServerBeat(wire.server_report(message)))
+            self._loop.post(inputs.ServerBeat(server_report(message)))
 
         with _listening(request_iterator, outbox, hear, lambda: self._streams.servers.discard(outbox)):
             while (orders := await outbox.next()) is not None:
@@ -132,7 +134,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
 
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
         if (wanted := self._core.wanted) is not None:
-            orders.wanted.CopyFrom(wire.weights_ref(wanted))
+            orders.wanted.CopyFrom(weights_ref(wanted))
         if (turns := self._core.turns) is not None:
             orders.turn, orders.sleep = turns.number, turns.training
 
@@ -149,7 +151,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
                 fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
                 outbox.end()
             else:
-                self._loop.post(inputs.TrainerBeat(wire.trainer_report(message)))
+                self._loop.post(inputs.TrainerBeat(trainer_report(message)))
 
         with _listening(request_iterator, outbox, hear, lambda: self._streams.trainers.discard(outbox)):
             while (orders := await outbox.next()) is not None:
@@ -203,7 +205,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def PublishWeights(
         self, request: rollout.PublishWeightsRequest, context: Context
     ) -> rollout.PublishWeightsResponse:
-        accepted = await self._ask(inputs.PublishWeights(request.fence, wire.weights(request.weights)), context)
+        accepted = await self._ask(inputs.PublishWeights(request.fence, weights(request.weights)), context)
         wanted = self._core.wanted  # what servers hold stays on the volume
         log.info("weights %s: %s", request.weights.policy_id, "served" if accepted else "not accepted")
         return rollout.PublishWeightsResponse(accepted=accepted, served_policy_id=wanted.policy_id if wanted else "")
@@ -256,7 +258,7 @@ def rollout_status(
         tokens_total=core.crew.tokens_total,
         reserved_bytes=len(book.groups) * settings.bytes_per_group,
         budget_bytes=settings.budget_bytes,
-        fleet=[wire.server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
+        fleet=[server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
         idle_reason=idle.text if idle else "",
         idle_cause=idle_to_wire(idle.cause) if idle else rollout.IDLE_CAUSE_UNSPECIFIED,
         batch_waits=batch_waits(core),
@@ -279,3 +281,65 @@ def rollout_status(
     for run in core.evaluations.runs:
         answer.evaluations.add(rows=run.rows, **fields_of(run, names))
     return answer
+
+
+# ---- Between protobuf messages and the values of `reports`. Owns the mapping and nothing else
+
+
+# Fields with the same name and form on both sides.
+_SERVER = (
+    "server_id", "address", "policy_id", "version", "draining", "running", "waiting", "tokens_total", "engine",
+    "interruptions_total",
+)  # fmt: skip
+_WEIGHTS = ("policy_id", "path", "manifest_digest", "rollback", "content_digest")
+
+
+def server_report(message: rollout.ServerMessage) -> ServerReport:
+    """A generation agent's beat."""
+    state = message.state
+    refused = None
+    if state.HasField("refused") and state.refused.policy_id:
+        refused = RefusalReport(state.refused.policy_id, state.refused.tries, state.refused.reason)
+    return ServerReport(
+        incarnation=message.beat.incarnation,
+        ready=state.ready,
+        live=state.live,
+        progress=message.beat.progress,
+        refused=refused,
+        phase=phase_from_wire(state.phase),
+        **fields_of(state, _SERVER),
+    )
+
+
+def server_state(report: ServerReport, *, live: bool, ready: bool) -> generation.ServerState:
+    """A server as workers and status see it; `live` and `ready` are the controller's own judgement."""
+    told = None
+    if (refused := report.refused) is not None:
+        told = generation.Refusal(policy_id=refused.policy_id, tries=refused.tries, reason=refused.reason)
+    return generation.ServerState(
+        live=live, ready=ready, refused=told, phase=phase_to_wire(report.phase), **fields_of(report, _SERVER)
+    )
+
+
+def trainer_report(message: rollout.TrainerMessage) -> TrainerReport:
+    """The trainer's beat."""
+    return TrainerReport(
+        fence=message.beat.fence,
+        step=message.step,
+        committed=message.committed_step,
+        finished=message.finished,
+        progress=message.beat.progress,
+        turn=message.turn,
+        wants_cards=message.wants_cards,
+    )
+
+
+def weights(ref: common.WeightsRef) -> PublishedWeights:
+    """A published version. Raises DataError when its PolicyId is none."""
+    policy = PolicyId.parse(ref.policy_id)
+    return PublishedWeights(version=policy.version, fence=policy.fence, **fields_of(ref, _WEIGHTS))
+
+
+def weights_ref(value: PublishedWeights) -> common.WeightsRef:
+    """The wire form of published weights."""
+    return common.WeightsRef(**fields_of(value, _WEIGHTS))

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 from areal.ledger.values import SampleMeta
-from areal.record.token_fates import COUNTED, GENERATED, IN_FLIGHT, TokenFate
+from areal.record.episode_ends import COUNTED, GENERATED, IN_FLIGHT, TokenFate
 from areal.rollout.contract.values import SampleDone
 from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.order import TrainOrder

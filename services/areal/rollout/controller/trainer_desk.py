@@ -16,8 +16,13 @@ from areal.rollout.controller.book import Book
 from areal.rollout.controller.decisions import CallAnswer, Decision, JournalTrainer, KeepServed, WantWeights
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupPhase, GroupVerdict
-from areal.rollout.controller.inputs import AdvanceTrainer, AttachTrainer, ProposeTombstone, PublishWeights
-from areal.rollout.controller.reports import TrainerReport
+from areal.rollout.controller.inputs import (
+    AdvanceTrainer,
+    AttachTrainer,
+    ProposeTombstone,
+    PublishWeights,
+    TrainerReport,
+)
 from areal.rollout.controller.settings import CHECKPOINT_SHARE, TrainPosition
 
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
-from areal.record.token_fates import TokenFate
+from areal.record.episode_ends import TokenFate
 from areal.rollout.contract import values
 
 EARLY_S = 1.0  # a worker ends late samples a little before the controller counts what is there

@@ -11,7 +11,7 @@ from dataclasses import replace
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ConfigError, DataError, ExitCode
-from areal.gateway.keys import secret_of
+from areal.gateway.faults import secret_of
 from areal.gateway.session import SessionLimits
 from areal.ledger.async_client import AsyncLedger
 from areal.net.server import GrpcServer
@@ -33,7 +33,7 @@ from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow, sampling_of
 from areal.workflow.command import CommandAgent
-from areal.workflow.hosted import HostedAgent, HostedWorkflow
+from areal.workflow.environment import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 from areal.workflow.recipe import Recipe, load_recipe
 from areal.workflow.rlvr import MultiTurnWorkflow, RLVRWorkflow

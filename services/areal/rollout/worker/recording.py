@@ -9,15 +9,20 @@ from dataclasses import dataclass
 
 import orjson
 
+from areal.errors import BugError
 from areal.ledger import payload
+from areal.ledger.values import NewSample, SampleMeta
 from areal.record.segment import OUTCOMES, FrameKind, Header, sequence_text
 from areal.record.writer import RecordWriter, StepBudget, in_share, sample_size
 from areal.rollout.contract.values import FailureKind
-from areal.rollout.worker import samples
 from areal.rollout.worker.episode_run import DEADLINE
 from areal.rollout.worker.runner import EpisodeResult, Key
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
+from areal.values.generation import ROUTES
+from areal.values.images import IMAGE
+from areal.values.policy import version_of
+from areal.workflow.episode import Episode, Sequence
 from areal.workflow.rows.forms import answer_text, column_of
 from areal.workflow.tokenizer import Tokenizer
 
@@ -81,15 +86,15 @@ class EpisodeRecording:
         if self._writer is None or episode is None:
             return
         size = sample_size(sum(len(sequence.input_ids) for sequence in episode.sequences))
-        versions = samples.versions_of(episode)
+        versions = versions_of(episode)
         if not self._evaluated.take(versions[0] if versions else 0, size):
             self._writer.drop("budget")
             return
-        origin = samples.Origin(key.group, key.index, 0, 0, self._worker_id, common.Digests(), ending.verdict)
+        origin = Origin(key.group, key.index, 0, 0, self._worker_id, common.Digests(), ending.verdict)
         now = time.time()
 
         def make() -> tuple[Header, bytes]:
-            made = samples.build(episode, origin)
+            made = build(episode, origin)
             raw = payload.decode_raw(made.payload)
             return self._record(key, ending, raw, made.meta.xxh3, episode.reward, now, row)
 
@@ -117,7 +122,7 @@ class EpisodeRecording:
         """The header and the message; `sample` is the serialised Sample, put in as it is."""
         outcome = _outcome(ending)
         sequences = ending.episode.sequences if ending.episode is not None else ()
-        versions = samples.versions_of(ending.episode) if ending.episode is not None else None
+        versions = versions_of(ending.episode) if ending.episode is not None else None
         newest = versions[1] if versions else -1
         made = record.SampleRecord(
             xxh3=xxh3,
@@ -182,3 +187,85 @@ def _varint(value: int) -> bytes:
         parts.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*parts, value])
+
+
+# ---- From an episode to what the ledger stores. Pure
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which sample it is, under which lease it was made, and by whom."""
+
+    group: int
+    index: int
+    attempt: int
+    max_staleness: int
+    worker_id: str
+    digests: common.Digests
+    verdict: common.Verdict | None = None
+
+
+def versions_of(episode: Episode) -> tuple[int, int] | None:
+    """Oldest and newest policy version of any sampled token; None when there is none."""
+    versions = [version_of(span.policy_id) for sequence in episode.sequences for span in sequence.spans]
+    return (min(versions), max(versions)) if versions else None
+
+
+def build(episode: Episode, origin: Origin) -> NewSample:
+    """Serialise an episode, which was checked before, with its checksum. Raises BugError without a sampled token."""
+    versions = versions_of(episode)
+    if versions is None:
+        raise BugError(f"sample {origin.index} of group {origin.group} has no sampled token")
+    oldest, newest = versions
+    sample = common.Sample(
+        key=common.SampleKey(group=origin.group, index=origin.index, attempt=origin.attempt),
+        sequences=[_sequence(sequence) for sequence in episode.sequences],
+        max_staleness=origin.max_staleness,
+        oldest_version=oldest,
+        verdict=_verdict(episode, origin.verdict),
+        digests=origin.digests,
+        worker_id=origin.worker_id,
+    )
+    stored = payload.encode(sample)
+    meta = SampleMeta(
+        attempt=origin.attempt,
+        reward=episode.reward,
+        oldest_version=oldest,
+        newest_version=newest,
+        max_staleness=origin.max_staleness,
+        tokens=sum(len(sequence.input_ids) for sequence in episode.sequences),
+        truncated=episode.truncated,
+        xxh3=payload.digest(stored),
+        worker_id=origin.worker_id,
+        masked=episode.is_masked,
+    )
+    return NewSample(origin.group, origin.index, stored, meta)
+
+
+def _verdict(episode: Episode, given: common.Verdict | None) -> common.Verdict | None:
+    """What the verifier said, with the episode's own figures beside the reward's parts."""
+    if not episode.figures:
+        return given
+    verdict = common.Verdict(score=episode.reward)
+    if given is not None:
+        verdict.CopyFrom(given)
+    verdict.figures.update(episode.figures)
+    return verdict
+
+
+def _sequence(sequence: Sequence) -> common.TokenSequence:
+    return common.TokenSequence(
+        token_ids=sequence.input_ids.astype("<i4", copy=False).tobytes(),
+        logprobs=sequence.logprobs.astype("<f4", copy=False).tobytes(),
+        loss_mask=sequence.loss_mask.astype("u1", copy=False).tobytes(),
+        spans=[
+            common.Span(start=span.start, end=span.end, policy_id=span.policy_id, server_id=span.server_id)
+            for span in sequence.spans
+        ],
+        reward=sequence.reward,
+        finish_reason=sequence.finish_reason,
+        attachments=[
+            *([common.Attachment(kind=ROUTES, data=sequence.routes)] if sequence.routes else ()),
+            *(common.Attachment(kind=IMAGE, data=image.data) for image in sequence.images),
+        ],
+    )

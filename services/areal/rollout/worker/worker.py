@@ -18,10 +18,9 @@ from areal.ledger.async_client import AsyncLedger
 from areal.net.heartbeat import PERIOD_S
 from areal.net.kept_stream import KeptStream
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
-from areal.observe.waits import WaitRegistry
-from areal.record.token_fates import IN_FLIGHT, REPREFILLED, TokenFate
+from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.record.episode_ends import IN_FLIGHT, REPREFILLED, TokenFate
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import (
     EvaluationAnswer,
@@ -31,15 +30,14 @@ from areal.rollout.contract.values import (
     WorkerReport,
     WorkReport,
 )
-from areal.rollout.worker import samples
+from areal.rollout.worker import recording
 from areal.rollout.worker.core import Action, StartEpisode, StartEvaluation, StopGroup, WorkerCore
 from areal.rollout.worker.episode_engine import EpisodeBoxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import EpisodeRecording
 from areal.rollout.worker.runner import EpisodeResult, EpisodeRunner, Key
 from areal.rollout.worker.sessions import Sessions
-from areal.rollout.worker.spans import trace_episode
-from areal.rollout.worker.storing import Storer
+from areal.rollout.worker.storing import Storer, trace_episode
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
@@ -261,7 +259,7 @@ class Worker:
                 )
             )
             return
-        origin = samples.Origin(
+        origin = recording.Origin(
             group=key.group,
             index=key.index,
             attempt=grant.attempt,
@@ -270,7 +268,7 @@ class Worker:
             digests=self._identity.digests,
             verdict=ending.verdict,
         )
-        made = samples.build(ending.episode, origin)
+        made = recording.build(ending.episode, origin)
         made = replace(made, meta=replace(made.meta, sampled=ending.sampled, moved=ending.moved))
         self.core.made(made)
         self._tools.recording.sampled(key, ending, made.payload, grant.row_json)
@@ -285,7 +283,7 @@ class Worker:
         if ending.episode is None:
             self.core.evaluated(replace(answer, message=ending.message, traceback=ending.traceback))
             return
-        versions = samples.versions_of(ending.episode)
+        versions = recording.versions_of(ending.episode)
         assert versions is not None, "an episode without a sampled token was checked"
         oldest, newest = versions
         score = ending.episode.reward

@@ -8,6 +8,7 @@ limit is max(least, factor x reference time) when the row says how long its refe
 import ast
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 from areal_judge.judge.formats.fields import Row, has, number, parsed, refuse, sequence, text
@@ -32,63 +33,7 @@ _OTHER_READINGS = {
 }
 """Results that MBPP+ takes beside the expected one, because the task can be read in another way."""
 _FOUND_OR_NOT = frozenset({"check_str", "text_match_three", "text_starta_endb"})  # a match object counts as true
-_TEST = """\
-import copy
-from math import inf, nan
-
-INPUTS = {inputs}
-EXPECTED = {expected}
-REFERENCE = {reference}
-TOLERANCE = {tolerance}
-
-
-def all_floats(value):
-    if type(value) in (list, tuple):
-        return bool(value) and all(type(item) is float for item in value)
-    return type(value) is float
-
-
-def digits(first, second):
-    width = max(len(str(first)), len(str(second)))
-    return zip(str(first).zfill(width), str(second).zfill(width))
-
-
-def pyramid(edge, height):
-    return edge**2 + 2 * edge * ((edge / 2) ** 2 + height**2) ** 0.5
-
-
-def close(result, expected, tolerance):
-    if type(expected) in (list, tuple):
-        return len(result) == len(expected) and all(close(a, b, tolerance) for a, b in zip(result, expected))
-    if type(expected) in (int, float):
-        return abs(result - expected) <= tolerance + {relative} * abs(expected)
-    return result == expected
-
-
-def agrees(arguments, result, expected, tolerance):
-    if {special!r} == "root":
-        return abs(sum(c * result**i for i, c in enumerate(arguments[0]))) <= (TOLERANCE or 1e-4)
-    if {special!r} == "members":
-        return set(result) == set(expected)
-    if {special!r} == "found" and type(result) is not bool:
-        return expected == (result is not None)
-    if result == expected or {other}:
-        return True
-    return bool(tolerance) and type(result) is type(expected) and close(result, expected, tolerance)
-
-
-def check(candidate):
-    expected = EXPECTED
-    if expected is None:
-        names = {{}}
-        exec(compile(REFERENCE, "reference", "exec"), names)
-        expected = [names[{entry_point!r}](*copy.deepcopy(arguments)) for arguments in INPUTS]
-    tolerance = TOLERANCE
-    for index, (arguments, value) in enumerate(zip(INPUTS, expected)):
-        result = candidate(*copy.deepcopy(arguments))
-        tolerance = tolerance or ({float_tolerance} if all_floats(value) else 0)  # it stays for the inputs to come
-        assert agrees(arguments, result, value, tolerance), f"case {{index}}"
-"""
+_TEST = resources.files("areal_judge.judge.formats").joinpath("evalplus_test.py.txt").read_text(encoding="utf-8")
 
 
 def claims(row: Row) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from areal.errors import ArealError, InfraError
-from areal.net.backoff import Backoff
+from areal.net.heartbeat import Backoff
 
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig, start_zygote
 

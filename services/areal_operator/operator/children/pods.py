@@ -10,7 +10,7 @@ import json
 from itertools import product
 from pathlib import PurePosixPath
 
-from areal.admit.code_pods import kernel_of
+from areal.admit.pod_rules import kernel_of
 from areal.errors import ConfigError
 from areal.net.server import ENV_HEALTH_SHIFT
 from areal.plan import cluster_names as names
