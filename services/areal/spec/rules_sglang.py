@@ -2,6 +2,7 @@
 
 The table, `sglang_flags.yaml`, is of SGLang 0.5.23, by pattern; the first that fits counts. A flag that fits none is
 unknown.
+"""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
