@@ -35,7 +35,7 @@ _known: dict[Path, tuple[object, TlsIdentity]] = {}  # directory → what its fi
 
 
 def identity() -> TlsIdentity | None:
-    """What the files say now; None without a directory. Files that don't fit together yet are as if unchanged.
+    """The certificates that the files hold now, or held before the files stopped to fit together; None without any.
 
     Raises ConfigError when they never did.
     """

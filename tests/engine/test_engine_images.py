@@ -11,7 +11,8 @@ import torch
 from areal.engine.commands import Continue, Load, Pause, StopThread
 from areal.engine.request import BadRequest, GenerateRequest, Output, RequestLimits, parse_generate
 from areal.engine.weights import read_tensors
-from areal.image_shape import ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.values.images import Image
 from support.engine_server import EngineServer, logprobs
 from support.served_module import Served

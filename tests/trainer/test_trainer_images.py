@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal.image_shape import PixelReader
+from areal.pixels import PixelReader
 from areal_trainer.data.batch import columns
 from areal_trainer.data.micro_batches import bundles, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine

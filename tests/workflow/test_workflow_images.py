@@ -16,7 +16,8 @@ from areal.data.adapters import read_rows
 from areal.data.prepare import prepare
 from areal.data.source import HuggingFaceSource, JsonlSource, RecipeSource
 from areal.errors import DataError
-from areal.image_shape import ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.spec.load import load_job
 from areal.values.images import MARK, Image, image_of
 from areal.workflow.rlvr import prompt_of

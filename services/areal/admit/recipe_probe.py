@@ -287,10 +287,6 @@ def _graph(recipe: Recipe | None, told: object) -> object:
     return json_of_graph(own_graph(recipe.graph, spec, hooks))
 
 
-if __name__ == "__main__":
-    main()
-
-
 # ---- Names that a recipe defines, found without running it
 
 
@@ -340,3 +336,7 @@ def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
                     yield from _bound(handler.body)
             case _:
                 continue
+
+
+if __name__ == "__main__":
+    main()

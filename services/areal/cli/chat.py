@@ -11,7 +11,7 @@ import httpx
 import typer
 
 from areal.cli.arguments import commands
-from areal.engine.serve import is_address, served
+from areal.engine.served import is_address, served
 from areal.errors import ConfigError, InfraError
 
 Messages = list[dict[str, str]]

@@ -24,7 +24,7 @@ from areal.admit.episode_probe import AnswerSource, Score, TrialEngine, scripted
 from areal.admit.sources import Sources, sources_of
 from areal.data.adapters import read_rows
 from areal.data.source import source_from_spec
-from areal.engine.serve import served
+from areal.engine.served import served
 from areal.errors import ArealError, ConfigError, DataError, ExitCode, InfraError, line_in
 from areal.reward.verifier import Verifier
 from areal.reward.verifiers.custom import CustomVerifier

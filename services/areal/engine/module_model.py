@@ -23,7 +23,8 @@ from areal.engine.weights import TensorSource, digests
 from areal.errors import DataError
 from areal.expert_routes import RouterMode, route_shape, rows_of
 from areal.file_views import file_views, stored
-from areal.image_shape import ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.spec.model_families import VISION
 from areal.values.images import Image
 

@@ -2,15 +2,12 @@
 
 import argparse
 import asyncio
-import contextlib
 import hmac
 import os
 import secrets
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -107,10 +104,6 @@ async def _serve(model: Path, arguments: argparse.Namespace) -> int:
         await server.stop()
         engine.stop()
     return int(ExitCode.BUG if failed.is_set() else ExitCode.DONE)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 # ---- OpenAI- and Anthropic-compatible API over one model: the gateway's dialects without an episode
@@ -290,38 +283,5 @@ def _number(fields: Mapping[str, Any], name: str, default: float, low: float, hi
     return float(value)
 
 
-# ---- A model behind `areal serve` on a free port of this machine, for as long as a command needs it
-
-
-_START_S = 900.0  # a large model is read from a slow disk, or from the hub
-_END_S = 10.0
-
-
-def is_address(model: str) -> bool:
-    """Whether a model is named by the address of its server."""
-    return "://" in model and not model.startswith("hf://")
-
-
-@contextlib.contextmanager
-def served(model: str, options: Sequence[str] = ()) -> Iterator[str]:
-    """The address of a server of its own; it ends with the block. Raises ConfigError where it doesn't start."""
-    command = [sys.executable, "-m", "areal.engine.serve", model, "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
-        late = threading.Timer(_START_S, process.kill)
-        late.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("serving "):
-                    late.cancel()
-                    yield line.rpartition(" at ")[2].partition("/v1")[0]
-                    return
-                print(line, end="", file=sys.stderr)
-            raise ConfigError(f"{model} can't be served", fix="see the message above")
-        finally:
-            late.cancel()
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+if __name__ == "__main__":
+    sys.exit(main())

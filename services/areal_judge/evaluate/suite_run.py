@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from areal.engine.serve import is_address, served
+from areal.engine.served import is_address, served
 from areal.errors import ConfigError, ExitCode, InfraError
 from areal.plan import hub
 from areal.plan.layout import RunLayout

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.engine.serve import served
+from areal.engine.served import served
 from areal.errors import ConfigError, InfraError
 from areal_judge.evaluate.suite_run import SuiteOptions, suite_command
 

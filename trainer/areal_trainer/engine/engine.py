@@ -16,7 +16,8 @@ import torch
 from areal.errors import DataError
 from areal.expert_routes import experts_of, ids_of
 from areal.file_views import View, stored
-from areal.image_shape import ImageShape, PixelReader
+from areal.image_shape import ImageShape
+from areal.pixels import PixelReader
 from areal.spec.model_families import MASK_ONLY
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name

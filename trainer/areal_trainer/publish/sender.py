@@ -231,10 +231,6 @@ def main(parent: int, descriptor: int) -> None:
         os.close(pidfd)
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
-
-
 # ---- Membership of the weight groups: a gRPC service on which servers tell their state and hear their orders
 
 
@@ -358,3 +354,7 @@ class Members(rpc.WeightGroupServicer):
         if not state.able or (phase != JOIN and state.joined != group):
             raise MemberFault(phase, f"phase {phase} of group {group}: {server} has left it")
         return state
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -24,7 +24,7 @@ def certificate_names(w: JobBlueprint) -> dict[str, list[str]]:
 
 
 def certificate_requests(w: JobBlueprint) -> list[Json]:
-    """What cert-manager is asked for, where the runtime leaves it to that."""
+    """Certificates to ask cert-manager for, where the runtime leaves it to that."""
     tls, found = w.runtime.tls, []
     for who, called in (certificate_names(w) if tls.mode == "CertManager" else {}).items():
         name = names.tls_secret(w.name, who)
