@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 SHOWN = {
     "run", "check", "prepare", "status", "logs", "compare", "audit", "report", "submit", "reward", "eval", "version",
     "view", "why", "serve", "chat", "set", "export", "runs", "clean", "convert", "new", "study", "try", "plan", "pull",
-    "chaos",
+    "chaos", "jobs",
 }  # fmt: skip
 LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.cli.table", "areal.distribution", "areal.errors"}
 READER = {"areal.cli.arguments", "areal.yaml_file", "areal.yaml_file.document"}

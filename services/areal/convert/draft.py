@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -226,16 +227,13 @@ class Draft:
 def set_at(values: dict[str, Any], path: str, value: Any) -> None:
     """Set a dotted path in nested mappings."""
     *blocks, last = path.split(".")
-    for block in blocks:
-        values = values.setdefault(block, {})
-    values[last] = value
+    reduce(lambda inner, block: inner.setdefault(block, {}), blocks, values)[last] = value
 
 
 # ---- Fields of a job that every framework has under names and in units of its own: model, rows, steps, optimizer, GPUs
 
 
-_LONGEST_NAME = 40
-_UNKNOWN_STEPS = 100  # stands in a job file until its author has decided
+_LONGEST_NAME, _UNKNOWN_STEPS = 40, 100  # the latter stands in a job file until its author has decided
 _ROWS = {"gsm8k": 7473, "math-lighteval": 7500}  # of the training split
 _MATHEMATICS = ("gsm8k", "math", "numinamath", "aime", "deepscaler")  # words of a set's name
 _CONFIGURATIONS = {"openai/gsm8k": "main"}
@@ -298,9 +296,7 @@ class JobDraft(Draft):
         elif which == "train":
             weights = counts if all(counts) else [1] * len(counts)
             weighed = [{**source, "weight": float(weight)} for source, weight in zip(sources, weights, strict=True)]
-            self.join(
-                "dataset.train.sources", weighed, key, why="one list there; here each file has a weight, its rows"
-            )
+            self.join("dataset.train.sources", weighed, key, why="one list there; here a file has a weight, its rows")
             if not all(counts):
                 self.decide("dataset.train.sources: weights are 1 each; there a file's share is its rows")
         else:

@@ -40,7 +40,7 @@ class Hall:
             self.built += 1
             return state(*arguments, **named)
 
-        monkeypatch.setattr(service.wire, "server_state", counted)
+        monkeypatch.setattr(service, "server_state", counted)
         monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def told(self, worker: int = 0) -> list[int] | None:
