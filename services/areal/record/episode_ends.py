@@ -42,7 +42,7 @@ def read_ends(directory: Path) -> dict[str, int]:
 
 
 def read_counts(directory: Path) -> dict[str, int]:
-    """As `read_ends`, with what else the controller counted: see `token_fates`. The newest."""
+    """As `read_ends`, with what else the controller counted: see `COUNTED`. The newest."""
     try:
         named = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError:
