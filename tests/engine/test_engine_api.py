@@ -85,7 +85,9 @@ def text_of(told: Any) -> str:
 async def test_an_answer_has_the_form_that_is_asked_for(client: httpx.AsyncClient, form: str) -> None:
     path, fields = FORMS[form]
     asked = {"model": "m", "input": "q", "max_output_tokens": 300} if path == "/responses" else ASK
-    validate(json.loads(text_of(await post(client, path, {**asked, **fields}))), SCHEMA)
+    answer = json.loads(text_of(await post(client, path, {**asked, **fields})))
+    validate(answer, SCHEMA)
+    assert answer.keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize(

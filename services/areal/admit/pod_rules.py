@@ -90,6 +90,8 @@ def refusal_of_secret(
 
 
 # ---- Sandbox tier that reward pods can offer to programs, told from the pod's spec before there is a pod
+# Refuses jobs whose programs or boxes their pods could never run. What a spec can't tell (the node's kernel, an open
+# seccomp profile) is taken for the better: the service probes when it starts.
 
 
 Kernel = Literal["host", "gvisor", "kata"]

@@ -288,6 +288,7 @@ def _graph(recipe: Recipe | None, told: object) -> object:
 
 
 # ---- Names that a recipe defines, found without running it
+# User code is run by workers, the custom-reward pool and the trainer only; planning reads its top level as syntax.
 
 
 def defines(recipe: Path, name: str) -> bool:

@@ -250,6 +250,8 @@ def _mix(value: int) -> int:
 
 
 # ---- Difficulty pools: the order of rows without those that the policy has learned, or can't learn yet
+# Pure: it is told what was measured and from which group on that counts, in a journal's order, and answers the same
+# from the same journal, whenever a process that read it began.
 
 
 _FEWEST = 16  # at least one row of so many stays in, or the walk to the next one would be long

@@ -144,6 +144,8 @@ class Snapshot:
 
 
 # ---- The first rows of a source, read as a snapshot is made from them, so that a bad row is found before a run
+# Bounded by work, never by time, so that the answer is the same on any machine. What wasn't reached is told, not
+# judged.
 
 
 PEEKED_ROWS = 200_000  # that are read and have their columns looked at

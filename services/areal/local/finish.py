@@ -7,7 +7,6 @@ its own.
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,10 @@ def run(resolved: ResolvedJob) -> str:
     if not audited.ok:
         raise AuditFailed(said)
     if os.environ.get(ENV_CLEAN):
-        with suppress(OSError):  # a file that a server still reads from a share; it takes room, the run is complete
+        try:
             remove_spare(layout)
+        except OSError as error:  # a file that a server still reads from a share; it takes room, the run is complete
+            print(f"checkpoints and published versions stay: {error}", flush=True)
     return said
 
 

@@ -145,6 +145,7 @@ def _size(root: Path) -> int:
 
 
 # ---- One `areal run` a run directory: a lock on the directory itself, and moving an earlier run out of the way
+# The lock is on the directory's inode, so that a link or a bind mount to it is the same directory.
 
 
 _LOCKS = Path("/proc/locks")

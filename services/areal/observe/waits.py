@@ -134,6 +134,8 @@ class ProgressCounter:
 
 
 # ---- Watchdog that dumps the stacks of all threads into the log (faulthandler) when a role stalls
+# A heartbeat that stays away, as the loop is blocked or the interpreter's lock is held, is told by faulthandler's own
+# thread, which needs neither. One that beats while nothing is done for long tells once.
 
 
 BLOCKED_S = 8.0  # without a heartbeat: a loop that turns is never so late, even on a loaded machine

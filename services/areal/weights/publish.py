@@ -250,6 +250,8 @@ def _rename_new(staging: Path, target: Path) -> bool:
 
 
 # ---- Removes versions that nobody needs any more
+# Keeps the latest version, the one before it, what is leased, and what these are deltas of; never touches what is
+# newer than the latest: it may be announced at any moment. A removed version first loses its name.
 
 
 _TRASH_PREFIX = ".trash-"

@@ -205,6 +205,7 @@ async def _told(tester: CellSession, timeout_s: float) -> tuple[Any, ...] | None
 
 
 # ---- Judges an AssertSuite whose tests need the program's own classes: tests and program share one process
+# What comes out can be forged by a program that sets its mind to it; the judgement says so (`Integrity.IN_PROCESS`).
 
 
 _TOKEN_BYTES = 16

@@ -94,6 +94,8 @@ def error_of(status: int, body: Mapping[str, Any], *, what: str) -> ApiError:
 
 
 # ---- Server-side apply: query and body of the request, and what a refusal says of other field managers
+# The body is JSON sent as YAML, so it holds characters as they are: YAML knows no surrogate pairs. What YAML folds as
+# a line break or does not print is escaped.
 
 
 APPLY = "application/apply-patch+yaml"

@@ -358,5 +358,7 @@ async def test_a_list_in_many_pages_misses_nothing_that_changes_meanwhile(real: 
     for name in others_turn[::3]:
         await others.delete(CONFIGMAPS, real.namespace, name)
     follower = await following
-    await follower.becomes({name: "0" for index, name in enumerate(others_turn) if index % 3})
+    left = {name: "0" for index, name in enumerate(others_turn) if index % 3}
+    await follower.becomes(left)
+    assert follower.held() == left
     await follower.stop()

@@ -18,6 +18,7 @@ from areal_trainer.algorithms.ratio import Estimator, kl
 from areal_trainer.data.batch import TokenBatch
 
 # ---- Reward shaping: overlong penalty, bias, scale and clipping, before any baseline
+# Whether a group is flat is decided from the raw rewards, so shaping never makes a signal of a flat group.
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,8 @@ def _divergence(logprobs: Tensor, reference: Tensor, behaviour: Tensor, options:
 
 
 # ---- The critic's loss: squared or Huber error of a value against its return, clipped around the old value
+# Pure. Returns terms a token, as the policy's loss does. A token that the policy's loss rejects still trains the
+# critic.
 
 
 _DELTA = 10.0  # where Huber's loss becomes linear
@@ -217,6 +219,7 @@ def _error(x: Tensor, kind: str) -> Tensor:
 
 
 # ---- Loss aggregation: how much each token of a mini-batch weighs (token mean, sequence mean, Dr.GRPO's constant)
+# Counts are over the whole mini-batch, all ranks, before rejection: the loss is a plain sum of weighted tokens.
 
 
 Aggregation = Literal["token", "sequence", "constant"]

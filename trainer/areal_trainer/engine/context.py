@@ -117,6 +117,9 @@ def refuse_heads(config: Any, parts: int, tensor: int) -> None:
 
 
 # ---- Tensor parallelism: each block's linear layers split over the ranks of a tensor group, by the model's own plan
+# By transformers' `base_model_tp_plan`: what lies between a `colwise` and its `rowwise` layer computes on a part, so
+# each of its weights must be in the plan, or its gradient would be a part of the true one. Embedding and output layer
+# are not split.
 
 
 _TENSOR_HEADS = 2  # dimension of [rows, length, heads, width]

@@ -127,6 +127,8 @@ def _files(path: Path) -> list[Path]:
 
 
 # ---- Activation checkpointing: what a transformer block's forward pass doesn't keep for the backward pass
+# `full` keeps a block's input, `offload` keeps it in host memory, `selective` keeps besides the attention's output
+# and every second product. Gradients are the same in all.
 
 
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)

@@ -12,6 +12,8 @@ from areal.admit.memory.shape import ModelShape
 from areal.admit.memory.volume import ELEMENT, OptimizerState
 
 # ---- Activation memory: bytes that autograd keeps a token of a micro-batch, by layer, in closed form
+# Counted from what the modules of Hugging Face's Llama, Qwen2 and Qwen3 save for backward (RMSNorm in float32,
+# SwiGLU, scaled dot product attention); a test compares with saved-tensor hooks. Pure.
 
 
 Recompute = Literal["none", "selective", "full", "offload"]

@@ -50,6 +50,7 @@ class FrameReader:
 
 
 # ---- Progress of a scorer process: the item it works on and since when, in 16 bytes of memory shared with the service
+# The child writes it before each item, in CLOCK_MONOTONIC; the service reads it however stuck the child is.
 
 
 _LAYOUT = struct.Struct("<Qd")

@@ -79,6 +79,7 @@ def status_of(ended: RunEnding) -> Status:
 
 
 # ---- Suites that were uploaded once, so that requests carry a digest instead of megabytes of tests
+# A request holds its suite itself, so that dropping one from here disturbs no run.
 
 
 CAPACITY_BYTES = 256 << 20

@@ -123,6 +123,8 @@ def _flush() -> None:
 
 
 # ---- Result sanitiser: turns what a program returned into plain builtins that the codec carries
+# Classes that behave as a builtin become it here, in the cell: only plain content crosses, so nothing is won by
+# posing as one. What else is no plain builtin is refused.
 
 
 _DICTS = (Counter, OrderedDict, defaultdict)

@@ -104,6 +104,7 @@ def unpack(data: bytes) -> dict[str, bytes]:
 
 
 # ---- Counting semaphore whose callers may take several slots at once, first come, first served
+# Whoever needs two runs at once takes both slots in one step, so that no two callers hold one each and wait.
 
 
 class RunSlots:
