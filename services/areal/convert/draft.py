@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import reduce
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
 from pydantic import BaseModel
 
 from areal.errors import ConfigError
@@ -22,10 +20,11 @@ from areal.spec.block import block_for, fields_of
 from areal.spec.job import JobSpec
 from areal.spec.locality import is_hub_name
 from areal.spec.resolved_algorithm import BASE, NAMES, camel
+from areal.yaml_file.table import read_table
 
 UNSET = "\x00"  # around the name of what a foreign file leaves to its environment
 _SAME = object()
-_DROPPED = yaml.safe_load(resources.files("areal.convert").joinpath("dropped.yaml").read_text(encoding="utf-8"))
+_DROPPED = read_table("areal.convert", "dropped.yaml")
 Carried: TypeAlias = str | tuple[str, Callable[[Any], Any]]
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from fnmatch import fnmatchcase
-from importlib import resources
-
-import yaml
 
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, rule, warning
 from areal.spec.serving import SglangEngine
+from areal.yaml_file.table import read_table
 
 VERSION = "0.5.23"
 _ARGUMENTS = "spec.generation.engine.extraArgs"
@@ -47,7 +45,7 @@ def _kind(effect: Effect, patterns: str, reason: str = "") -> FlagKind:
     return FlagKind(effect, tuple(patterns.split()), reason)
 
 
-_FLAGS = yaml.safe_load(resources.files("areal.spec").joinpath("sglang_flags.yaml").read_text(encoding="utf-8"))
+_FLAGS = read_table("areal.spec", "sglang_flags.yaml")
 _KINDS = (
     *(_kind(Effect.REFUSED, patterns, reason) for reason, patterns in _FLAGS["refused"].items()),
     *(_kind(effect, _FLAGS[effect.name.lower()]) for effect in (Effect.COARSE, Effect.NUMBERS, Effect.HARMLESS)),
