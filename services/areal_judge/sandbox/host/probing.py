@@ -20,7 +20,7 @@ from pathlib import Path
 
 from areal.errors import InfraError
 
-from areal_judge.sandbox.host import acts, tiers
+from areal_judge.sandbox.host import acts
 from areal_judge.sandbox.host.acts import NotHeld, Outside
 from areal_judge.sandbox.host.delegation import find, make_parent, remove_parent
 from areal_judge.sandbox.kernel import calls as kernel
@@ -163,6 +163,8 @@ def probe(highest: Tier = Tier.T4, allow_unsafe: bool = False) -> Powers:
 
     Without `allow_unsafe`, powers of T0 run nothing at all. Raises InfraError when the probes themselves can't run.
     """
+    from areal_judge.sandbox.host import tiers  # reads its table with PyYAML, which the interpreter that asks hasn't
+
     probes = _ask_elsewhere()
     kernel_name = _kernel(probes)
     probes.append(_own_kernel(kernel_name))

@@ -1,10 +1,13 @@
 """Table of isolation tiers: what each needs, runs, stops and leaves; decisions, messages and docs are made of it.
 
-Pure: from probes to a tier, and from a tier to words. Who tries what is `probing`'s business.
+The table is `tiers.yaml`, beside this. Pure: from probes to a tier, and from a tier to words. Who tries what is
+`probing`'s business.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from areal.yaml_file.table import flat, read_table
 
 from areal_judge.sandbox.values import MemoryBound, Powers, Tier, TierProbe
 
@@ -31,117 +34,16 @@ class Promise:
     leaves: tuple[str, ...]  # what it doesn't stop
 
 
-_LINUX = "Run on Linux 5.13 or later on x86_64 or aarch64, in a container whose seccomp profile is RuntimeDefault."
-_FILTERS = (
-    Requirement(("seccomp",), "a filter of system calls", _LINUX),
-    Requirement(("rlimit_memory",), "a bound of a process's memory", _LINUX),
-    Requirement(("rlimit_file_size",), "a bound of a file's size", _LINUX),
-    Requirement(("rlimit_open_files",), "a bound of open files", _LINUX),
-    Requirement(("rlimit_cpu",), "a bound of processor time", _LINUX),
-    Requirement(
-        ("landlock_signals", "signals_by_filter", "pid_namespace"), "no signal to processes outside the run", _LINUX
-    ),
-)
-_NAMESPACES = (
-    "Run as root with CAP_SYS_ADMIN; or allow user namespaces (in a pod hostUsers: false, Kubernetes 1.33 and later; "
-    "on a machine user.max_user_namespaces above 0 and no AppArmor restriction); or set runtimeClassName: gvisor."
-)
-
+_TABLE = read_table("areal_judge.sandbox.host", "tiers.yaml")
 REQUIRED: Mapping[Tier, tuple[Requirement, ...]] = {
-    Tier.T0: (),
-    Tier.T2: (
-        *_FILTERS,
-        Requirement(
-            ("landlock_files", "private_root"),
-            "no file outside the run can be read",
-            "Run on a kernel with Landlock switched on (lsm=…,landlock on its command line), or get T3.",
-        ),
-    ),
-    Tier.T3: (
-        *_FILTERS,
-        Requirement(("pid_namespace",), "processes of its own, all ended with the run", _NAMESPACES),
-        Requirement(("private_root",), "a root directory that holds nothing of the machine", _NAMESPACES),
-        Requirement(("quota_bytes",), "a scratch directory with a quota", _NAMESPACES),
-        Requirement(("ipc_namespace",), "no shared memory or queue that outlives the run", _NAMESPACES),
-        Requirement(("network_namespace",), "no network, loopback included", _NAMESPACES),
-        Requirement(("other_user", "user_namespace"), "a user of its own", _NAMESPACES),
-    ),
-    Tier.T4: (
-        Requirement(
-            ("own_kernel",),
-            "a kernel of its own",
-            "Set runtimeClassName: gvisor (or kata, with AREAL_SANDBOX_KERNEL=kata) in the pod of the reward service.",
-        ),
-    ),
+    Tier[tier]: tuple(Requirement(**{**row, "probes": tuple(row["probes"])}) for row in flat(rows))
+    for tier, rows in _TABLE["required"].items()
 }
 """What each tier needs. T4 needs T2 or T3 below it, too."""
 
-TABLE: tuple[Promise, ...] = (
-    Promise(
-        Tier.T0,
-        "none",
-        "a machine that may be lost; only with allowUnsafe, never on a cluster",
-        "rlimits and a killed process group",
-        ("everything that the machine runs",),
-        ("accidents: endless loops, one process's memory",),
-        ("every attack",),
-    ),
-    Promise(
-        Tier.T2,
-        "restricted",
-        "a pod of Kubernetes' restricted profile: an ordinary user, no capability, no user namespace",
-        "seccomp, Landlock, rlimits; no fork, no exec, no directory to write",
-        ("Python in one process: stdin/stdout, function and assert suites",),
-        (
-            "reading files, the service's environment, other runs",
-            "network, abstract and loopback sockets",
-            "signals, the kernel's for a descriptor too, ptrace and memory access outside the run",
-            "processor time, wall time, memory, output, descriptors, threads",
-            "disk and inodes: nothing can be written, no mode, owner, time or attribute of a file changed",
-            "everything that would outlive the run",
-        ),
-        (
-            "tempfile, multiprocessing, subprocess and compiled languages don't work",
-            "whether a path exists can be seen",
-            "runs can tell each other bits by access times of files that all may read, and by how fast these are read",
-            "threads of all runs are counted together where the service is an ordinary user",
-            "a bug of the machine's kernel",
-        ),
-    ),
-    Promise(
-        Tier.T3,
-        "namespaced",
-        "root on a machine, an ordinary user where user namespaces are allowed, a pod with hostUsers: false",
-        "T2's filters, pid, mount, ipc, network and uts namespaces, a private read-only root, a scratch directory with "
-        "quotas, a user of its own, a cgroup where one is delegated",
-        ("every language whose toolchain the image has", "programs that fork, start others, and write files"),
-        (
-            "everything that T2 stops, behind a second wall",
-            "disk and inodes above the quota",
-            "whether a path of the machine exists",
-            "memory of all processes of a run together, where a cgroup is delegated",
-        ),
-        (
-            "without a cgroup, several processes may take the limit each",
-            "its /proc shows the machine's memory and processors in numbers, names of kernel symbols, and where its "
-            "own mounts come from",
-            "runs can tell each other bits by how fast files that all may read are read",
-            "a bug of the machine's kernel",
-        ),
-    ),
-    Promise(
-        Tier.T4,
-        "own kernel",
-        "a pod whose RuntimeClass is gVisor or Kata",
-        "T3 or T2 inside a kernel that is not the machine's",
-        ("what the tier inside it runs, up to ten times slower to start under gVisor",),
-        ("what the tier inside it stops", "a bug of the kernel: a second one is needed"),
-        (
-            "the processor's side channels",
-            "under gVisor there is no Landlock, and without a cgroup only time and the pod's memory bound how many "
-            "processes a run starts",
-        ),
-    ),
+TABLE: tuple[Promise, ...] = tuple(
+    Promise(Tier[tier], **{name: flat(value) if isinstance(value, list) else value for name, value in row.items()})
+    for tier, row in _TABLE["promises"].items()
 )
 
 CAPABILITIES: Mapping[str, tuple[Tier, str]] = {
