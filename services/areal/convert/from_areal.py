@@ -7,6 +7,7 @@ from typing import Any
 from areal.convert.draft import Carried, JobDraft, model_source, on_or_off
 from areal.errors import ConfigError
 from areal.spec.rules_sglang import Effect, kind_of
+from areal.yaml_file.table import read_table
 
 # ---- AReaL's strings for backends and GPUs: `sglang.d12p1t1+d4p1t1`, `sglang:d4p1t2`, `fsdp:d4t2c1`. Pure
 
@@ -88,40 +89,8 @@ _NAMES = {"actor.use_sapo_loss": "SAPO", "actor.use_cispo_loss": "CISPO", "actor
 _OLDEST = 1000  # versions: the limit of maxStaleness
 _BOUND = 4  # times the lead: as fast as no bound, with nothing thrown away
 _ADVANCED = "algorithm.advanced"
+_TABLE = read_table("areal.convert", "fields.yaml")["areal"]
 _OFF = "off or null: SGLang's own default"
-_RECIPE = """# There the training script names the reward function. It runs here unchanged: name its file, and it.
-# So does a workflow: `class Mine(UpstreamWorkflow)` with its `source` (docs/migration.md).
-from areal.workflow.upstream import upstream_reward
-
-reward = upstream_reward("rewards.py:reward_fn")
-"""
-_RL = {
-    "gconfig.n_samples": ("algorithm.groupSize", 1),
-    "rollout.max_concurrent_rollouts": ("rollout.maxConcurrentRollouts", None),
-    "actor.ppo_n_minibatches": ("algorithm.miniBatches", 4), "gconfig.stop": ("rollout.sampling.stop", None),
-    "gconfig.stop_token_ids": ("rollout.sampling.stopTokenIds", None),
-    "actor.reward_bias": (f"{_ADVANCED}.rewardBias", 0.0), "actor.reward_scaling": ("algorithm.rewardScale", 1.0),
-    "actor.reward_clip": (f"{_ADVANCED}.rewardClip", 20.0), "actor.discount": (f"{_ADVANCED}.gamma", 1.0),
-    "actor.gae_lambda": (f"{_ADVANCED}.lambda", 1.0), "actor.eps_clip_higher": ("algorithm.clipHigh", None),
-    "actor.c_clip": (f"{_ADVANCED}.dualClip", None), "actor.m2_threshold": (f"{_ADVANCED}.m2Threshold", None),
-    "actor.importance_sampling_level": (f"{_ADVANCED}.importanceLevel", None),
-    "actor.reward_norm.mean_leave1out": (f"{_ADVANCED}.leaveOneOut", None),
-}  # fmt: skip
-_FIXED = {
-    "actor.beta": ("training.beta", None), "actor.loss_type": ("training.loss", None),
-    "actor.label_smoothing": ("training.labelSmoothing", None),
-}  # fmt: skip
-_CRITIC = {
-    "critic.optimizer.lr": ("algorithm.critic.learningRate", 1e-3),
-    "critic.eps_clip": ("algorithm.critic.valueClip", 0.5),
-    "critic.optimizer.weight_decay": ("algorithm.critic.weightDecay", 0.01),
-}  # fmt: skip
-_OPTIMIZER = {
-    "actor.optimizer.lr": ("optimizer.learningRate", None), "actor.optimizer.eps": ("optimizer.eps", 1e-8),
-    "actor.optimizer.weight_decay": ("optimizer.weightDecay", 0.01),
-    "actor.optimizer.min_lr_ratio": ("optimizer.minLrRatio", None),
-    "actor.optimizer.gradient_clipping": ("optimizer.gradClip", 1.0),
-}  # fmt: skip
 _CARRIED: dict[str, Carried] = {
     "seed": "seed", "gconfig.temperature": "rollout.sampling.temperature", "gconfig.top_p": "rollout.sampling.topP",
     "gconfig.top_k": ("rollout.sampling.topK", lambda k: 0 if k >= 1e8 or k < 0 else int(k)),
@@ -154,7 +123,7 @@ def _fixed_rows(draft: JobDraft, name: str, batch: int) -> int | None:
     draft.write("training.name", name)
     draft.put("train_dataset.batch_size", "training.batchSize", default=batch)
     draft.put("train_dataset.max_length", "training.maxTokens", why="longer rows are left out there, cut here")
-    draft.fill(_FIXED)
+    draft.fill(_TABLE["fixed_rows"])
     return draft.put_steps("training", batch, epochs="total_train_epochs", usual=1, total="total_train_steps")
 
 
@@ -172,7 +141,7 @@ def _rl(draft: JobDraft, batch: int) -> int | None:
         )
     draft.note("rollout.consumer_batch_size", "algorithm.batchSize", batch)
     draft.write("rollout.maxConcurrentRollouts", batch)
-    draft.fill(_RL)
+    draft.fill(_TABLE["rl"])
     lag = draft.number("rollout.max_head_offpolicyness", 0)
     lead = min(lag, _OLDEST // _BOUND)
     why = f"there tokens about {_BOUND} times as old are trained; here maxStaleness {_BOUND * lead} is a hard bound"
@@ -185,7 +154,8 @@ def _rl(draft: JobDraft, batch: int) -> int | None:
     _ratios(draft, name)
     _divergence(draft)
     _other_models(draft, name)
-    draft.put_reward("answer", _RECIPE, why="name the file and the function that the training script there gives")
+    why = "name the file and the function that the training script there gives"
+    draft.put_reward("answer", _TABLE["recipe"], why=why)
     return steps
 
 
@@ -318,7 +288,7 @@ def _divergence(draft: JobDraft) -> None:
 
 def _other_models(draft: JobDraft, name: str) -> None:
     if name == "PPO":
-        draft.fill(_CRITIC)
+        draft.fill(_TABLE["critic"])
         draft.write("algorithm.critic.bootstrap", False)
         draft.start_model_only("critic.path", "actor.path", "algorithm.critic")
     if draft.has("teacher.path"):
@@ -330,7 +300,7 @@ def _other_models(draft: JobDraft, name: str) -> None:
 
 def _optimizer(draft: JobDraft, steps: int | None) -> None:
     block = "actor.optimizer"
-    draft.fill(_OPTIMIZER)
+    draft.fill(_TABLE["optimizer"])
     betas = [float(draft.number(f"{block}.beta1", 0.9)), float(draft.number(f"{block}.beta2", 0.999))]
     draft.join("optimizer.betas", betas, f"{block}.beta1", f"{block}.beta2")
     draft.put_schedule(f"{block}.lr_scheduler_type", "constant")

@@ -3,63 +3,12 @@
 from dataclasses import replace
 
 from areal.convert.draft import Carried, JobDraft, model_source, on_or_off
+from areal.yaml_file.table import read_table
 
 _ADVANCED = "algorithm.advanced"
+_TABLE = read_table("areal.convert", "fields.yaml")["openrlhf"]
 _TRAININGS = {"train_sft": "SFT", "train_dpo": "DPO", "train_rm": "RewardModel"}
 _RATES = {"SFT": 5e-6, "DPO": 1e-5, "RewardModel": 9e-6}
-_NAMES = {
-    "gae": "PPO", "reinforce": "REINFORCE++", "reinforce_baseline": "REINFORCE++Baseline", "rloo": "RLOO",
-    "group_norm": "GRPO", "dr_grpo": "DrGRPO",
-}  # fmt: skip
-_FLAT = """
-pretrain=actor.model_name_or_path reward_pretrain=reward.model_name_or_path
-critic_pretrain=critic.model_name_or_path remote_rm_url=reward.remote_url prompt_data=data.prompt_dataset
-prompt_split=data.prompt_split input_key=data.input_key label_key=data.label_key output_key=data.output_key
-chosen_key=data.chosen_key rejected_key=data.rejected_key apply_chat_template=data.apply_chat_template
-input_template=data.input_template max_samples=data.max_samples dataset=data.dataset max_len=data.max_len
-prompt_max_len=data.prompt_max_len generate_max_len=rollout.max_new_tokens rollout_batch_size=rollout.batch_size
-micro_rollout_batch_size=rollout.micro_batch_size train_batch_size=train.batch_size
-micro_train_batch_size=train.micro_batch_size n_samples_per_prompt=rollout.n_samples_per_prompt
-max_epochs=train.max_epochs num_episodes=train.num_episodes temperature=rollout.temperature top_p=rollout.top_p
-seed=train.seed advantage_estimator=algo.advantage.estimator init_kl_coef=algo.kl.init_coef
-kl_estimator=algo.kl.estimator use_kl_loss=algo.kl.use_loss kl_target=algo.kl.target gamma=algo.advantage.gamma
-lambd=algo.advantage.lambd eps_clip=actor.eps_clip eps_clip_low_high=actor.eps_clip_low_high
-dual_clip=actor.dual_clip value_clip=critic.value_clip entropy_loss_coef=actor.entropy_coef
-actor_learning_rate=actor.adam.lr critic_learning_rate=critic.adam.lr learning_rate=adam.lr
-adam_betas=actor.adam.betas lr_warmup_ratio=actor.lr_warmup_ratio lr_scheduler=actor.lr_scheduler
-max_norm=actor.max_norm l2=actor.adam.weight_decay zero_stage=ds.zero_stage bf16=ds.bf16
-packing_samples=ds.packing_samples gradient_checkpointing=actor.gradient_checkpointing_enable
-adam_offload=ds.adam_offload vllm_num_engines=vllm.num_engines vllm_tensor_parallel_size=vllm.tensor_parallel_size
-vllm_gpu_memory_utilization=vllm.gpu_memory_utilization colocate_all_models=train.colocate_all
-actor_num_nodes=actor.num_nodes actor_num_gpus_per_node=actor.num_gpus_per_node save_steps=ckpt.save_steps
-eval_steps=eval.steps save_path=ckpt.output_dir beta=model.beta lora_rank=ds.lora.rank lora_alpha=ds.lora.alpha
-target_modules=ds.lora.target_modules normalize_reward=reward.normalize_enable
-freezing_actor_steps=critic.freezing_steps dynamic_filtering=algo.dynamic_filtering_enable
-enable_vllm_is_correction=algo.advantage.is_correction_enable flash_attn=ds.attn_implementation
-logging_steps=logger.logging_steps ckpt_path=ckpt.path save_hf_ckpt=ckpt.save_hf load_checkpoint=ckpt.load_enable
-use_wandb=logger.wandb.key
-"""
-"""Flat names of before, each with the dotted one."""
-_RECIPE = """# There the reward is served, or is a file: {url}
-# Its `reward_func(queries, prompts, labels)` takes lists; here one answer is scored at a time.
-
-
-def reward(prompt, completions, prompt_ids, completion_ids, **row):
-    raise NotImplementedError("score the answer here")
-"""
-_RL = {
-    "rollout.n_samples_per_prompt": ("algorithm.groupSize", 1), "rollout.batch_size": ("algorithm.batchSize", 1024),
-    "actor.dual_clip": (f"{_ADVANCED}.dualClip", None), "actor.entropy_coef": ("algorithm.entropyCoefficient", None),
-    "algo.advantage.gamma": (f"{_ADVANCED}.gamma", 1.0),
-}  # fmt: skip
-_CRITIC = {
-    "algo.advantage.lambd": (f"{_ADVANCED}.lambda", 1.0), "critic.adam.lr": ("algorithm.critic.learningRate", 9e-6),
-    "critic.value_clip": ("algorithm.critic.valueClip", 0.5),
-}  # fmt: skip
-_DPO = {
-    "model.beta": ("training.beta", 0.1), "model.label_smoothing": ("training.labelSmoothing", None),
-    "model.nll_loss_coef": ("training.nllWeight", None),
-}  # fmt: skip
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
     "train.seed": "seed", "rollout.temperature": "rollout.sampling.temperature",
@@ -103,7 +52,7 @@ def translate(draft: JobDraft) -> None:
 
 def _dotted(name: str, kind: str | None) -> str:
     """A flat flag by its dotted name."""
-    new = dict(pair.split("=") for pair in _FLAT.split()).get(name, name)
+    new: str = _TABLE["dotted"].get(name, name)
     if kind and new.startswith(("actor.model_name", "actor.gradient")):
         return new.replace("actor.", "model.", 1)
     return new.removeprefix("actor.") if kind else new
@@ -123,7 +72,7 @@ def _fixed_rows(draft: JobDraft, name: str) -> int | None:
             draft.write("dataset.train.huggingFace.columns", columns)
         draft.note(["data.chosen_key", "data.rejected_key"], "dataset.train", columns)
     if name == "DPO":
-        draft.fill(_DPO)
+        draft.fill(_TABLE["dpo"])
         draft.join("training.loss", "ipo" if draft.get("model.ipo_enable") else "sigmoid", "model.ipo_enable")
         draft.note("ref.offload", "training")
     draft.write("trainer.gpus", 8)
@@ -133,10 +82,10 @@ def _fixed_rows(draft: JobDraft, name: str) -> int | None:
 
 def _rl(draft: JobDraft) -> int | None:
     draft.put_model("actor.model_name_or_path")
-    found = draft.choose("algo.advantage.estimator", "", _NAMES, "gae", what="algorithm.name") or "GRPO"
+    found = draft.choose("algo.advantage.estimator", "", _TABLE["names"], "gae", what="algorithm.name") or "GRPO"
     name = "GSPO" if draft.get("actor.policy_loss_type") == "gspo" else str(found)
     draft.join("algorithm.name", name, "algo.advantage.estimator", "actor.policy_loss_type")
-    draft.fill(_RL)
+    draft.fill(_TABLE["rl"])
     batch, size = int(draft.number("rollout.batch_size", 1024)), int(draft.number("rollout.n_samples_per_prompt", 1))
     draft.write("rollout.maxConcurrentRollouts", batch)
     trained = int(draft.number("train.batch_size", 128))
@@ -153,7 +102,7 @@ def _rl(draft: JobDraft) -> int | None:
     draft.write("algorithm.clipHigh", float(high))
     draft.join("algorithm.clipLow", float(low), "actor.eps_clip", "actor.eps_clip_low_high")
     if name == "PPO":
-        draft.fill(_CRITIC)
+        draft.fill(_TABLE["critic"])
         if draft.number("critic.freezing_steps", -1) > 0:
             draft.put("critic.freezing_steps", "algorithm.critic.warmupSteps")
     draft.drop("algo.advantage.lambd", "GAE's λ is for a critic")
@@ -227,7 +176,7 @@ def _scores(draft: JobDraft) -> None:
     else:
         draft.put_reward(
             str(draft.get("data.label_key", "answer")),
-            _RECIPE.format(url=url or "not named"),
+            _TABLE["recipe"].format(url=url or "not named"),
             why=f"score as {url} does there",
         )
         draft.note(["reward.remote_url", "train.agent_func_path"], "recipe.file", "recipe.py")

@@ -8,45 +8,14 @@ import re
 
 from areal.convert.draft import Carried, JobDraft, on_or_off
 from areal.errors import ConfigError
+from areal.yaml_file.table import read_table
 
 _ADVANCED = "algorithm.advanced"
-_KINDS = {
-    "GRPOConfig": "GRPO", "AsyncGRPOConfig": "GRPO", "RLOOConfig": "RLOO", "SFTConfig": "SFT", "DPOConfig": "DPO",
-    "RewardConfig": "RewardModel", "grpo": "GRPO", "gspo": "GRPO", "rloo": "RLOO", "sft": "SFT", "dpo": "DPO",
-    "reward": "RewardModel",
-}  # fmt: skip
+_TABLE = read_table("areal.convert", "fields.yaml")["trl"]
 _RATES = {"SFT": 2e-5, "DPO": 1e-6, "RewardModel": 1e-4}
 _NAMES = {"sapo": "SAPO", "cispo": "CISPO", "dr_grpo": "DrGRPO"}
-_LOSSES = {
-    "grpo": "sequence", "dapo": "token", "bnpo": "token", "dr_grpo": "constant", "sapo": "sequence",
-    "cispo": "token",
-}  # fmt: skip
 _SCALES = {"group": "group", "batch": "batch", "none": "none", "true": "group", "false": "none"}
 _PREFERENCES = {"sigmoid": "sigmoid", "ipo": "ipo"}
-_RECIPE = """# There `reward_funcs` are: {names}
-# Bring each here (a function of TRL's signature), and name it in FUNCTIONS with its weight.
-FUNCTIONS = {{}}
-
-
-def reward(prompt, completions, prompt_ids, completion_ids, **row):
-    if not FUNCTIONS:
-        raise NotImplementedError("FUNCTIONS names no reward function")
-    columns = {{name: [value] for name, value in row.items()}}
-    chat = [[{{"role": "assistant", "content": completions}}]]
-    found = {{each: each(prompts=[prompt], completions=chat, **columns)[0] for each in FUNCTIONS}}
-    return sum(weight * float(found[each] or 0) for each, weight in FUNCTIONS.items())
-"""
-_RL = {
-    "max_completion_length": ("rollout.sampling.maxNewTokens", 512), "delta": (f"{_ADVANCED}.dualClip", None),
-    "importance_sampling_level": (f"{_ADVANCED}.importanceLevel", None),
-    "entropy_coef": ("algorithm.entropyCoefficient", 0.0),
-    "sapo_temperature_pos": (f"{_ADVANCED}.tauPositive", None),
-    "sapo_temperature_neg": (f"{_ADVANCED}.tauNegative", None),
-}  # fmt: skip
-_DPO = {
-    "beta": ("training.beta", 0.1), "label_smoothing": ("training.labelSmoothing", 0.0),
-    "rpo_alpha": ("training.nllWeight", None),
-}  # fmt: skip
 _CARRIED: dict[str, Carried] = {
     "seed": "seed", "adam_epsilon": "optimizer.eps", "max_grad_norm": "optimizer.gradClip",
     "gradient_checkpointing": ("trainer.recompute", on_or_off("full", "none")),
@@ -91,7 +60,7 @@ def translate(draft: JobDraft) -> None:
 def _kind(draft: JobDraft) -> str:
     task = draft.foreign.task
     names = [task, task.partition("_")[0], *re.split(r"[-_.]", draft.foreign.file.stem if not task else "")]
-    kind = next((_KINDS[name] for name in names if name in _KINDS), None)
+    kind = next((_TABLE["trainings"][name] for name in names if name in _TABLE["trainings"]), None)
     if kind is None and task and not draft.has("per_device_train_batch_size"):
         raise ConfigError(
             f"{draft.foreign.file} trains by {task}, which has no equivalent here",
@@ -123,7 +92,7 @@ def _fixed_rows(draft: JobDraft, name: str, batch: int) -> int | None:
         "truncation_mode", "training.maxTokens", "the first tokens are kept", "the last are kept there" if cut else ""
     )
     if name == "DPO":
-        draft.fill(_DPO)
+        draft.fill(_TABLE["dpo"])
         loss = draft.get("loss_type", "sigmoid")
         one = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
         draft.join("training.loss", _PREFERENCES.get(str(one)), *["loss_type"] if str(one) in _PREFERENCES else [])
@@ -155,7 +124,7 @@ def _rl(draft: JobDraft, kind: str, at_once: int, accumulated: int) -> int | Non
     steps = draft.put_steps("algorithm", batch, epochs="num_train_epochs", usual=3, total="max_steps", updates=updates)
     lag = int(draft.number("max_staleness", 4)) if "Async" in draft.foreign.task else 0
     draft.join("algorithm.maxStaleness", lag, "max_staleness")
-    draft.fill(_RL)
+    draft.fill(_TABLE["rl"])
     prompt, answer = int(draft.number("max_prompt_length", 512)), int(draft.number("max_completion_length", 512))
     draft.join("rollout.maxSampleTokens", prompt + answer, "max_prompt_length", why="a prompt's limit there, both here")
     if not draft.has("max_prompt_length"):
@@ -166,7 +135,8 @@ def _rl(draft: JobDraft, kind: str, at_once: int, accumulated: int) -> int | Non
     given = draft.get("reward_funcs", [])
     names = ", ".join(draft.foreign.rewards or (given if isinstance(given, list) else [str(given)])) or "named nowhere"
     why = f"bring the reward functions that the script gives: {names}"
-    draft.put_reward("solution", _RECIPE.format(names=" ".join(names.split())), why=why, own=names != "accuracy_reward")
+    recipe = _TABLE["recipe"].format(names=" ".join(names.split()))
+    draft.put_reward("solution", recipe, why=why, own=names != "accuracy_reward")
     draft.note(["reward_funcs", "reward_weights"], "recipe.file", "recipe.py")
     model = "reward_model_name_or_path"
     draft.drop(model, "reward.verifier: model loads one", decide=f"reward.model.path: {draft.get(model)} there")
@@ -174,8 +144,8 @@ def _rl(draft: JobDraft, kind: str, at_once: int, accumulated: int) -> int | Non
 
 
 def _loss(draft: JobDraft, name: str, loss: str) -> None:
-    draft.choose("loss_type", "algorithm.lossAggregation", _LOSSES, loss)
-    draft.write("algorithm.lossAggregation", _LOSSES.get(loss))
+    draft.choose("loss_type", "algorithm.lossAggregation", _TABLE["aggregations"], loss)
+    draft.write("algorithm.lossAggregation", _TABLE["aggregations"].get(loss))
     low = draft.number("epsilon", 0.2)
     if name != "CISPO":
         draft.put("epsilon", "algorithm.clipLow", default=0.2)

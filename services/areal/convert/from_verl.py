@@ -4,42 +4,14 @@ There GPUs are shared by generation and trainer, in turn. So they are here on on
 """
 
 from areal.convert.draft import Carried, JobDraft, local, model_source, on_or_off
+from areal.yaml_file.table import read_table
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+_TABLE = read_table("areal.convert", "fields.yaml")["verl"]
 _ADVANCED, _MEGATRON = "algorithm.advanced", "actor_rollout_ref.actor.megatron"
-_NAMES = {
-    "grpo": "GRPO", "gae": "PPO", "rloo": "RLOO", "rloo_vectorized": "RLOO", "reinforce_plus_plus": "REINFORCE++",
-    "reinforce_plus_plus_baseline": "REINFORCE++Baseline", "grpo_vectorized": "GRPO",
-}  # fmt: skip
 _LOSSES = {"vanilla": "", "gspo": "GSPO", "sapo": "SAPO", "cispo": "CISPO", "dppo_tv": "DPPO"}
 _AGGREGATIONS = {"token-mean": "token", "seq-mean-token-mean": "sequence", "seq-mean-token-sum-norm": "constant"}
-_KL = {
-    "kl": "k1", "k1": "k1", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3", "low_var_kl+": "k2",
-    "k3+": "k2", "kl+": "k2", "k1+": "k2",
-}  # fmt: skip
 _BUILT_IN = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer")
-_RECIPE = """from importlib.util import module_from_spec, spec_from_file_location
-
-spec = spec_from_file_location("rewards", "{path}")
-rewards = module_from_spec(spec)
-spec.loader.exec_module(rewards)
-
-
-def reward(prompt, completions, prompt_ids, completion_ids, *, reward_model, data_source="", extra_info=None, **row):
-    score = rewards.{name}(data_source, completions, reward_model["ground_truth"], extra_info)
-    return float(score["score"] if isinstance(score, dict) else score)
-"""
-_RL = {
-    f"{_ROLLOUT}.n": ("algorithm.groupSize", 1), "algorithm.gamma": (f"{_ADVANCED}.gamma", 1.0),
-    f"{_ACTOR}.entropy_coeff": ("algorithm.entropyCoefficient", 0.0),
-    f"{_ACTOR}.tau_pos": (f"{_ADVANCED}.tauPositive", None), f"{_ACTOR}.tau_neg": (f"{_ADVANCED}.tauNegative", None),
-}  # fmt: skip
-_CRITIC = {
-    "critic.optim.lr": ("algorithm.critic.learningRate", 1e-5),
-    "critic.cliprange_value": ("algorithm.critic.valueClip", 0.5),
-    "critic.optim.weight_decay": ("algorithm.critic.weightDecay", 0.01),
-    "trainer.critic_warmup": ("algorithm.critic.warmupSteps", 0), "algorithm.lam": (f"{_ADVANCED}.lambda", 1.0),
-}  # fmt: skip
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
     "data.seed": "seed", "trainer.seed": "seed", f"{_ACTOR}.grad_clip": "optimizer.gradClip",
@@ -103,7 +75,7 @@ def _rl(draft: JobDraft) -> None:
     steps = draft.put_steps(
         "algorithm", batch, epochs="trainer.total_epochs", usual=30, total="trainer.total_training_steps"
     )
-    draft.fill(_RL)
+    draft.fill(_TABLE["rl"])
     mini = draft.number(f"{_ACTOR}.ppo_mini_batch_size", 256)
     count = draft.whole(batch, mini, "algorithm.miniBatches")
     why = f"a size there, a count here: {batch} / {mini}"
@@ -118,7 +90,7 @@ def _rl(draft: JobDraft) -> None:
     _scores(draft)
     _optimizer(draft, f"{_ACTOR}.optim", steps, (1e-6, [0.9, 0.999], "constant", 0.0))
     if name == "PPO":
-        draft.fill(_CRITIC)
+        draft.fill(_TABLE["critic"])
         draft.write("algorithm.critic.bootstrap", False)
         draft.start_model_only("critic.model.path", f"{_MODEL}.path", "algorithm.critic")
     draft.drop(["trainer.critic_warmup", "algorithm.lam"], "no critic there")
@@ -129,14 +101,13 @@ def _rl(draft: JobDraft) -> None:
 
 def _algorithm(draft: JobDraft, batch: int) -> str:
     wanted = str(draft.get("algorithm.adv_estimator", "gae"))
-    name = draft.choose("algorithm.adv_estimator", "", _NAMES, "gae", what="algorithm.name") or "GRPO"
+    name = draft.choose("algorithm.adv_estimator", "", _TABLE["names"], "gae", what="algorithm.name") or "GRPO"
     mode = f"{_ACTOR}.policy_loss.loss_mode"
     loss = draft.choose(mode, "", _LOSSES, "vanilla", what="algorithm.name")
     name = loss if loss and name == "GRPO" else name
     draft.write("algorithm.name", name)
-    draft.note(
-        ["algorithm.adv_estimator", mode], "algorithm.name", name, "" if wanted in _NAMES else "the nearest here"
-    )
+    why = "" if wanted in _TABLE["names"] else "the nearest here"
+    draft.note(["algorithm.adv_estimator", mode], "algorithm.name", name, why)
     scaled = "algorithm.norm_adv_by_std_in_grpo"
     if name in ("GRPO", "GSPO", "SAPO", "CISPO", "DPPO"):
         draft.join(f"{_ADVANCED}.advantageStd", "group" if draft.get(scaled, True) else "none", scaled)
@@ -206,7 +177,7 @@ def _divergence(draft: JobDraft, name: str) -> None:
         draft.write("algorithm.kl.as", where)
         given = str(draft.get(kind, usual))
         why = f"{given} there: its gradient is k2's" if given.endswith("+") else ""
-        draft.choose(kind, "algorithm.kl.estimator", _KL, usual, why=why)
+        draft.choose(kind, "algorithm.kl.estimator", _TABLE["divergences"], usual, why=why)
     elif name.startswith("REINFORCE"):
         draft.write("algorithm.kl", {"coefficient": 0.0})
     draft.note(switches, "algorithm.kl", draft.spec["algorithm"].get("kl", "none"))
@@ -252,8 +223,8 @@ def _scores(draft: JobDraft) -> None:
             if path
             else "name the file of compute_score: there data_source chooses a function"
         )
-        draft.put_reward("reward_model.ground_truth", _RECIPE.format(path=local(str(path or "rewards.py")), name=name),
-                   why=why, own=bool(path))  # fmt: skip
+        recipe = _TABLE["recipe"].format(path=local(str(path or "rewards.py")), name=name)
+        draft.put_reward("reward_model.ground_truth", recipe, why=why, own=bool(path))
         draft.note(["custom_reward_function.path", "custom_reward_function.name"], "recipe.file", "recipe.py")
     said = draft.spec["reward"]["verifier"]
     draft.note("reward_model.enable", "reward.verifier", said)
