@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from areal.yaml_file.table import flat, read_table
+from areal.yaml_file.table import read_table, tuple_fields
 
 from areal_judge.sandbox.values import Limits, Tier
 
@@ -81,7 +81,7 @@ COREUTILS: tuple[str, ...] = tuple(_TABLE["coreutils"])
 
 
 def _language(name: str, row: Mapping[str, Any]) -> Language:
-    fields: dict[str, Any] = {field: flat(value) if isinstance(value, list) else value for field, value in row.items()}
+    fields = tuple_fields(row)
     fields["tier"] = Tier[row["tier"]]
     fields["tools"] = {word: tuple(programs) for word, programs in row["tools"].items()}
     for kind in row.keys() & {"environment", "compile_environment"}:

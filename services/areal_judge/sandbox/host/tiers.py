@@ -7,7 +7,7 @@ The table is `tiers.yaml`, beside this. Pure: from probes to a tier, and from a 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from areal.yaml_file.table import flat, read_table
+from areal.yaml_file.table import flat, read_table, tuple_fields
 
 from areal_judge.sandbox.values import MemoryBound, Powers, Tier, TierProbe
 
@@ -36,15 +36,12 @@ class Promise:
 
 _TABLE = read_table("areal_judge.sandbox.host", "tiers.yaml")
 REQUIRED: Mapping[Tier, tuple[Requirement, ...]] = {
-    Tier[tier]: tuple(Requirement(**{**row, "probes": tuple(row["probes"])}) for row in flat(rows))
+    Tier[tier]: tuple(Requirement(**tuple_fields(row)) for row in flat(rows))
     for tier, rows in _TABLE["required"].items()
 }
 """What each tier needs. T4 needs T2 or T3 below it, too."""
 
-TABLE: tuple[Promise, ...] = tuple(
-    Promise(Tier[tier], **{name: flat(value) if isinstance(value, list) else value for name, value in row.items()})
-    for tier, row in _TABLE["promises"].items()
-)
+TABLE: tuple[Promise, ...] = tuple(Promise(Tier[tier], **tuple_fields(row)) for tier, row in _TABLE["promises"].items())
 
 CAPABILITIES: Mapping[str, tuple[Tier, str]] = {
     "fork": (Tier.T3, "runs several processes"),
