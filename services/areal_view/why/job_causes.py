@@ -6,13 +6,13 @@ at last the gang and the first step. Where the operator has a sentence for it (a
 that sentence is the answer; what the operator does not look at is read of pods, claims, nodes and events.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from areal.observe.live import Diagnosis
 from areal.spec.cluster import MANAGER
 
 from areal_view.why.job_facts import JobFacts, Json, moment
-from areal_view.why.job_pods import POD_CAUSES, admission_fix, scheduling_fix
+from areal_view.why.job_pods import FIXES, POD_CAUSES, fix_by_words
 
 UNSEEN_S = 10.0  # an operator that runs looks at a new job within a second or two
 _OPERATOR = "look at the operator: `kubectl get pods -A -l app.kubernetes.io/name=areal`, and at its log"
@@ -55,18 +55,6 @@ def _behind(facts: JobFacts) -> Diagnosis | None:
     )
 
 
-_AFTER_FAILURE: Mapping[str, str] = {
-    "SourcesRefused": "correct what it names, then delete the job and submit it again",
-    "MaxRestartsExceeded": "status.failures says what kept failing, with its step; the checkpoints stay on the volume",
-    "RuleMatched": "a rule of failurePolicy ended it; status.failures names the rule",
-    "PermanentError": "exit code 64 is the job file, 65 its data, 70 a fault of ours: no restart helps",
-    "StartupDeadlineExceeded": "raise runPolicy.startupDeadlineSeconds, or see what was slow in status.failures",
-    "QueueDeadlineExceeded": "ask for less, add nodes, or raise runPolicy.queueDeadlineSeconds",
-    "ActiveDeadlineExceeded": "raise runPolicy.activeDeadlineSeconds",
-    "Stalled": "the trainers' log ends with the stacks of what they did last",
-    "AuditFailed": "keep the volume: `areal audit` of the run directory names the groups",
-}
-
 _OF_A_POD = frozenset({"MaxRestartsExceeded", "RuleMatched", "PermanentError"})  # the newest of status.failures
 
 
@@ -75,7 +63,8 @@ def _failed(facts: JobFacts) -> Diagnosis | None:
     if found.get("status") != "True":
         return None
     last = (facts.status.get("failures") or [{}])[-1] if found["reason"] in _OF_A_POD else {}
-    return said(facts, found, _AFTER_FAILURE.get(found["reason"], ""), last.get("role", ""), last.get("pod", ""))
+    fix = FIXES["after_failure"].get(found["reason"], "")
+    return said(facts, found, fix, last.get("role", ""), last.get("pod", ""))
 
 
 def _complete(facts: JobFacts) -> Diagnosis | None:
@@ -87,22 +76,13 @@ def _complete(facts: JobFacts) -> Diagnosis | None:
     return Diagnosis("ended", text, since_s=facts.since(found.get("lastTransitionTime")))
 
 
-_AFTER_REFUSAL: Mapping[str, str] = {
-    "InvalidSpec": "correct the field; `areal check` says the same before it is submitted",
-    "LocalPath": "`areal submit` uploads what is on your machine; kubectl can't",
-    "RuntimeNotFound": "name one of `kubectl get clusterrlruntimes,rlruntimes` in spec.runtimeRef, or create it",
-    "RecipeNotFound": "create the ConfigMap with that key in the job's namespace; it is found by itself",
-    "NotAvailable": "change what it names; docs/kubernetes.md says what a cluster has",
-}
-
-
 def _refused(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Accepted")
     if found is None:
         return None
     refused = found["reason"] == "DryRunRejected"
-    fix = admission_fix(found.get("message", "")) if refused else _AFTER_REFUSAL.get(found["reason"], "")
-    return said(facts, found, fix)
+    by_words = fix_by_words("admission", found.get("message", ""))
+    return said(facts, found, by_words if refused else FIXES["after_refusal"].get(found["reason"], ""))
 
 
 def _suspension(facts: JobFacts) -> Diagnosis | None:
@@ -122,15 +102,10 @@ def _placing(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Scheduled", "PodsRefused", "Gated", "Unschedulable", "NodeSilent")
     if found is None or not found.get("message"):
         return None
-    fixes = {
-        "PodsRefused": "make room in the quota, or ask for less; pods are made as soon as they are allowed",
-        "Gated": "another controller must remove the scheduling gates: look at the queue that set them",
-        "Unschedulable": scheduling_fix(found["message"]),
-        "NodeSilent": "the machine is gone or cut off; no deadline runs meanwhile",
-    }
+    fix = FIXES["placing"].get(found["reason"]) or fix_by_words("scheduler", found["message"])
     idle = facts.status.get("idle") or {}  # it names the pod that the condition is about
     about = idle if idle.get("cause") == found["reason"] else {}
-    return said(facts, found, fixes[found["reason"]], about.get("role", ""), about.get("pod", ""))
+    return said(facts, found, fix, about.get("role", ""), about.get("pod", ""))
 
 
 def _preparing(facts: JobFacts) -> Diagnosis | None:
@@ -140,36 +115,18 @@ def _preparing(facts: JobFacts) -> Diagnosis | None:
     return said(facts, found, f"`kubectl logs job/{facts.name}-prepare` says how far it is", "prepare")
 
 
-_HELD_UP: Mapping[str, str] = {
-    "BackingOff": "the last gangs ended without a step: status.failures and the trainers' logs say why",
-    "Stalled": "the trainers' log ends with the stacks of what they did last",
-    "Waiting": "the trainers are not at fault; no deadline runs meanwhile",
-}
-
-
 def _held_up(facts: JobFacts) -> Diagnosis | None:
-    found = facts.false("Progressing", *_HELD_UP)
-    return said(facts, found, _HELD_UP[found["reason"]], "trainer") if found is not None else None
-
-
-_CONTROLLER: Mapping[str, str] = {
-    "role-silent": "`kubectl logs` of the controller's pod; its launcher starts it again when it has ended",
-    "no-weights": "the trainer publishes its start model first; see its log",
-    "no-server": "what is loaded or refused is said in the servers' logs",
-    "no-worker": "why none connects is said in the workers' logs",
-    "bytes-full": "raise replay.budgetBytes, or lower checkpoint.intervalSteps",
-    "last-evaluation": "",
-    "stalled": "the job fails by itself when this lasts: runPolicy.stallTimeoutSeconds",
-}
+    found = facts.false("Progressing", *FIXES["held_up"])
+    return said(facts, found, FIXES["held_up"][found["reason"]], "trainer") if found is not None else None
 
 
 def _controllers_words(facts: JobFacts) -> Diagnosis | None:
     """Cause by the table of a run, from what the operator heard of the controller."""
     idle = facts.status.get("idle") or {}
-    if idle.get("cause") not in _CONTROLLER:
+    if idle.get("cause") not in FIXES["controller"]:
         return None
     since = facts.since(idle.get("since"))
-    fix = _CONTROLLER[idle["cause"]]
+    fix = FIXES["controller"][idle["cause"]]
     return Diagnosis(idle["cause"], idle["text"], fix, idle.get("role", ""), since_s=since, pod=idle.get("pod", ""))
 
 

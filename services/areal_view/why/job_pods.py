@@ -1,9 +1,11 @@
 """Causes in a job's pods: claims without a volume, nodes that are gone, images, mounts, containers, probes. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from areal.observe.live import Diagnosis
+from areal.yaml_file.table import read_table
 
 from areal_view.why.job_facts import (
     JobFacts,
@@ -24,6 +26,8 @@ from areal_view.why.job_facts import (
 PENDING_S = 10.0  # a provisioner needs a moment
 STUCK_S = 10.0  # beyond a terminating pod's grace period
 
+FIXES: Mapping[str, Mapping[Any, str]] = read_table("areal_view.why", "fixes.yaml")
+
 Cause = Callable[[JobFacts], Diagnosis | None]
 
 
@@ -35,32 +39,9 @@ class PodCauses:
     placed: tuple[Cause, ...]
 
 
-_SCHEDULER = (  # a part of the scheduler's words → what to do
-    ("persistentvolumeclaim", "create the claim that it names, or correct its name in the job"),
-    ("volume node affinity", "its volume is in another zone: pin the job there, or use one that every node reaches"),
-    ("nvidia.com/", "ask for fewer GPUs (trainer.gpus, generation.engine.gpus, replicas), or add nodes that have them"),
-    ("amd.com/gpu", "ask for fewer GPUs (trainer.gpus, generation.engine.gpus, replicas), or add nodes that have them"),
-    ("untolerated taint", "tolerate the taint in the role's podTemplate or in the runtime, or free other nodes"),
-    ("node affinity/selector", "no node has the labels of the role's nodeSelector: correct them, or label nodes"),
-    ("Insufficient", "lower the role's podTemplate.resources.requests, or add nodes"),
-)  # fmt: skip
-
-
-_ADMISSION = (  # a part of the API server's words → what to do
-    ("exceeded quota", "ask for less, or for a larger quota: `kubectl describe resourcequota` has what is used"),
-    ("PodSecurity", "the namespace enforces Pod Security: the runtime's pod templates must keep to it"),
-)
-
-
-def scheduling_fix(message: str) -> str:
-    """Fix for the scheduler's words."""
-    return next((fix for part, fix in _SCHEDULER if part in message), "`kubectl describe pod` has all of its words")
-
-
-def admission_fix(message: str) -> str:
-    """Fix for the words with which the API server refuses an object."""
-    otherwise = "correct what the API server names; it is tried again each minute"
-    return next((fix for part, fix in _ADMISSION if part in message), otherwise)
+def fix_by_words(whose: str, words: str) -> str:
+    """Fix for what the scheduler, the registry of images or the API server (`admission`) says."""
+    return next((fix for part, fix in FIXES[whose].items() if part in words), FIXES["other_words"][whose])
 
 
 def _at(facts: JobFacts, pod: Json, cause: str, text: str, fix: str, at: str | None = None) -> Diagnosis:
@@ -150,14 +131,6 @@ def _evicted(facts: JobFacts) -> Diagnosis | None:
     return None
 
 
-_IMAGES = (  # a part of the registry's words → what to do
-    ("not found", "build and push the image, or correct its name in the runtime"),
-    ("manifest unknown", "build and push the image, or correct its tag in the runtime"),
-    ("nauthorized", "give the pod's service account an imagePullSecret for that registry"),
-    ("denied", "give the pod's service account an imagePullSecret, or correct the image's name"),
-    ("no such host", "the node can't resolve the registry's name: check the image's name and the node's DNS"),
-    ("timeout", "the node can't reach the registry: check its network, or mirror the image"),
-)
 _PULL = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError")
 _NEVER_PULLED = "load the image into the node (`make images-load`), or let it be pulled"
 
@@ -175,52 +148,28 @@ def _image(facts: JobFacts) -> Diagnosis | None:
         if state["reason"] == "ErrImageNeverPull":
             fix = _NEVER_PULLED
         elif state["reason"] in _PULL:
-            fix = next(
-                (fix for part, fix in _IMAGES if part in f"{words} {detail}"), "`kubectl describe pod` says more"
-            )
+            fix = fix_by_words("images", f"{words} {detail}")
         image = f" (image {container['image']})" if container.get("image") and container["image"] not in words else ""
         return _at(facts, pod, state["reason"], words + image + (f"; {detail}" if detail else ""), fix)
     return None
 
 
-_CONTAINERS = {
-    "CreateContainerConfigError": "create the Secret or ConfigMap key that it names, or correct podTemplate.env",
-    "CreateContainerError": "what the runtime can't do is in the message; `kubectl describe pod` has more",
-    "RunContainerError": "the image lacks the command or a device: it must be the image of this role",
-}
-
-
 def _container(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         found = waiting(pod)
-        if found is not None and (fix := _CONTAINERS.get(found[1]["reason"])) is not None:
+        if found is not None and (fix := FIXES["containers"].get(found[1]["reason"])) is not None:
             return _at(facts, pod, found[1]["reason"], found[1].get("message") or found[1]["reason"], fix)
     return None
-
-
-_NOT_CREATED = {
-    "FailedMount": "create the Secret, ConfigMap or volume that it names, or look at the storage's own pods",
-    "FailedAttachVolume": "the volume is held by another node: end the pod there, or use one that many nodes may write",
-    "FailedCreatePodSandBox": "the node can't set up the pod's network or RuntimeClass: see its network plugin",
-}
 
 
 def _not_created(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         if not node_name(pod) or started(pod):
             continue
-        event = facts.event("Pod", name_of(pod), *_NOT_CREATED)
+        event = facts.event("Pod", name_of(pod), *FIXES["not_created"])
         if event is not None:
-            return _at(facts, pod, event["reason"], event["note"], _NOT_CREATED[event["reason"]])
+            return _at(facts, pod, event["reason"], event["note"], FIXES["not_created"][event["reason"]])
     return None
-
-
-_CODES = {
-    64: "the job file or what it names is wrong: no restart helps",
-    65: "the data is wrong: no restart helps",
-    70: "a fault of ours: please report it with the pod's log",
-    137: "it was killed: mostly for memory, by the node",
-}
 
 
 def _crashes(facts: JobFacts) -> Diagnosis | None:
@@ -237,7 +186,7 @@ def _crashes(facts: JobFacts) -> Diagnosis | None:
             if end.get("reason") == "OOMKilled":
                 fix = "raise the memory limit in the role's podTemplate.resources"
                 return _at(facts, pod, "OOMKilled", text, fix, end.get("finishedAt"))
-            fix = _CODES.get(end.get("exitCode", 0), f"`kubectl logs {name_of(pod)} --previous`")
+            fix = FIXES["codes"].get(end.get("exitCode", 0), f"`kubectl logs {name_of(pod)} --previous`")
             return _at(facts, pod, "CrashLoopBackOff", text, fix, end.get("finishedAt"))
     return None
 
