@@ -11,36 +11,28 @@ from importlib import resources
 from typing import Any
 
 from areal.errors import DataError
+from areal.yaml_file.table import read_table
 
-COMPARED = (
-    "apertus", "arcee", "cwm", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4", "granite",
-    "helium", "hunyuan_v1_dense", "llama", "ministral", "ministral3", "mistral", "nemotron", "olmo", "olmo2",
-    "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
-)  # fmt: skip
+_FAMILIES = read_table("areal.spec", "model_families.yaml")
+
+
+def _families(kind: str) -> tuple[str, ...]:
+    return tuple(_FAMILIES[kind])
+
+
+COMPARED = _families("compared")
 """Values of `model_type` whose packed log-probabilities and published names were compared with Hugging Face's alone."""
 
-EXPERTS = (
-    "afmoe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo", "glm4_moe",
-    "glm4_moe_lite", "gpt_oss", "laguna", "mellum", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
-    "solar_open",
-)  # fmt: skip
+EXPERTS = _families("experts")
 """Mixtures of experts that were compared likewise."""
 
-HYBRIDS = (
-    "bamba", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text",
-    "qwen3_5_text", "qwen3_next",
-)  # fmt: skip
+HYBRIDS = _families("hybrids")
 """Families with recurrent layers that were compared likewise; some have experts, too."""
 
 WRAPPED = {"qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}
 """Models of images and text whose text part is trained as a language model, and that part's family."""
 
-VISION = {
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-}
+VISION: Mapping[str, str] = _FAMILIES["vision"]
 """Models of images and text that read images here, compared likewise, and the family of their text part."""
 
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
@@ -60,17 +52,10 @@ TIED = ("ernie4_5", "gemma", "gemma3_text", "smollm3", "starcoder2")
 OTHER_BLOCKS = ("blt", "falcon", "gpt_bigcode", "hrm_text", "llama4", "llama4_text", "mllama", "mllama_text_model")
 """Families whose transformer blocks have other names than the trainer's."""
 
-OTHER_HEADS = (
-    "camembert", "data2vec-text", "electra", "ernie", "modernbert-decoder", "phi", "roberta", "roberta-prelayernorm",
-    "roc_bert", "xlm-roberta", "xlm-roberta-xl", "xmod",
-)  # fmt: skip
+OTHER_HEADS = _families("other_heads")
 """Families whose output layer is more than a matrix."""
 
-OTHER_ATTENTION = (
-    "big_bird", "bigbird_pegasus", "bloom", "codegen", "cpmant", "git", "gpt_neo", "gpt_neox_japanese", "gptj",
-    "granite_swa",
-    "megatron-bert", "mpt", "mvp", "rembert", "roformer", "trocr", "xglm", "xlstm",
-)  # fmt: skip
+OTHER_ATTENTION = _families("other_attention")
 """Families whose attention Hugging Face's library computes in one way only, which the trainer doesn't use."""
 
 DRAFTS = ("gemma4_assistant", "gemma4_unified_assistant")
@@ -79,43 +64,11 @@ DRAFTS = ("gemma4_assistant", "gemma4_unified_assistant")
 UNMADE = ("cohere_compass_text", "dbrx")
 """Families that this version of Hugging Face's library can't make of their own configurations."""
 
-LIBRARY = frozenset((
-    "afmoe", "apertus", "arcee", "aria_text", "axk1", "axk2", "bamba", "bart", "bert", "bert-generation", "big_bird",
-    "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "blenderbot-small", "bloom", "blt", "camembert", "codegen",
-    "cohere", "cohere2", "cohere2_moe", "cohere_compass_text", "cpmant", "ctrl", "cwm", "data2vec-text", "dbrx",
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "diffllama", "doge", "dots1", "electra", "emu3",
-    "ernie", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flex_olmo",
-    "fuyu", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_assistant",
-    "gemma4_text", "gemma4_unified", "gemma4_unified_assistant", "gemma4_unified_text", "git", "glm", "glm4",
-    "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "got_ocr2", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox",
-    "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa",
-    "granitemoehybrid", "granitemoeshared", "helium", "hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3",
-    "hy_v4", "hyperclovax", "inkling_text", "jais2", "jamba", "jetmoe", "kimi_linear", "laguna", "lfm2", "lfm2_moe",
-    "llama", "llama4", "llama4_text", "longcat_flash", "mamba", "mamba2", "marian", "mbart", "megatron-bert", "mellum",
-    "mimo_v2_flash", "minicpm3", "minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral",
-    "mixtral", "mllama", "modernbert-decoder", "moshi", "mpt", "musicgen", "musicgen_melody", "mvp", "nanochat",
-    "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "openai-gpt", "opt", "pegasus",
-    "persimmon", "phi", "phi3", "phi4_multimodal", "phimoe", "plbart", "prophetnet", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen4_exp",
-    "qwen4_exp_text", "recurrent_gemma", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert",
-    "roformer", "rwkv", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "trocr", "vaultgemma",
-    "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xlstm", "xmod", "youtu", "zamba", "zamba2",
-    "zaya",
-))  # fmt: skip
+LIBRARY = frozenset(_FAMILIES["library"])
 """Families that Hugging Face's library has a causal language model of. Another that names Python code (`auto_map`)
 needs that code, which isn't run here."""
 
-OWN_CODE = (
-    "baichuan",
-    "bailing_moe",
-    "chatglm",
-    "internlm2",
-    "internvl_chat",
-    "kimi_vl",
-    "mimo",
-    "nemotron-nas",
-    "qwen",
-)
+OWN_CODE = _families("own_code")
 """Families known to need it, also where a configuration doesn't say so."""
 
 _UNTRAINED = {
