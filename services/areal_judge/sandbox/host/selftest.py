@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.errors import ArealError, ConfigError
+from areal.yaml_file.table import read_table
 
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import (
@@ -32,72 +33,7 @@ _LOUD = Limits(wall_s=20.0, cpu_s=5.0, output_bytes=4096)
 _IDLE = Limits(wall_s=0.2, cpu_s=5.0)
 _FULL = Limits(wall_s=20.0, cpu_s=5.0, disk_bytes=4 << 20, inodes=64)
 _SEVERAL = Limits(wall_s=20.0, cpu_s=5.0, processes=4)
-
-_REACH = """
-import fcntl, os, socket
-won = []
-def _traced():
-    import ctypes
-    if ctypes.CDLL(None, use_errno=True).ptrace(0, 0, 0, 0) != 0:
-        raise OSError
-def tried(name, act):
-    try:
-        act()
-    except BaseException:
-        return
-    won.append(name)
-tried("a socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-if os.getpid() > 8:  # otherwise it is in a namespace of its own, where the number is a process of the run
-    tried("the service's memory", lambda: open("/proc/@pid@/mem", "rb"))
-    tried("the service's environment", lambda: open("/proc/@pid@/environ", "rb").read(1)[0])
-    tried("a signal to the service", lambda: os.kill(@pid@, 0))
-    tried("the mode of what it owns", lambda: os.fchmod(os.pipe()[0], 0o600))
-tried("a mode in the library", lambda: os.chmod(os.__file__, 0o644))
-tried("ptrace", lambda: _traced())
-tried("a signal that the kernel sends", lambda: fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid()))
-tried("a file of the machine", lambda: open("@file@", "rb").read(1)[0])
-tried("a file beside the library", lambda: open(os.path.dirname(os.__file__) + "/areal-self-test", "x"))
-print("won: " + ", ".join(won) if won else "held")
-"""
-_FORKS = """
-import os, time
-made = 0
-try:
-    while made < 64:
-        if os.fork() == 0:
-            time.sleep(20)
-            os._exit(0)
-        made += 1
-except OSError:
-    pass
-print("held" if made < 8 else f"won: {made} processes")
-"""
-
-
-_OPENS = """
-import os
-held = []
-try:
-    while len(held) < 256:
-        held.append(os.open("/dev/null", os.O_RDONLY))
-except OSError:
-    print("held")
-"""
-_WRITES = """
-try:
-    with open("filled", "wb") as file:
-        for _ in range(64):
-            file.write(bytes(1 << 20))
-except OSError:
-    raise SystemExit("No space left on device")
-"""
-_NAMES = """
-try:
-    for number in range(256):
-        open(str(number), "x").close()
-except OSError:
-    print("held")
-"""
+_ATTACKS: dict[str, str] = read_table("areal_judge.sandbox.host", "attacks.yaml")
 
 
 @dataclass(frozen=True)
@@ -115,7 +51,7 @@ def _printed(text: bytes) -> Callable[[RunEnding], bool]:
 
 
 def _trials(service_pid: int) -> tuple[_Trial, ...]:
-    reach = _REACH.replace("@pid@", str(service_pid)).replace("@file@", __file__)
+    reach = _ATTACKS["reach"].replace("@pid@", str(service_pid)).replace("@file@", __file__)
     forks = PythonScript("import os\npid = os.fork()\npid or os._exit(0)\nos.wait()\nprint('child')")
     shell = ImageCommand(("/bin/sh", "-c", "read line; echo $line"))
     outside = ImageCommand(("/bin/sh", "-c", f"cat {__file__} >/dev/null 2>&1 && echo won || echo held"))
@@ -144,17 +80,17 @@ def _trials(service_pid: int) -> tuple[_Trial, ...]:
             ProgramRun(PythonScript("while True: print('x' * 1000)"), limits=_LOUD),
             lambda ended: ended.ending is Ending.OUTPUT_LIMIT,
         ),
-        _Trial("descriptors_attack", ProgramRun(PythonScript(_OPENS), limits=_PATIENT), _printed(b"held")),
+        _Trial("descriptors_attack", ProgramRun(PythonScript(_ATTACKS["opens"]), limits=_PATIENT), _printed(b"held")),
         _Trial(
             "disk_attack",
-            ProgramRun(PythonScript(_WRITES), limits=_FULL),
+            ProgramRun(PythonScript(_ATTACKS["writes"]), limits=_FULL),
             lambda ended: ended.ending is Ending.DISK_LIMIT,
             lambda powers: powers.scratch,
             Tier.T3,
         ),
         _Trial(
             "inodes_attack",
-            ProgramRun(PythonScript(_NAMES), limits=_FULL),
+            ProgramRun(PythonScript(_ATTACKS["names"]), limits=_FULL),
             _printed(b"held"),
             lambda powers: powers.scratch,
             Tier.T3,
@@ -162,7 +98,7 @@ def _trials(service_pid: int) -> tuple[_Trial, ...]:
         _Trial("several", ProgramRun(forks, limits=_SEVERAL), _printed(b"child"), lambda powers: powers.fork),
         _Trial(
             "several_attack",
-            ProgramRun(PythonScript(_FORKS), limits=_SEVERAL),
+            ProgramRun(PythonScript(_ATTACKS["forks"]), limits=_SEVERAL),
             _printed(b"held"),
             lambda powers: powers.fork,
             Tier.T2,
