@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 from areal.record.run_rows import evaluation_figures
 from areal.values.interval import student_half, wilson
+from areal.yaml_file.table import read_table
 from numpy.typing import NDArray
 
 from areal_view.pages.runs import ShownRun
@@ -31,39 +32,9 @@ class FigureLine:
     per: str = ""
 
 
-PRESETS: tuple[tuple[str, str, tuple[FigureLine, ...]], ...] = (
-    ("reward", "reward", (FigureLine("reward", "trainer/reward_mean"),)),
-    ("loss", "loss", (FigureLine("loss", "trainer/loss"),)),
-    (
-        "staleness",
-        "staleness, versions",
-        (FigureLine("mean", "trainer/staleness_mean"), FigureLine("max", "trainer/staleness_max")),
-    ),
-    (
-        "mismatch",
-        "|log π trainer − log π engine|",
-        (FigureLine("mean", "trainer/logprob_mismatch"), FigureLine("with age", "trainer/behaviour_gap")),
-    ),
-    ("speed", "trained tokens a second", (FigureLine("tokens/s", "trainer/tokens_per_s"),)),
-    ("entropy", "entropy, nats", (FigureLine("entropy", "trainer/entropy"),)),
-    ("gradient", "gradient norm", (FigureLine("norm", "trainer/grad_norm"),)),
-    ("pairs", "share of pairs that are ranked right", (FigureLine("ranked right", "trainer/pair_accuracy"),)),
-    ("margin", "margin of the chosen answer", (FigureLine("margin", "trainer/margin"),)),
-    ("length", "tokens of a sequence, prompt included", (FigureLine("mean", "trainer/tokens", "trainer/sequences"),)),
-    (
-        "seconds",
-        "seconds of a step, by phase",
-        (
-            FigureLine("waiting for samples", "seconds/wait"),
-            FigureLine("taking the batch", "seconds/take"),
-            FigureLine("log-probabilities before the update", "seconds/prox"),
-            FigureLine("reference model", "seconds/reference"),
-            FigureLine("update", "seconds/train"),
-            FigureLine("evaluation", "seconds/evaluate"),
-            FigureLine("publishing", "seconds/publish"),
-            FigureLine("checkpoint", "seconds/checkpoint"),
-        ),
-    ),
+PRESETS: tuple[tuple[str, str, tuple[FigureLine, ...]], ...] = tuple(
+    (name, row["title"], tuple(FigureLine(label, *figures) for label, figures in row["lines"].items()))
+    for name, row in read_table("areal_view.pages", "figures.yaml")["charts"].items()
 )
 """Name, title with unit, and lines of the charts that a run shows first."""
 

@@ -9,6 +9,7 @@ from areal.observe.causes import why
 from areal.observe.live import Diagnosis, Live
 from areal.record.episode_ends import infra_share, read_counts, read_ends, wasted_text
 from areal.record.run_rows import evaluation_figures
+from areal.yaml_file.table import read_table
 
 from areal_view.index.record_index import RecordIndex
 from areal_view.pages.curves import ChartChoice, chosen_charts, figure_of, score_interval, usual_charts
@@ -18,26 +19,10 @@ from areal_view.pages.runs import ShownRun
 StepColumn = tuple[str, str, int | None]
 """Title, figure and decimals of a column of the newest steps; without decimals as short as it can be."""
 
-_RL_COLUMNS: Sequence[StepColumn] = (
-    ("reward", "trainer/reward_mean", 3),
-    ("staleness", "trainer/staleness_mean", 2),
-    ("loss", "trainer/loss", 4),
-    ("gradient", "trainer/grad_norm", 3),
-    ("groups", "trainer/groups", 0),
-    ("teach nothing", "trainer/zero_variance_groups", 0),
-    ("tokens", "trainer/tokens", 0),
-    ("seconds", "trainer/wall_s", 1),
-)
-_SUPERVISED_COLUMNS: Sequence[StepColumn] = (
-    ("loss", "trainer/loss", 4),
-    ("ranked right", "trainer/pair_accuracy", 3),
-    ("margin", "trainer/margin", 3),
-    ("gradient", "trainer/grad_norm", 3),
-    ("learning rate", "trainer/learning_rate", None),
-    ("rows", "trainer/rows", 0),
-    ("trained tokens", "trainer/trained_tokens", 0),
-    ("seconds", "trainer/wall_s", 1),
-)
+_COLUMNS: Mapping[str, Sequence[StepColumn]] = {
+    kind: [tuple(column) for column in columns]
+    for kind, columns in read_table("areal_view.pages", "figures.yaml")["columns"].items()
+}
 
 
 _COUNTED = ("mean", "rows", "failed_rows")
@@ -147,7 +132,7 @@ def page_of(run: ShownRun, choice: ChartChoice | None = None) -> RunPage:
     """Everything on a run's page but its curves."""
     rows, live = run.rows(), run.live()
     newest = list(reversed(rows[-12:]))
-    columns = _SUPERVISED_COLUMNS if run.is_supervised else _RL_COLUMNS
+    columns = _COLUMNS["supervised" if run.is_supervised else "rl"]
     return RunPage(
         run.name,
         state_of(run),
