@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,28 +33,7 @@ _SLICE_S = 0.03  # of that thread, between which readers are served
 _SETTINGS = "PRAGMA synchronous = OFF; PRAGMA cache_size = -32768"  # KiB
 _TEXT_SLICE = 200  # samples whose text is taken in at once: each commit of the full-text index costs
 _STALE = 10_000  # samples in the full-text index that are gone, before it is made anew
-_TABLES = f"""
-CREATE TABLE files(file TEXT PRIMARY KEY, done INTEGER);
-CREATE TABLE samples(id INTEGER PRIMARY KEY AUTOINCREMENT, g INTEGER, i INTEGER, reward REAL, tokens INTEGER,
-  version INTEGER, outcome INTEGER, evaluation TEXT, file TEXT, offset INTEGER);
-CREATE INDEX samples_by_key ON samples(evaluation, g, i);
-CREATE INDEX samples_by_reward ON samples(evaluation, reward);
-CREATE INDEX samples_by_version ON samples(evaluation, version);
-CREATE INDEX samples_by_outcome ON samples(evaluation, outcome);
-CREATE TABLE contents(sample INTEGER PRIMARY KEY, figures TEXT);
-CREATE TABLE figure_values(evaluation TEXT, name TEXT, value REAL, sample INTEGER,
-  PRIMARY KEY(evaluation, name, value, sample)) WITHOUT ROWID;
-CREATE VIRTUAL TABLE words USING fts5(question, answer, content='', tokenize='{TOKENIZER}');
-CREATE TABLE counts(file TEXT, evaluation TEXT, outcome INTEGER, rows INTEGER, reward REAL);
-CREATE TABLE steps(step INTEGER, fence INTEGER, reward REAL, tokens INTEGER, file TEXT, offset INTEGER);
-CREATE INDEX steps_by_step ON steps(step, fence);
-CREATE TABLE groups(g INTEGER, step INTEGER, fence INTEGER, samples INTEGER, mean REAL, low REAL, high REAL,
-  tokens INTEGER, age INTEGER, mismatch REAL, file TEXT);
-CREATE INDEX groups_by_group ON groups(g);
-CREATE INDEX groups_by_step ON groups(step, fence);
-CREATE TABLE tokens(step INTEGER, fence INTEGER, first INTEGER, last INTEGER, file TEXT, offset INTEGER);
-CREATE INDEX tokens_by_step ON tokens(step, fence);
-"""
+_TABLES = resources.files("areal_view.index").joinpath("tables.sql").read_text("utf-8").format(TOKENIZER=TOKENIZER)
 
 
 @dataclass(frozen=True, slots=True)
