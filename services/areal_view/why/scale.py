@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist, fmean
 
+from areal.yaml_file.table import read_table
+
 from areal_view.why.pace import Constants, Pace, play
 
 _DRAWN = 1024  # groups whose lengths are drawn
@@ -70,16 +72,7 @@ class CardSpeeds:
     score_s: float = 2.5
 
 
-CARDS = (
-    CardSpeeds(
-        "qwen2-1.5b-h800", "arXiv 2505.24298, figure 5c", 128, 1, 128, 0.0128, 75.7e-6, 10e-9, 120e3, 35e3, 20.0, 1.0,
-        22.0, 7100.0, 0.737, 0.687,
-    ),
-    CardSpeeds(
-        "qwen2-7b-h800", "arXiv 2505.24298, table 1 and figure 6b", 192, 1, 128, 0.017, 120e-6, 20e-9, 30e3, 5.4e3,
-        20.0, 1.0, 22.0, 7100.0, 0.737, 0.687,
-    ),
-)  # fmt: skip
+CARDS = tuple(CardSpeeds(**card) for card in read_table("areal_view.why", "cards.yaml"))
 
 
 @dataclass(frozen=True)
