@@ -87,9 +87,10 @@ def submit(
 
 @app.command(
     epilog="Examples:\n\n  areal pull rljob/digits\n\n  areal pull rljob/digits -n team --all --out runs/digits-of-team"
+    "\n\n  areal pull s3://bucket/runs/team/digits-1f3a9c02 --model"
 )
 def pull(
-    job: Annotated[Path, typer.Argument(metavar="rljob/NAME", help="The job on a cluster.")],
+    job: Annotated[str, typer.Argument(metavar="rljob/NAME|ADDRESS", help="A job on a cluster, or a run in a store.")],
     model: Annotated[bool, typer.Option("--model", help="Only the final model.")] = False,
     exports: Annotated[bool, typer.Option("--exports", help="Only the exported models.")] = False,
     recording: Annotated[bool, typer.Option("--recording", help="Only the recorded samples.")] = False,
@@ -102,16 +103,24 @@ def pull(
     """Fetch a job's run from its volume, also when its pods are gone: what says how it went, and the final model. The
     result is a run directory like those of `areal run`. What is here is not fetched again.
     """
+    from areal.object_store import ObjectStore, in_store
+    from areal.record import archive
+
     from areal_operator.job_commands import find_job
     from areal_operator.submit import fetch
 
-    name = job_name(job)
-    if name is None:
-        raise ConfigError(f"{job} is no job on a cluster", fix=f"write rljob/{job.name}")
-    cluster, found = find_job(name, namespace, kubeconfig, context, kept=True)
     chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
-    target = out or Path("runs") / name
     parts = ["."] if everything else chosen or [*fetch.SMALL, "journal", "logs", "model"]
+    if in_store(job):
+        target = out or Path("runs") / job.rstrip("/").rpartition("/")[2]
+        came = archive.fetch(ObjectStore.connect(job), target, parts, print)
+        print(f"{came} files came; {target} is the run here")
+        return
+    name = job_name(Path(job))
+    if name is None:
+        raise ConfigError(f"{job} is no job on a cluster", fix=f"write rljob/{Path(job).name}")
+    cluster, found = find_job(name, namespace, kubeconfig, context, kept=True)
+    target = out or Path("runs") / name
     came = fetch.pull(found, cluster, parts, target, print)
     print(f"{came} files came; {target} is the run here")
 

@@ -9,12 +9,15 @@ import logging
 
 from areal.admit import answers
 from areal.admit.facts import read
+from areal.admit.resolve import refuse_another_job
 from areal.admit.rows import Say, prepare_datasets, with_snapshots
 from areal.admit.sources import sources_in_pods
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
+from areal.object_store import ObjectStore
 from areal.plan import ResolvedJob, hub
 from areal.plan.write import make_directories
+from areal.record import archive
 from areal.spec import check, refuse
 from areal.spec.locality import hub_models
 
@@ -43,7 +46,9 @@ def run(resolved: ResolvedJob) -> str:
         make_directories(resolved.layout)
         if resolved.recipe_source is not None and resolved.recipe_path is not None:
             write_atomically(resolved.recipe_path, resolved.recipe_source.read_bytes())
-        prepare_datasets(resolved, resolved.recipe_path, said.append)
+        restore_run(resolved, said.append)
+        if resolved.spec.storage.restore is None or not resolved.layout.dataset.exists():
+            prepare_datasets(resolved, resolved.recipe_path, said.append)
         refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
         look_at_answers(resolved, said.append)
         resolved.save()
@@ -77,6 +82,22 @@ def look_at_answers(resolved: ResolvedJob, say: Say) -> None:
             say(
                 f"dataset {split}: {looked.left} of {looked.left + looked.read} different answers were not read in time"
             )
+
+
+def restore_run(resolved: ResolvedJob, say: Say) -> None:
+    """Look at the job's object store, and put the run there that it goes on from into the run directory.
+
+    Raises ConfigError when that was another job or the store refuses, DataError when the copy is damaged, InfraError.
+    """
+    storage, given = resolved.spec.storage, resolved.store_credentials
+    if storage.store is not None:
+        archive.begin(ObjectStore.connect(resolved.store_address, given))
+    if storage.restore is None:
+        return
+    store = ObjectStore.connect(storage.restore, given)
+    earlier = archive.file_of(store, resolved.layout.resolved.name)
+    refuse_another_job(ResolvedJob.parse(earlier, storage.restore).job, resolved.job)
+    say(f"{archive.restore(store, resolved.run_dir, say)} files are from {storage.restore}")
 
 
 def _check_same(earlier: ResolvedJob, now: ResolvedJob) -> None:

@@ -48,7 +48,7 @@ def resolve(
     earlier = None
     if resume:
         earlier = ResolvedJob.load(RunLayout(run_dir).resolved)
-        _refuse_another_job(earlier.job, job)
+        refuse_another_job(earlier.job, job)
     else:
         _refuse_occupied(run_dir)
     sources = sources_of(job, base_dir, strict=True)
@@ -163,7 +163,7 @@ def _before_the_first_start(layout: RunLayout) -> set[str]:
     return names | {f"{layout.token.name}.part", f"{layout.resolved.name}.part"}
 
 
-def _refuse_another_job(earlier: RLJob, now: RLJob) -> None:
+def refuse_another_job(earlier: RLJob, now: RLJob) -> None:
     """Raise ConfigError with the differences when `now` isn't the run that `earlier` was.
 
     Live fields (steps, staleness, concurrency) and those that a restart may change (replicas, intervals, budgets) are

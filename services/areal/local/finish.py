@@ -14,6 +14,7 @@ from areal_view.pages import site
 
 from areal.errors import BugError
 from areal.ledger.audit import AuditReport, audit
+from areal.local.archive import copy_rest
 from areal.local.kept import remove_spare
 from areal.observe.live import Diagnosis
 from areal.plan import ResolvedJob, RunLayout
@@ -43,7 +44,7 @@ def run(resolved: ResolvedJob) -> str:
     print(said, flush=True)
     if not audited.ok:
         raise AuditFailed(said)
-    if os.environ.get(ENV_CLEAN):
+    if copy_rest(resolved, lambda words: print(words, flush=True)) and os.environ.get(ENV_CLEAN):
         try:
             remove_spare(layout)
         except OSError as error:  # a file that a server still reads from a share; it takes room, the run is complete

@@ -28,6 +28,7 @@ from areal.errors import ArealError, BugError, Cause, DataError, ExitCode, Infra
 from areal.errors import Kind as ErrorKind
 from areal.ledger.audit import AuditReport, audit
 from areal.local import finish, view
+from areal.local.archive import copy_rest
 from areal.local.display import Display
 from areal.local.kept import claimed
 from areal.local.staging import StagingRequest, load, stage
@@ -260,6 +261,7 @@ def _account(
     if not console.is_terminal:
         console.print(view.line(replace(last, live=over)), highlight=False, markup=False, soft_wrap=True)
     console.print(summary_table(result, _shown(resolved.run_dir)))
+    copy_rest(resolved, partial(console.print, highlight=False, markup=False, soft_wrap=True))
     if outcome.ended is RunResult.STOPPED:
         console.print(f"\ngo on with: {over.resume}", highlight=False, markup=False, soft_wrap=True)
         return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)

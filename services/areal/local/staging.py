@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal.admit.machine import preflight, sandbox_findings
-from areal.admit.prepare import look_at_answers
+from areal.admit.prepare import look_at_answers, restore_run
 from areal.admit.resolve import resolve
 from areal.admit.rows import Say, prepare_datasets, with_snapshots
 from areal.admit.verdict import admit
@@ -79,7 +79,9 @@ def stage(
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
         preflight(job, resolved.verifier, alone=request.alone)
         refuse(sandbox_findings(job), request.job_file)
-        prepare_datasets(resolved, resolved.recipe_source, say)
+        restore_run(resolved, say)
+        if job.spec.storage.restore is None or not resolved.layout.dataset.exists():
+            prepare_datasets(resolved, resolved.recipe_source, say)
         refuse(check(job, with_snapshots(resolved)), request.job_file)
         look_at_answers(resolved, say)
         write_run(resolved, recipe=resolved.recipe_source)

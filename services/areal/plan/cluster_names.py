@@ -49,6 +49,7 @@ class Role(StrEnum):
     REDIS = "redis"
     GATEWAY = "gateway"
     WEIGHTS = "weights"
+    ARCHIVE = "archive"
     VIEW = "view"
     PREPARE = "prepare"
     FINISH = "finish"
@@ -187,6 +188,8 @@ RUN_DIR = PurePosixPath("/areal/run")
 """The run directory: a shared volume, writable."""
 CLAIMS_DIR = PurePosixPath("/areal/claims")
 """Volumes named by `pvc://` addresses, one directory a claim, read-only."""
+STORE_DIR = PurePosixPath("/areal/store")
+"""The Secret with the credentials of the job's object store, in pods that write or read there."""
 CLUSTER_DIR = PurePosixPath("/areal/cluster")
 """The certificate of the cluster's API server, in pods that ask it something."""
 CLUSTER_CA_MAP, CLUSTER_CA_KEY = "kube-root-ca.crt", "ca.crt"

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from areal.errors import ConfigError
 from areal.files import write_atomically
+from areal.plan.cluster_names import STORE_DIR
 from areal.plan.layout import RunLayout
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.migration import migrated_job
@@ -99,6 +100,17 @@ class ResolvedJob(_ResolvedValue):
     def in_one_pod(self) -> bool:
         """Whether the servers are processes of the trainer's pod, whose devices they have by turns."""
         return self.in_pods and self.spec.shared_cards
+
+    @property
+    def store_address(self) -> str:
+        """Where the job's object store has this run: below its namespace, name and uid, so that no two runs meet."""
+        run = f"{self.name}-{self.uid.removeprefix(f'{self.name}-')[:8]}"
+        return f"{str(self.spec.storage.store).rstrip('/')}/{self.namespace or 'local'}/{run}"
+
+    @property
+    def store_credentials(self) -> Path | None:
+        """The directory with the options of the store; None where the environment has them."""
+        return Path(STORE_DIR) if self.in_pods and self.spec.storage.store_secret is not None else None
 
     @property
     def cards(self) -> Path:

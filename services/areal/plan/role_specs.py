@@ -117,6 +117,7 @@ class RoleSpec:
     front: tuple[str, ...] = ()  # ports of a headless role that are dialled as a whole, at an address of their own
     held: tuple[str, ...] = ()  # ports on which its launcher listens, so that a restart refuses nobody
     recreate: bool = False  # an update ends the old pod before it starts the new one
+    reads_store: bool = False  # and writes there: it sees the Secret of the job's object store
     holds_model: bool = False  # only the operator replaces its pods; they get shared memory
     max_unavailable: int | str | None = None  # of its disruption budget; None: it has none
     evict_unready: bool = False  # a pod that isn't ready may be evicted whatever the budget says
@@ -311,6 +312,18 @@ _ROWS = (  # in the order in which a job's roles are needed
         needs=PodNeeds(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"}, grace_s=30),
     ),
     RoleSpec(
+        role=Role.ARCHIVE,
+        what="copies the run directory into the job's object store",
+        entry="areal.local.archive:run",
+        workload="Deployment",
+        template_key="tools",
+        count=lambda spec, verifier: int(spec.storage.store is not None),
+        run_parts=(RunPart(_LAYOUT.root),),
+        reads_store=True,
+        needs=PodNeeds(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "1Gi"}, grace_s=30),
+        recreate=True,  # a second one beside it would send the same again
+    ),
+    RoleSpec(
         role=Role.GATEWAY,
         what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
         entry="areal.rollout.gateway:run",
@@ -409,6 +422,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         secret=(),
         run_parts=_WHOLE_RUN,
         reads=(SourceKind.MODEL, SourceKind.REWARD_MODEL, SourceKind.HOOKS, SourceKind.RECIPE, SourceKind.DATASET),
+        reads_store=True,
         needs=_TOOL,
     ),
     RoleSpec(
@@ -420,6 +434,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         ports=(),
         secret=(),
         run_parts=_WHOLE_RUN,
+        reads_store=True,
         needs=_TOOL,
     ),
     RoleSpec(

@@ -54,6 +54,12 @@ class Rdma(SpecBlock):
     count: int = resting(1, what="How many of it each such pod asks for.", ge=1, le=64)
 
 
+StoreAddress = Annotated[
+    str, Field(max_length=1024, pattern=r"^(s3|gs|az)://[a-z0-9][-._a-z0-9]*(/[-._/A-Za-z0-9]*)?$")
+]
+"""A place in an object store: bucket or container, and a prefix."""
+
+
 class Storage(SpecBlock):
     """The run's volume: checkpoints, weights, logs, inputs. What is left out comes from the runtime, then from us."""
 
@@ -75,6 +81,18 @@ class Storage(SpecBlock):
         "the last step is trained; or all, whatever becomes of the job.",
         server_default=False,
     )
+    store: StoreAddress | None = fixed(
+        None, what="Where in an object store the run is copied to, each minute and at its end: s3://bucket/prefix, "
+        "gs://, az://. A copy is below it, at <namespace>/<name>-<uid>; `areal pull` fetches it.",
+    )  # fmt: skip
+    store_secret: Name | None = fixed(
+        None, what="Cluster only: the Secret with the store's options, a key each, such as AWS_ACCESS_KEY_ID and "
+        "AWS_ENDPOINT_URL. Here, and without it, they are those of the environment.",
+    )  # fmt: skip
+    restore: StoreAddress | None = fixed(
+        None, what="A run in an object store that this one goes on from, by that run's own address: its newest "
+        "checkpoint, and all that it recorded.",
+    )  # fmt: skip
     cache_claim_name: Name | None = resting(
         None, what="A volume claim that exists, where trainers and engines keep compiled kernels for the next pod."
     )

@@ -23,6 +23,7 @@ _FENCED = (
     Role.BOXES,
     Role.GATEWAY,
     Role.WEIGHTS,
+    Role.ARCHIVE,
 )
 """Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or
 controller writes, and the others own nothing."""

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+INDEX = ".metadata"  # of a checkpoint's tensors: hidden, and part of the run
 BLOCK = 48 << 10  # a line of it fits into a frame of the exec protocol
 
 
@@ -31,7 +32,11 @@ def below(root: str, part: str, left_out: set) -> list:  # type: ignore[type-arg
     found = [part] if os.path.isfile(place) else []
     for folder, folders, names in os.walk(place):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in names if not name.startswith(".")]
+        found += [
+            os.path.relpath(os.path.join(folder, name), root)
+            for name in names
+            if name == INDEX or not name.startswith(".")
+        ]
     regular = [path for path in found if not os.path.islink(os.path.join(root, path))]
     return [path for path in regular if path.split("/")[0] not in left_out]
 

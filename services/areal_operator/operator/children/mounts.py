@@ -55,6 +55,8 @@ def volumes(w: JobBlueprint, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
     if sources := _access(w, role):
         found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
+    if secret := _store_secret(w, role):
+        found.append({"name": "store", "secret": {"secretName": secret, "defaultMode": _SECRET_MODE}})
     if w.encrypted and role in w.roles:
         items = [{"key": key, "path": key} for key in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)]
         source = {"secretName": names.tls_secret(w.name, role), "defaultMode": _SECRET_MODE, "items": items}
@@ -84,6 +86,8 @@ def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "mountPath": str(names.JOB_DIR), "readOnly": True}]
     if _access(w, role):
         found.append({"name": "access", "mountPath": str(names.ACCESS_DIR), "readOnly": True})
+    if _store_secret(w, role):
+        found.append({"name": "store", "mountPath": str(names.STORE_DIR), "readOnly": True})
     if w.encrypted and role in w.roles:
         found.append({"name": "tls", "mountPath": str(names.TLS_DIR), "readOnly": True})
     if spec_of(role).asks_api_server:
@@ -172,6 +176,11 @@ def _access(w: JobBlueprint, role: Role) -> list[Json]:
     if token is not None and has_hub_token(w, role):
         found.append({"secret": {"name": token.name, "items": [{"key": token.key, "path": names.HUB_TOKEN_KEY}]}})
     return found
+
+
+def _store_secret(w: JobBlueprint, role: Role) -> str | None:
+    """The Secret of the job's object store, in pods that read or write there."""
+    return w.job.spec.storage.store_secret if spec_of(role).reads_store else None
 
 
 def has_hub_token(w: JobBlueprint, role: Role) -> bool:

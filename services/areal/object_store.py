@@ -1,0 +1,184 @@
+"""Client of an object store — S3, Google Cloud Storage, Azure — by the library obstore.
+
+Owns how an address becomes a connection, where credentials come from, how long is waited, and what a refusal means. A
+key that is named by its content is written once and never again; one that changes is replaced only as it was read.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from areal.distribution import missing_package
+from areal.errors import ArealError, ConfigError, DataError, InfraError
+
+SCHEMES = ("s3://", "gs://", "az://")
+_PART_BYTES = 16 << 20  # of an upload in parts, and of a range that is read
+_PARTS_AT_ONCE = 4
+_REQUEST_S = 120  # a part at 150 kB/s
+_RETRIES: Any = {
+    "max_retries": 5,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {"base": 2, "init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)},
+}
+
+
+def in_store(source: str | None) -> bool:
+    """Whether a source is an address in an object store."""
+    return source is not None and source.startswith(SCHEMES)
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """Objects below one address. Every method raises ConfigError for what its owner must correct, InfraError for what
+    may pass."""
+
+    url: str
+    _connection: Any
+
+    @classmethod
+    def connect(cls, url: str, credentials: Path | None = None) -> "ObjectStore":
+        """Objects below `url`, by the credentials in a directory, else by those of the environment. No request is made.
+
+        Each file of the directory is one option under its name, as a mounted Secret has them; what obstore reads from
+        the environment are the same names: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS ….
+        """
+        try:
+            from obstore.store import from_url
+        except ImportError as error:
+            raise missing_package(error) from None
+        with _refusals(url):
+            given: Any = {} if credentials is None else _options(credentials)
+            named = {key.lower().removeprefix("aws_"): value for key, value in {**os.environ, **given}.items()}
+            endpoint = named.get("endpoint_url", named.get("endpoint", ""))
+            client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "5s", "allow_http": endpoint.startswith("http:")}
+            return cls(url, from_url(url, config=given, client_options=client, retry_config=_RETRIES))
+
+    def read(self, key: str) -> tuple[bytes, str] | None:
+        """An object's bytes and the mark of its state; None when there is none."""
+        import obstore
+
+        with _refusals(self.url):
+            try:
+                found = obstore.get(self._connection, key)
+                return bytes(found.bytes()), str(found.meta["e_tag"])
+            except FileNotFoundError:
+                return None
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object; None when there is none."""
+        import obstore
+
+        with _refusals(self.url):
+            try:
+                return int(obstore.head(self._connection, key)["size"])
+            except FileNotFoundError:
+                return None
+
+    def replace(self, key: str, data: bytes, mark: str | None) -> bool:
+        """Write an object if its state is still `mark`, None for none; answers whether it is ours now.
+
+        An answer may get lost after the write, and the library then asks again and is refused by its own success: so
+        whatever the answer was, the object's bytes decide.
+        """
+        import obstore
+        from obstore import exceptions
+
+        mode: Any = "create" if mark is None else {"e_tag": mark}
+        try:
+            obstore.put(self._connection, key, data, mode=mode, use_multipart=False)
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            found = self.read(key)
+            return found is not None and found[0] == data
+        except Exception as error:
+            with _refusals(self.url):
+                if (found := self.read(key)) is None or found[0] != data:
+                    raise error
+        return True
+
+    def write(self, key: str, blocks: Callable[[], Iterable[bytes]], size: int) -> bool:
+        """Write an object of `size` bytes that is named by its content; answers whether it wasn't there."""
+        import obstore
+
+        if self.size(key) == size:
+            return False
+        with _refusals(self.url):
+            many = size > _PART_BYTES
+            content: Any = blocks() if many else b"".join(blocks())
+            obstore.put(
+                self._connection, key, content, use_multipart=many, chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )  # fmt: skip
+        return True
+
+    def blocks(self, key: str, start: int, size: int) -> Iterator[bytes]:
+        """An object's bytes from `start` on. Raises DataError for an object that isn't there, or not that long."""
+        import obstore
+
+        while start < size:
+            length = min(_PART_BYTES, size - start)
+            with _refusals(self.url):
+                try:
+                    block = bytes(obstore.get_range(self._connection, key, start=start, length=length))
+                except FileNotFoundError:
+                    raise DataError(f"{self.url} has no object {key}") from None
+            if len(block) != length:
+                raise DataError(f"{self.url}: the object {key} has no {size} bytes")
+            yield block
+            start += length
+
+    def listing(self, prefix: str = "") -> dict[str, int]:
+        """Sizes of the objects below a prefix, by key: a store may list late what was written just now."""
+        import obstore
+
+        with _refusals(self.url):
+            found = [entry for page in obstore.list(self._connection, prefix or None) for entry in page]
+        return {str(entry["path"]): int(entry["size"]) for entry in found}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that isn't there is none."""
+        import obstore
+
+        with _refusals(self.url):
+            if doomed := list(keys):
+                obstore.delete(self._connection, doomed)
+
+
+def _options(directory: Path) -> dict[str, str]:
+    """The files of a mounted Secret, whose own are hidden."""
+    try:
+        files = [path for path in sorted(directory.iterdir()) if path.is_file() and not path.name.startswith(".")]
+        return {path.name.lower(): path.read_text(encoding="utf-8").strip() for path in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the credentials of the store can't be read: {error}", fix="See to the Secret of storage.storeSecret."
+        ) from None
+
+
+@contextmanager
+def _refusals(url: str) -> Iterator[None]:
+    """What obstore raises, in our words: its own have a dump of its structures behind the first line."""
+    from obstore import exceptions
+
+    secret = "storage.storeSecret, or the environment of a run on one machine"
+    try:
+        yield
+    except ArealError:
+        raise
+    except (exceptions.UnauthenticatedError, exceptions.PermissionDeniedError) as error:
+        fix = f"Give credentials that may read, write and delete there: {secret}; and set this machine's clock."
+        raise ConfigError(f"{url} refuses: {_first(error)}", fix=fix) from None
+    except exceptions.UnknownConfigurationKeyError as error:
+        raise ConfigError(f"{url}: {_first(error)}", fix=f"Correct the names of its options: {secret}.") from None
+    except FileNotFoundError as error:
+        raise ConfigError(f"{url}: {_first(error)}", fix="Make the bucket, or correct its name.") from None
+    except exceptions.BaseError as error:
+        fix = "Look at the store, the network and its endpoint; what is missing is copied when it answers again."
+        raise InfraError(f"{url} can't be reached: {_first(error)}", fix=fix) from None
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition("\n")[0].strip()[:300]

@@ -1,0 +1,257 @@
+"""Copies of run directories in an object store: what is copied, in which order, and how one becomes a directory again.
+
+Below a run's address lie `run.json`, which lists files with sizes and digests, and `blobs/<digest>`, their bytes, each
+written once: what `run.json` doesn't list isn't there. It is replaced as a whole, only as it was read, after all that
+it names: so a reader finds the run as it was at one time, whenever a writer was killed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import xxhash
+
+from areal.errors import DataError, InfraError
+from areal.files import PART
+from areal.object_store import ObjectStore
+
+LISTING = "run.json"
+CHECKPOINTS = "checkpoints"
+_WHOLE = (CHECKPOINTS, "exports")  # whose directories are whole from the moment that they have their names
+_GROWING = (  # what is written later comes first: evidence never speaks of a batch that the journal lacks
+    "dataset", "recipe", "evidence", "recording", "trajectories", "tokens", "tensorboard", "logs", "metrics.jsonl",
+    "evaluations.jsonl", "resolved.json", "live.json", "summary.json", "report.html", "model", "journal", "fences",
+)  # fmt: skip
+_ABOVE = ("resolved.json", "live.json", "summary.json", "report.html", "logs")  # a run that goes on makes its own
+_UNFINISHED = (PART, ".tmp")
+_INDEX = ".metadata"  # of a checkpoint's tensors: the one hidden file that is read again
+_KEPT_S = 3600.0  # a blob that nothing lists any more is left so long to those who read an older listing
+_AT_ONCE = 4
+_BLOCK_BYTES = 4 << 20
+
+FileEntry = tuple[int, str]  # size and xxh3 of 128 bits
+
+
+@dataclass(frozen=True)
+class RunListing:
+    """What `run.json` says: files by their paths in the run directory, and blobs that are none of theirs any more."""
+
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    dropped: dict[str, float] = field(default_factory=dict)  # digest → since when, Unix time
+    at: float = 0.0
+
+    def encoded(self) -> bytes:
+        """As it is stored."""
+        return json.dumps({"at": self.at, "files": self.files, "dropped": self.dropped}).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes, where: str) -> "RunListing":
+        """Raises DataError for what is no listing."""
+        try:
+            raw = json.loads(data)
+            files = {str(path): (int(size), str(digest)) for path, (size, digest) in raw["files"].items()}
+            if any(PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts for path in files):
+                raise ValueError("a path that leaves the run")
+            return cls(files, {str(key): float(since) for key, since in raw["dropped"].items()}, float(raw["at"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"{where}/{LISTING} lists no run: {error!r}", fix="Name a run's own address.") from None
+
+
+class Archive:
+    """Copies a run directory into a store, again and again. One thread at a time calls `copy`."""
+
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.time) -> None:
+        self._root = run_dir
+        self._clock = clock
+        self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # path → inode, time and size; digest
+
+    def copy(self, store: ObjectStore, sent: Callable[[int], None] = lambda count: None) -> RunListing:
+        """Copy what the store lacks, then say so in its listing; answers that. Raises as the store does, and what
+        `sent` raises, who is told of bytes by several threads; repeated, it goes on.
+
+        A directory that its owner removes meanwhile is left out whole. Where another writer was faster, its listing is
+        what the next pass starts from.
+        """
+        found = store.read(LISTING)
+        before, mark = (RunListing(), None) if found is None else (RunListing.decoded(found[0], store.url), found[1])
+        files: dict[str, FileEntry] = {}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for unit in self._units():
+                with suppress(FileNotFoundError):
+                    entries = list(pool.map(lambda path: self._copied(store, path, sent), unit))
+                    files |= zip(unit, entries, strict=True)
+        now, named = self._clock(), {digest for _, digest in files.values()}
+        gone = {digest for _, digest in before.files.values()} - named
+        dropped = {digest: since for digest, since in before.dropped.items() if digest not in named}
+        dropped |= dict.fromkeys(gone - dropped.keys(), now)
+        doomed = {digest for digest, since in dropped.items() if now - since > _KEPT_S}
+        after = RunListing(files, {digest: dropped[digest] for digest in dropped.keys() - doomed}, now)
+        if store.replace(LISTING, after.encoded(), mark):
+            store.delete(_blob(digest) for digest in sorted(doomed))
+        return after
+
+    def _units(self) -> Iterator[list[str]]:
+        """Paths that are copied together or not at all."""
+        for part in _WHOLE:
+            place = self._root / part
+            for inner in sorted(place.iterdir()) if place.is_dir() else ():
+                if inner.is_dir() and not inner.is_symlink() and _is_shown(inner.name):
+                    yield self._below(inner)
+        for part in _GROWING:
+            place = self._root / part
+            if place.is_dir() and not place.is_symlink():
+                yield from ([path] for path in self._below(place))
+            elif place.is_file():
+                yield [part]
+
+    def _below(self, place: Path) -> list[str]:
+        found: list[str] = []
+        for folder, folders, names in os.walk(place):
+            folders[:] = [name for name in folders if _is_shown(name)]
+            paths = [Path(folder, name) for name in names if _is_shown(name)]
+            found += [path.relative_to(self._root).as_posix() for path in paths if not path.is_symlink()]
+        return sorted(found)
+
+    def _copied(self, store: ObjectStore, path: str, sent: Callable[[int], None]) -> FileEntry:
+        """A file as it is now, in the store: one that grows is taken up to here. Raises FileNotFoundError."""
+        with (self._root / path).open("rb") as file:
+            told = os.fstat(file.fileno())
+            state = (told.st_ino, told.st_mtime_ns, told.st_size)
+            known = self._digests.get(path)
+            if known is None or known[0] != state:
+                known = state, _digest(_blocks(file.fileno(), told.st_size))
+                self._digests[path] = known
+            size, digest = told.st_size, known[1]
+            store.write(_blob(digest), lambda: _unchanged(_blocks(file.fileno(), size), digest, path, sent), size)
+        return size, digest
+
+
+def _blocks(descriptor: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of an open file, whatever becomes of its name."""
+    for start in range(0, size, _BLOCK_BYTES):
+        yield os.pread(descriptor, min(_BLOCK_BYTES, size - start), start)
+
+
+def _unchanged(blocks: Iterable[bytes], digest: str, path: str, sent: Callable[[int], None]) -> Iterator[bytes]:
+    """These blocks, of each of which `sent` is told; raises InfraError behind the last when they are not what was
+    digested: nothing is stored then."""
+    found = xxhash.xxh3_128()
+    for block in blocks:
+        sent(len(block))
+        found.update(block)
+        yield block
+    if found.hexdigest() != digest:
+        raise InfraError(f"{path} changed while it was copied", fix="The next pass copies it.")
+
+
+def begin(store: ObjectStore) -> None:
+    """Write an empty listing where there is none: who may not write, or names no bucket, learns it here."""
+    if store.read(LISTING) is None:
+        store.replace(LISTING, RunListing().encoded(), None)
+
+
+def listing_of(store: ObjectStore) -> RunListing:
+    """The run that is at a store's address. Raises DataError where none is."""
+    found = store.read(LISTING)
+    if found is None:
+        raise DataError(f"there is no run at {store.url}", fix="A run's address ends with its name and uid.")
+    return RunListing.decoded(found[0], store.url)
+
+
+def file_of(store: ObjectStore, path: str) -> bytes:
+    """A small file of the run that is at a store's address. Raises DataError where it has none."""
+    entry = listing_of(store).files.get(path)
+    if entry is None:
+        raise DataError(f"the run at {store.url} has no {path}", fix="Name another run.")
+    return b"".join(store.blocks(_blob(entry[1]), 0, entry[0]))
+
+
+def fetch(store: ObjectStore, target: Path, parts: Iterable[str], say: Callable[[str], None]) -> int:
+    """Make files of a run at `target`: those of these paths and below them, all for "."; answers how many came.
+
+    What is here already isn't fetched again, what broke off goes on where it was, and a file has its name only once it
+    has its digest. A checkpoint that is damaged or gone is left out: an older one serves. Raises DataError for any
+    other file that the store doesn't have as it was listed.
+    """
+    wanted = tuple(parts)
+    listed = {path: entry for path, entry in listing_of(store).files.items() if "." in wanted or _is_in(path, wanted)}
+    missing = {path: entry for path, entry in listed.items() if not _is_here(target / path, entry)}
+    say(f"{len(missing)} of {len(listed)} files, {sum(size for size, _ in missing.values()) / 1e6:,.1f} MB")
+
+    def take(item: tuple[str, FileEntry]) -> str:
+        try:
+            _take(store, target / item[0], item[1])
+        except DataError as error:
+            if not item[0].startswith(f"{CHECKPOINTS}/"):
+                raise
+            return f"{item[0]} is left out: {error.message}"
+        return ""
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for words in filter(None, pool.map(take, missing.items())):
+            say(words)
+    return len(missing)
+
+
+def restore(store: ObjectStore, target: Path, say: Callable[[str], None]) -> int:
+    """Put into a run directory what a run of another place or name has to go on from; answers how many files came.
+
+    That is all but what a run says of itself, and of the checkpoints the newest ones that the store keeps.
+    """
+    parts = [part for part in (*_WHOLE, *_GROWING) if part not in _ABOVE]
+    if not _names(listing_of(store).files, CHECKPOINTS):
+        raise DataError(f"the run at {store.url} has no checkpoint yet", fix="Name another run, or start anew.")
+    return fetch(store, target, parts, say)
+
+
+def _take(store: ObjectStore, path: Path, entry: FileEntry) -> None:
+    size, digest = entry
+    part = path.with_name(path.name + PART)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = part.stat().st_size if part.is_file() else 0
+    with part.open("ab" if begun <= size else "wb") as file:
+        for block in store.blocks(_blob(digest), file.tell(), size):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    if _digest_of(part) != digest:
+        part.unlink()
+        raise DataError(f"{store.url}: {path.name} is not as it was listed", fix="Fetch again, or name another run.")
+    part.replace(path)
+
+
+def _names(files: Mapping[str, FileEntry], part: str) -> list[str]:
+    return sorted({path.split("/")[1] for path in files if path.startswith(f"{part}/")})
+
+
+def _is_shown(name: str) -> bool:
+    return name == _INDEX or not (name.startswith(".") or name.endswith(_UNFINISHED))
+
+
+def _is_in(path: str, parts: tuple[str, ...]) -> bool:
+    return any(path == part or path.startswith(f"{part}/") for part in parts)
+
+
+def _is_here(path: Path, entry: FileEntry) -> bool:
+    return path.is_file() and path.stat().st_size == entry[0] and _digest_of(path) == entry[1]
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest}"
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return _digest(iter(lambda: file.read(_BLOCK_BYTES), b""))
+
+
+def _digest(blocks: Iterable[bytes]) -> str:
+    found = xxhash.xxh3_128()
+    for block in blocks:
+        found.update(block)
+    return found.hexdigest()
