@@ -405,6 +405,23 @@ def _trouble(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Age of the copy in the object store",
+                "What a lost volume would cost, of a job with `storage.store`.",
+                "s",
+                (f"time() - max by (rljob) (areal_archive_copied_timestamp_seconds{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Copied to the object store",
+                "Bytes a second that were sent; passes that failed in five minutes, by reason.",
+                "Bps",
+                (f"sum by (rljob) (rate(areal_archive_sent_bytes_total{{{JOB}}}[$__rate_interval]))", "{{rljob}}"),
+                (f"sum by (reason) (increase(areal_archive_failures_total{{{JOB}}}[5m]))", "failed: {{reason}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Skipped updates",
                 "Updates that were not finite.",
                 "short",

@@ -54,7 +54,11 @@ class ObjectStore:
             given: Any = {} if credentials is None else _options(credentials)
             named = {key.lower().removeprefix("aws_"): value for key, value in {**os.environ, **given}.items()}
             endpoint = named.get("endpoint_url", named.get("endpoint", ""))
-            client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "5s", "allow_http": endpoint.startswith("http:")}
+            client: Any = {
+                "timeout": f"{_REQUEST_S}s",
+                "connect_timeout": "5s",
+                "allow_http": endpoint.startswith("http:"),
+            }
             return cls(url, from_url(url, config=given, client_options=client, retry_config=_RETRIES))
 
     def read(self, key: str) -> tuple[bytes, str] | None:
@@ -160,7 +164,7 @@ def _options(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def _refusals(url: str) -> Iterator[None]:
-    """What obstore raises, in our words: its own have a dump of its structures behind the first line."""
+    """Errors of obstore in our words: its own have a dump of its structures behind the first line."""
     from obstore import exceptions
 
     secret = "storage.storeSecret, or the environment of a run on one machine"

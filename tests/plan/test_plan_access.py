@@ -42,6 +42,7 @@ OPENS: dict[Role, dict[str, set[str]]] = {  # written by hand: a wider table of 
     },
     Role.GENERATION: {"worker": {"Generation/Generate"}, "generation": {"VolumeFiles/ReadFile"}},
     Role.WEIGHTS: {"generation": {"VolumeFiles/ListFiles", "VolumeFiles/ReadFile"}},
+    Role.ARCHIVE: {},
     Role.GATEWAY: {"worker": {"Gateway/Drive"}},
     Role.REWARD: SCORES,
     Role.REWARD_CUSTOM: SCORES,

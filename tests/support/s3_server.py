@@ -15,7 +15,6 @@ from pathlib import Path
 
 from kube.harness.tools import tool
 
-
 ACCESS, SECRET, BUCKET = "loopback", "not-a-secret", "runs"
 
 

@@ -1,4 +1,4 @@
-"""Runs that are copied to an object store: one server of S3 on loopback, killed, busy and forgetful; nothing is lost."""
+"""Runs that are copied to an object store: an S3 server on loopback, killed, busy, forgetful; nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def test_the_store_s_own_rules_are_as_the_copies_need_them(
     assert not store.replace(LISTING, b"{}", None)  # and is there
     archive.fetch(store, tmp_path / "back", ["."], lambda words: None)
     back = tree(tmp_path / "back")
-    assert back and back.items() <= tree(run_dir).items()
+    assert back
+    assert back.items() <= tree(run_dir).items()
     size = 40 << 20  # in parts, and in ranges
     assert store.write("blobs/large", lambda: (bytes([at % 251]) * (1 << 20) for at in range(40)), size)
-    assert not store.write("blobs/large", lambda: [], size)
+    assert not store.write("blobs/large", list, size)
     blocks = b"".join(store.blocks("blobs/large", 5, size))
     assert blocks == b"".join(bytes([at % 251]) * (1 << 20) for at in range(40))[5:]
     store.delete(["blobs/large", "blobs/none"])
@@ -56,7 +57,7 @@ def test_the_store_s_own_rules_are_as_the_copies_need_them(
     with pytest.raises(ConfigError, match="refuses"):
         ObjectStore.connect(f"s3://{BUCKET}/a").read(LISTING)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.options["AWS_SECRET_ACCESS_KEY"])
-    with pytest.raises(ConfigError, match="Make the bucket|not found"):
+    with pytest.raises(ConfigError, match="not found"):
         archive.begin(ObjectStore.connect("s3://no-such-bucket/a"))
 
 
@@ -73,7 +74,8 @@ def test_lost_answers_and_busy_stores_cost_a_pass_at_most(
         assert store.replace("pointer", b"mine", None)  # written, unheard of, refused by itself, and ours
         assert sum(words.startswith("PUT") for words in proxy.seen) > puts + 1
         found = store.read("pointer")
-        assert found is not None and found[0] == b"mine"
+        assert found is not None
+        assert found[0] == b"mine"
         proxy.lost = 1
         assert store.replace("pointer", b"again", found[1])
         proxy.lost, proxy.busy = 3, 3
@@ -102,7 +104,7 @@ def test_a_run_whose_machine_is_gone_goes_on_from_its_copy(
     first.processes("areal.processes.role", "archive")[-1].kill()
 
     def copied() -> bool:
-        names = [path for path in (server.root / "data" / BUCKET / "jobs" / "local").glob("*/run.json")]
+        names = list((server.root / "data" / BUCKET / "jobs" / "local").glob("*/run.json"))
         return bool(names) and any("checkpoints/step-" in path for path in json.loads(names[0].read_bytes())["files"])
 
     first.wait_for("a copy with a checkpoint", copied, timeout_s=120)

@@ -35,6 +35,7 @@ async def run(ctx: RoleContext) -> int:
     await server.set_ready(True)
     archive, where = Archive(resolved.run_dir), resolved.store_address
     log.info("copying the run to %s", where)
+    copied = metrics.gauge("areal_archive_copied_timestamp_seconds")  # 0 until then: the alert tells of that, too
     failures = {kind: metrics.counter("areal_archive_failures_total", reason=kind) for kind in ("refused", "disk")}
 
     def sent(count: int) -> None:
@@ -46,7 +47,7 @@ async def run(ctx: RoleContext) -> int:
         pause = _PASS_S
         try:
             listing = await asyncio.to_thread(lambda: archive.copy(_store(resolved), sent))
-            metrics.gauge("areal_archive_copied_timestamp_seconds").set(listing.at)
+            copied.set(listing.at)
             ctx.progress.doing = f"{len(listing.files)} files are at {where}"
         except (ArealError, OSError) as error:
             if ctx.stop.is_set():

@@ -103,7 +103,7 @@ class ResolvedJob(_ResolvedValue):
 
     @property
     def store_address(self) -> str:
-        """Where the job's object store has this run: below its namespace, name and uid, so that no two runs meet."""
+        """Address of this run in the job's object store: below namespace, name and uid: no two runs meet."""
         run = f"{self.name}-{self.uid.removeprefix(f'{self.name}-')[:8]}"
         return f"{str(self.spec.storage.store).rstrip('/')}/{self.namespace or 'local'}/{run}"
 

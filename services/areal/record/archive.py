@@ -39,7 +39,7 @@ FileEntry = tuple[int, str]  # size and xxh3 of 128 bits
 
 @dataclass(frozen=True)
 class RunListing:
-    """What `run.json` says: files by their paths in the run directory, and blobs that are none of theirs any more."""
+    """The contents of `run.json`: files by their paths in the run directory, and blobs that they left."""
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     dropped: dict[str, float] = field(default_factory=dict)  # digest → since when, Unix time

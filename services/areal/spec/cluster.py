@@ -30,6 +30,7 @@ JobRole = Literal[
     "reward-model",
     "redis",
     "weights",
+    "archive",
     "gateway",
     "boxes",
 ]
@@ -172,7 +173,7 @@ class FailureRule(SpecBlock):
         what="Restart the trainers from the last checkpoint, only the pod that failed, or fail the run."
     )
     count_towards_max: bool = hot(True, what="Whether the restart counts towards maxRestarts.")
-    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=11)
+    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=12)
     on_exit_codes: OnExitCodes | None = hot(None, what="Exit codes that it is for.")
     on_pod_conditions: list[OnPodCondition] = hot(
         list, what="Pod conditions, one of which must be there.", max_length=16

@@ -69,6 +69,28 @@ def test_a_server_that_fetches_mounts_no_volume_and_who_hands_it_files_reads_the
     assert Role.WEIGHTS not in quickstart_wanted().roles
 
 
+def test_only_pods_that_copy_a_run_see_the_secret_of_its_store() -> None:
+    values = quickstart()
+    values["spec"]["storage"] = {
+        **values["spec"].get("storage", {}),
+        "store": "s3://models/rl",
+        "storeSecret": "rl-store",
+    }
+    w = wanted(values, CPU_RUNTIME)
+    assert str(w.resolved.store_credentials) == "/areal/store"
+    assert w.resolved.store_address == f"s3://models/rl/{w.resolved.namespace}/digits-5f0c9a52"
+    copies = (Role.ARCHIVE, Role.PREPARE, Role.FINISH)
+    for role in copies:
+        assert mounted(w, role)["/areal/store"] == "store ro"
+        secrets = {one["secret"]["secretName"] for one in pod_template(w, role)["spec"]["volumes"] if "secret" in one}
+        assert secrets == {"rl-store"}
+    assert mounted(w, Role.ARCHIVE)["/areal/run"] == "run:rljobs/digits-5f0c9a52 ro"
+    for role in set(w.roles) - set(copies):
+        assert "/areal/store" not in mounted(w, role)
+        assert "rl-store" not in str(pod_template(w, role))
+    assert Role.ARCHIVE not in quickstart_wanted().roles
+
+
 def hub_wanted() -> JobBlueprint:
     """The quickstart with a private model of the hub."""
     values = quickstart()
