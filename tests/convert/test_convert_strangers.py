@@ -46,6 +46,19 @@ def test_a_forks_own_keys_are_decisions_and_its_group_is_not_lost(tmp_path):
     assert "data.cache" not in unknown
 
 
+def test_groups_that_a_fork_rejects_are_filtered(tmp_path):
+    """Skywork-OR1 and rLLM say `trainer.rejection_sample`."""
+    draft = read(tmp_path, f"python3 -m verl.trainer.main_ppo {TRAINED} trainer.rejection_sample=True\n")
+    assert draft.spec["algorithm"]["zeroVariance"] == "filter"
+
+
+def test_a_mixture_of_datasets_is_told(tmp_path):
+    """The alignment handbook and Open-R1 name their rows in `dataset_mixture`."""
+    mixture = "dataset_mixture:\n  datasets:\n    - {id: a/one, config: c, weight: 0.5}\n    - {id: a/two}\n"
+    draft = read(tmp_path, FIXED.replace("dataset_name: x/y\n", mixture), "sft.yaml")
+    assert "dataset.train.sources: a/one, a/two there" in draft.decisions
+
+
 def test_a_reward_function_beside_a_reward_model_is_a_decision(tmp_path):
     keys = "reward_model.enable=True reward_model.model.path=x/y custom_reward_function.path=mine.py"
     draft = read(tmp_path, f"python3 -m verl.trainer.main_ppo {TRAINED} {keys}\n")

@@ -332,13 +332,8 @@ class JobDraft(Draft):
         steps = max(1, math.floor(count * (self.rows // batch))) if self.rows else 0
         if block == "training":
             whole_epochs = max(1, round(count))
-            self.put(
-                epochs,
-                "training.epochs",
-                whole_epochs,
-                default=usual,
-                why="" if whole_epochs == count else "whole ones here",
-            )
+            said = "" if whole_epochs == count else "whole ones here"
+            self.put(epochs, "training.epochs", whole_epochs, default=usual, why=said)
             return steps or None
         said = f"epochs there; {count} × ⌊{self.rows or 'rows'} / {batch}⌋ steps here"
         self.put(epochs, to, steps or _UNKNOWN_STEPS, default=usual, why=said)

@@ -67,6 +67,10 @@ def translate(draft: JobDraft) -> None:
     draft.put_rows("dataset_name", "train", split=str(draft.get("dataset_train_split", "train")),
              config=str(draft.get("dataset_config", "")))  # fmt: skip
     draft.note(["dataset_config", "dataset_train_split"], "dataset.train.huggingFace")
+    mixed = ", ".join(str(each.get("id", each.get("path"))) for key in ("dataset_mixture.datasets", "datasets")
+                      for each in draft.get(key, []) if isinstance(each, dict))  # fmt: skip
+    mixture = draft.below("dataset_mixture.", "datasets")
+    draft.drop(mixture, "several sources there", decide=f"dataset.train.sources: {mixed} there")
     processes = int(draft.number("num_processes", 1))
     if not draft.has("num_processes"):
         draft.decide("trainer.gpus: how many processes is said nowhere; it is one here (num_processes=N says it)")

@@ -148,8 +148,9 @@ def _algorithm(draft: JobDraft, batch: int) -> str:
         draft.write(f"{_ADVANCED}.advantageUnbiased", True)
     draft.drop(scaled, f"{name} has no deviation")
     block = "algorithm.filter_groups"
-    if (filtered := bool(draft.get(f"{block}.enable"))) or name not in ("PPO", "REINFORCE++"):
-        draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", f"{block}.enable")
+    switches = [f"{block}.enable", "trainer.rejection_sample"]  # the latter of Skywork's and rLLM's forks
+    if (filtered := any(map(draft.get, switches))) or name not in ("PPO", "REINFORCE++"):
+        draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", *switches)
     draft.note(f"{block}.metric", "algorithm.zeroVariance", "filter", "rewards are compared here")
     if filtered and (batches := draft.number(f"{block}.max_num_gen_batches", 0)) > 0:
         why = "batches there, groups here"
