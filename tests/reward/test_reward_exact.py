@@ -11,7 +11,8 @@ from areal.v1 import common_pb2 as common
     ("completion", "answer", "same"),
     [
         (" 1234\n", "1234", True), ("12 34", "1234", False), ("a  b\tc", "a b c", True), ("A", "a", False),
-        ("42", 42, True), ("42", 42.0, False), ("b", ["a", "b"], True), ("c", ["a", "b"], False), ("", "x", False),
+        ("42", 42, True), ("42", 42.0, True), ("42.0", 42.0, True), ("42.5", 42.5, True), ("42", 42.5, False),
+        ("b", ["a", "b"], True), ("c", ["a", "b"], False), ("", "x", False),
         ("e\u0301", "\u00e9", True),
     ],
 )  # fmt: skip

@@ -31,6 +31,10 @@ PAIRS = [
     ("x^2+2x+1", r"\boxed{(x+1)^2}", "EQUAL"),
     ("1000", r"\boxed{1,000}", "EQUAL"),
     ("7", r"\boxed{8}", "NOT_EQUAL"),
+    ("9 (apples)", r"\boxed{9}", "EQUAL"),  # as ASDiv has it: what is counted
+    ("9 (apples)", r"\boxed{8}", "NOT_EQUAL"),
+    ("3 (mod 4)", r"\boxed{3}", "NOT_EQUAL"),
+    ("2 (thousand)", r"\boxed{2}", "NOT_EQUAL"),
     ("7", "I don't know", "NO_ANSWER"),
     ("7", "", "NO_ANSWER"),
     ("7", r"\boxed{9^{9^{9^{9}}}}", "TOO_COMPLEX"),
@@ -48,6 +52,8 @@ async def test_answers_are_compared_as_mathematics(verifier: MathVerifier, item)
 
 
 async def test_numbers_in_the_row_are_answers_too(verifier: MathVerifier, item) -> None:
+    right, wrong = await verifier.score([item("42", "math", answer=[42]), item("41", "math", answer=["42"])])
+    assert (right.verdict.score, wrong.verdict.score) == (1.0, 0.0)  # as OlympiadBench has it: a list of one
     right, wrong = await verifier.score([item("42", "math", answer=42), item("41", "math", answer=42)])
     assert (right.verdict.score, wrong.verdict.score) == (1.0, 0.0)
 

@@ -29,6 +29,7 @@ DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "l
     [
         ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM, no causal language model"),
         ({"model_type": None}, "no model_type"),
+        ({"model_type": "video_transformer", "architectures": None}, "video_transformer is no family of causal"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping changes its logits"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
         ({"num_experts": 128}, "mixture of experts of a family that wasn't compared, llama"),

@@ -48,6 +48,11 @@ PROMPTS = {
         [{"role": "user", "content": "Add.\n7 and 8"}],
     ),
     "a pair's prompt": ({"prompt": SUM, "chosen": "15", "rejected": "14"}, [ASKED]),
+    "parts of LLaMA-Factory": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "value": SUM}], "loss_weight": 0.0}]},
+        [ASKED],
+    ),
+    "options that are none": ({"question": SUM, "options": None, "label": None}, [ASKED]),
     "choices that are shown": (
         {"question": "1 or 2?", "choices": ["1", "2"]},
         [{"role": "user", "content": "1 or 2?"}],
@@ -257,6 +262,27 @@ REFUSED = {
         prompt_row,
         {"question": "Which?", "choices": ["a", "b"]},
         "choices that the prompt does not show",
+    ),
+    "hidden options by letter": (
+        prompt_row,
+        {"question": "Which?", "options": {"A": "a", "B": "b"}, "label": "A"},
+        "column options holds choices",
+    ),
+    "hidden options as a text": (
+        prompt_row,
+        {"question": "Which?", "options": "A) a B) b", "Answer": "A"},
+        "column options holds choices",
+    ),
+    "an input without an instruction": (
+        answer_row,
+        {"input": SUM, "target": 15.0},
+        "column input goes with an instruction",
+    ),
+    "an unpaired preference in messages": (answer_row, {"messages": [ASKED, SAID], "label": False}, "KTO"),
+    "a turn that a loss weight mutes": (
+        answer_row,
+        {"messages": [ASKED, {**SAID, "loss_weight": 0.0}]},
+        "no turn of the row is trained",
     ),
     "an empty answer": (answer_row, {"messages": [ASKED, {**SAID, "content": " "}]}, "nothing but an end token"),
     "no answer": (answer_row, {"prompt": SUM}, "nor an answer in answer"),

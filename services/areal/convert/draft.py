@@ -24,6 +24,7 @@ from areal.yaml_file.table import read_table
 
 UNSET = "\x00"  # around the name of what a foreign file leaves to its environment
 _SAME = object()
+OTHERS = read_table("areal.convert", "others.yaml")
 _DROPPED = read_table("areal.convert", "dropped.yaml")
 Carried: TypeAlias = str | tuple[str, Callable[[Any], Any]]
 
@@ -83,10 +84,11 @@ class Draft:
 
     def number(self, key: str, default: float = 0) -> Any:
         """A key's number. Raises ConfigError for anything else."""
-        value = self.get(key, default)
+        if (value := self.get(key, default)) is False:
+            value = 0  # a frequency that is off
         if isinstance(value, str) and UNSET in value:
             return default or 1
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if value is True or not isinstance(value, int | float):
             raise ConfigError(f"{self.foreign.file}: {key} is {value!r}, not a number", fix=f"Correct {key} there.")
         return int(value) if isinstance(value, float) and value.is_integer() and abs(value) >= 1 else value
 
@@ -139,7 +141,8 @@ class Draft:
 
     def drop(self, keys: str | Iterable[str], why: str, *, decide: str = "") -> None:
         """List keys that have no place here; with `decide`, what its author must think about."""
-        found = [key for key in ([keys] if isinstance(keys, str) else keys) if key in self.foreign.values]
+        named = [keys] if isinstance(keys, str) else keys
+        found = [key for key in named if key in self.foreign.values and key not in self._listed]
         for key in found:
             self._list(self.dropped, Entry(key, self.foreign.values[key], why=why))
         if found and decide:
@@ -316,6 +319,8 @@ class JobDraft(Draft):
         counts.
         """
         to = f"{block}.maxSteps"
+        if batch < 1:
+            raise ConfigError(f"{self.foreign.file}: its batches are of {batch}", fix="Give the batch size: KEY=VALUE.")
         if total and self.has(total) and self.number(total) > 0:
             steps: int = max(1, math.ceil(self.number(total) / updates))
             self.put(total, to, steps, why=f"updates there, steps of {updates} updates here" if updates > 1 else "")
@@ -326,13 +331,8 @@ class JobDraft(Draft):
         steps = max(1, math.floor(count * (self.rows // batch))) if self.rows else 0
         if block == "training":
             whole_epochs = max(1, round(count))
-            self.put(
-                epochs,
-                "training.epochs",
-                whole_epochs,
-                default=usual,
-                why="" if whole_epochs == count else "whole ones here",
-            )
+            said = "" if whole_epochs == count else "whole ones here"
+            self.put(epochs, "training.epochs", whole_epochs, default=usual, why=said)
             return steps or None
         said = f"epochs there; {count} × ⌊{self.rows or 'rows'} / {batch}⌋ steps here"
         self.put(epochs, to, steps or _UNKNOWN_STEPS, default=usual, why=said)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from areal.convert.draft import Carried, JobDraft, model_source, on_or_off
+from areal.errors import ConfigError
 from areal.yaml_file.table import read_table
 
 _ADVANCED = "algorithm.advanced"
@@ -25,7 +26,10 @@ _CARRIED: dict[str, Carried] = {
 
 def translate(draft: JobDraft) -> None:
     """The whole command."""
-    kind, old = _TRAININGS.get(draft.foreign.task), draft.foreign.values
+    task, old = draft.foreign.task, draft.foreign.values
+    kind = _TRAININGS.get(task)
+    if kind is None and task.startswith("train_") and "ppo" not in task:
+        raise ConfigError(f"{draft.foreign.file}: {task} has no equivalent here", fix="RL, SFT, DPO and RM have one.")
     renamed = {_dotted(name, kind): name for name in old}
     draft.foreign = replace(draft.foreign, values={new: old[name] for new, name in renamed.items()})
     draft.name_job("ckpt.output_dir", default=draft.foreign.file.stem)
@@ -44,7 +48,7 @@ def translate(draft: JobDraft) -> None:
     draft.put_interval("checkpoint.intervalSteps", "ckpt.save_steps")
     keys = ("ds.lora.rank", "ds.lora.alpha", "ds.lora.target_modules")
     draft.put_lora(*keys, usual=(0, 16), wanted=draft.number(keys[0], 0) > 0)
-    draft.apply(_CARRIED, "openrlhf", ("algo.", "actor.", "critic."))
+    draft.apply(_CARRIED, "openrlhf", ("algo.", "actor.", "critic.", *(name for name in old if "." not in name)))
     draft.foreign = replace(draft.foreign, values=old)
     for entries in (draft.carried, draft.differs, draft.dropped):  # the lists name keys as the command does
         entries[:] = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]

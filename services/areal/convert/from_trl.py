@@ -32,9 +32,14 @@ def translate(draft: JobDraft) -> None:
     kind = _kind(draft)
     draft.name_job("output_dir", default=draft.foreign.file.stem)
     draft.put_model("model_name_or_path")
+    draft.put("chat_template", "model.chatTemplate")
     draft.put_rows("dataset_name", "train", split=str(draft.get("dataset_train_split", "train")),
              config=str(draft.get("dataset_config", "")))  # fmt: skip
     draft.note(["dataset_config", "dataset_train_split"], "dataset.train.huggingFace")
+    mixed = ", ".join(str(each.get("id", each.get("path"))) for key in ("dataset_mixture.datasets", "datasets")
+                      for each in draft.get(key, []) if isinstance(each, dict))  # fmt: skip
+    mixture = draft.below("dataset_mixture.", "datasets")
+    draft.drop(mixture, "several sources there", decide=f"dataset.train.sources: {mixed} there")
     processes = int(draft.number("num_processes", 1))
     if not draft.has("num_processes"):
         draft.decide("trainer.gpus: how many processes is said nowhere; it is one here (num_processes=N says it)")
@@ -59,15 +64,18 @@ def translate(draft: JobDraft) -> None:
 
 def _kind(draft: JobDraft) -> str:
     task = draft.foreign.task
-    names = [task, task.partition("_")[0], *re.split(r"[-_.]", draft.foreign.file.stem if not task else "")]
+    file = draft.foreign.file.absolute()
+    names = [task, task.partition("_")[0]] if task else [*re.split(r"[-_.]", file.stem), file.parent.name]
     kind = next((_TABLE["trainings"][name] for name in names if name in _TABLE["trainings"]), None)
-    if kind is None and task and not draft.has("per_device_train_batch_size"):
+    other = next((name for name in names if name in ("orpo", "kto", "cpo", "bco", "ppo", "prm", "gkd", "xpo")), "")
+    if kind is None and (other or (task and not draft.has("per_device_train_batch_size"))):
         raise ConfigError(
-            f"{draft.foreign.file} trains by {task}, which has no equivalent here",
+            f"{draft.foreign.file} trains by {other or task}, which has no equivalent here",
             fix="GRPO, RLOO, SFT, DPO and reward models have one.",
         )
     if kind is None:
-        kind = "GRPO" if draft.has("num_generations") or draft.has("max_completion_length") else "SFT"
+        kind = "DPO" if draft.has("beta") else "SFT"
+        kind = "GRPO" if draft.has("num_generations") or draft.has("max_completion_length") else kind
         draft.decide(f"training: the file doesn't say which one; it is read as {kind}")
     return kind
 
@@ -86,7 +94,8 @@ def _fixed_rows(draft: JobDraft, name: str, batch: int) -> int | None:
     draft.write("training.name", name)
     why = "a part of the batch there, on each process; the whole here"
     draft.join("training.batchSize", batch, "per_device_train_batch_size", "gradient_accumulation_steps", why=why)
-    draft.put("max_length", "training.maxTokens", default=1024)
+    draft.put("max_seq_length" if draft.has("max_seq_length") else "max_length", "training.maxTokens", default=1024)
+    draft.note("max_prompt_length", "training.maxTokens", None, "a prompt's limit there, the whole row's here")
     cut = draft.get("truncation_mode", "keep_start") != "keep_start"
     draft.note(
         "truncation_mode", "training.maxTokens", "the first tokens are kept", "the last are kept there" if cut else ""

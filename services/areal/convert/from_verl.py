@@ -32,17 +32,20 @@ def translate(draft: JobDraft) -> None:
     named = str(draft.get("config-name", _BUILT_IN[0])).removesuffix(".yaml")
     if named not in _BUILT_IN:
         draft.decide(f"spec: the script starts from {named}.yaml, which is not here; what it sets is missing")
+    if {".", "/"} & set(program := draft.foreign.task):
+        draft.decide(f"spec: {program} is a program of its own, built on verl; what it does otherwise isn't known here")
     column = str(draft.get("data.prompt_key", "prompt"))
     draft.put_rows("data.train_files", "train", prompt="" if column == "prompt" else column)
-    if "sft" in draft.foreign.task or draft.has("model.partial_pretrain"):
+    if "sft" in draft.foreign.task or draft.has("model.partial_pretrain") or draft.has("model.path"):
         _sft(draft)
     else:
         _rl(draft)
-    draft.apply(_CARRIED, "verl", (f"{_ACTOR}.", "algorithm.", "critic."))
+    learned = [key for key in draft.foreign.values if not key.startswith(("data.", f"{_MODEL}."))]
+    draft.apply(_CARRIED, "verl", ("data.custom_cls.", *learned))
 
 
 def _sft(draft: JobDraft) -> None:
-    draft.put_model("model.partial_pretrain")
+    draft.put_model("model.path" if draft.has("model.path") else "model.partial_pretrain")
     batch = draft.number("data.train_batch_size", 256)
     draft.write("training.name", "SFT")
     draft.put("data.train_batch_size", "training.batchSize", default=batch)
@@ -76,6 +79,8 @@ def _rl(draft: JobDraft) -> None:
         "algorithm", batch, epochs="trainer.total_epochs", usual=30, total="trainer.total_training_steps"
     )
     draft.fill(_TABLE["rl"])
+    if (agents := draft.number(many := f"{_ROLLOUT}.n_agent", 1)) > 1:  # Search-R1 and its kin repeat rows so often
+        draft.put(many, "algorithm.groupSize", agents * draft.number(f"{_ROLLOUT}.n", 1), why="of rollout.n each there")
     mini = draft.number(f"{_ACTOR}.ppo_mini_batch_size", 256)
     count = draft.whole(batch, mini, "algorithm.miniBatches")
     why = f"a size there, a count here: {batch} / {mini}"
@@ -114,8 +119,9 @@ def _algorithm(draft: JobDraft, batch: int) -> str:
         draft.write(f"{_ADVANCED}.advantageUnbiased", True)
     draft.drop(scaled, f"{name} has no deviation")
     block = "algorithm.filter_groups"
-    if (filtered := bool(draft.get(f"{block}.enable"))) or name not in ("PPO", "REINFORCE++"):
-        draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", f"{block}.enable")
+    switches = [f"{block}.enable", "trainer.rejection_sample"]  # the latter of Skywork's and rLLM's forks
+    if (filtered := any(map(draft.get, switches))) or name not in ("PPO", "REINFORCE++"):
+        draft.join("algorithm.zeroVariance", "filter" if filtered else "keep", *switches)
     draft.note(f"{block}.metric", "algorithm.zeroVariance", "filter", "rewards are compared here")
     if filtered and (batches := draft.number(f"{block}.max_num_gen_batches", 0)) > 0:
         why = "batches there, groups here"
@@ -214,6 +220,8 @@ def _scores(draft: JobDraft) -> None:
         draft.write("reward.verifier", "model")
         source = model_source(str(draft.get("reward_model.model.path", "models/reward")))[1]
         draft.put("reward_model.model.path", "reward.model.path", source)
+        own = ["custom_reward_function.path", "custom_reward_function.name"]
+        draft.drop(own, "the model scores", decide=f"reward: {draft.get(own[0])} scores there, too; here it doesn't")
         draft.decide(f"reward.model.path: {source} must be a sequence-classification model with one label")
     else:
         path = draft.get("custom_reward_function.path")

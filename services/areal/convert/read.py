@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from areal.convert.draft import UNSET, Foreign
+from areal.convert.draft import OTHERS, UNSET, Foreign
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from areal.spec.locate import leaves
@@ -22,7 +22,7 @@ _TASKS = {
     "verl": re.compile(
         r"verl\.trainer\.(main_ppo\w*|fsdp_sft_trainer|sft_trainer)|(main_ppo\w*|fsdp_sft_trainer|sft_trainer)\.py"
     ),
-    "openrlhf": re.compile(r"openrlhf\.cli\.(\w+)"),
+    "openrlhf": re.compile(r"openrlhf\.cli\.(train_\w+)"),
     "trl": re.compile(r"(?:^|.*/)((?:sft|grpo|dpo|rloo|reward|kto|gspo)\w*)\.py|trl"),
     "areal": re.compile(r"(.*\.py)"),
 }
@@ -49,13 +49,29 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     if len(pairs) < len(given):
         raise ConfigError(f"{given} are no KEY=VALUE", fix="Write NNODES=1 or data.train_batch_size=512.")
     over = {name: _value(value) for name, value in pairs}
+    whose = next((name for name, sign in OTHERS.items() if re.search(sign, text, re.MULTILINE)), None)
+    if whose is not None and framework is None and file.suffix != ".py":
+        raise ConfigError(
+            f"{file} is a file of {whose}, which this command doesn't read",
+            fix="Write its values into a job by hand: docs/migration.md has the fields of others.",
+        )
     if file.suffix in (".yaml", ".yml", ".json"):
         return _of_values(file, _tree(text, file), framework, over)
     if file.suffix == ".py":
         return _of_python(file, text, framework, over)
     script = str(file.absolute())
     variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
-    return _of_commands(file, read_commands(text, variables), framework, over)
+    if (found := _of_commands(file, read_commands(text, variables), framework, over)) is None:
+        # else one under a condition that isn't known here, if there is no other
+        started = [_of_commands(file, [each], framework, over) for each in read_commands(text, variables, sure=False)]
+        branches = [each for each in started if each is not None]
+        found = branches[0] if branches else None
+        if any(each != found for each in branches):
+            fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
+            raise ConfigError(f"{file} starts several trainings, each under a condition that isn't known", fix=fix)
+    if found is None:
+        raise _unknown(file)
+    return found
 
 
 def _tree(text: str, file: Path) -> dict[str, Any]:
@@ -90,18 +106,20 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     return Foreign(file, framework, dict(leaves(resolved(values, file))) if framework in ("areal", "verl") else keys)
 
 
-def _of_commands(file: Path, commands: list[list[str]], framework: str | None, over: Mapping[str, Any]) -> Foreign:
-    """The first command that starts a training of a framework that is known."""
+def _of_commands(file: Path, commands: list[list[str]], framework: str | None, over: dict[str, Any]) -> Foreign | None:
+    """The first command that starts a training of a framework that is known; None where none does."""
     for command in commands:
         for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
             found = ((k, _TASKS[str(name)].fullmatch(word)) for k, word in enumerate(command))
             at, task = next(((k, match) for k, match in found if match), (0, None))
-            if task is None or (name == "areal" and "--config" not in command):
+            if task is None and name == "verl" and any(word.startswith("actor_rollout_ref.actor.") for word in command):
+                at = next((k for k in range(1, len(command)) if command[k - 1] == "-m" or command[k][-3:] == ".py"), 0)
+            elif task is None or (name == "areal" and "--config" not in command):
                 continue
             words = command[at + 1 :]
-            started = next((group for group in task.groups() if group), words[0] if words else "")
+            started = next((group for group in (*(task.groups() if task else command[at:]), *words) if group), "")
             return _of_words(file, str(name), started, words, {**_processes(command[:at]), **over})
-    raise _unknown(file)
+    return None
 
 
 def _processes(launcher: list[str]) -> dict[str, Any]:
@@ -118,7 +136,8 @@ def _of_words(file: Path, framework: str, task: str, words: list[str], over: dic
 
     A name without a dot may be a variable of the script: it is a key only where the command has it.
     """
-    flags, keys = dict(_flags(words)), dict(_pairs(words))
+    of_flags = [word for word in words if framework != "verl" or "=" not in word or word.startswith("--")]
+    flags, keys = dict(_flags(of_flags)), dict(_pairs(words))
     own = {name for name in over if "." in name or name in (flags if framework in ("trl", "openrlhf") else keys)}
     own |= {"num_processes"} & over.keys() if framework == "trl" else set()
     over = {name: value for name, value in over.items() if name in own}
@@ -219,7 +238,7 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
             line = _of_commands(file, commands, "trl", {})
         except ConfigError:
             continue
-        if len(line.values) > 1:
+        if line is not None and len(line.values) > 1:
             values = {**line.values, **values} if calls.task else {**values, **line.values}
             task = task or line.task
             break
@@ -229,8 +248,7 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
 def _unknown(file: Path) -> ConfigError:
     return ConfigError(
         f"{file} is no configuration or launch script of {', '.join(FRAMEWORKS)} that is known",
-        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script. Of prime-rl, "
-        "NeMo-RL and SkyRL docs/migration.md has the fields.",
+        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script.",
     )
 
 
@@ -291,14 +309,11 @@ def _parts(text: str, root: Mapping[str, Any], place: tuple[str, ...], file: Pat
 
 
 def _closing(text: str, start: int, file: Path, place: tuple[str, ...]) -> int:
-    depth, k = 0, start
-    while k < len(text):
-        depth += text.startswith("${", k)
-        if text[k] == "}":
-            depth -= 1
-            if not depth:
-                return k
-        k += 1
+    depth = 0
+    for k in range(start, len(text)):
+        depth += (text[k] == "{") - (text[k] == "}")
+        if text[k] == "}" and not depth:
+            return k
     raise ConfigError(f"{file}: {'.'.join(place)}: {text!r} has no closing brace", fix="Close the interpolation there.")
 
 

@@ -39,11 +39,11 @@ def unset(name: str) -> str:
     return f"{UNSET}{name}{UNSET}"
 
 
-def read_commands(text: str, given: Mapping[str, str] | None = None) -> list[list[str]]:
-    """The words of every command that is reached, variables expanded. `given` are variables from outside."""
+def read_commands(text: str, given: Mapping[str, str] | None = None, *, sure: bool = True) -> list[list[str]]:
+    """The words of every command that is reached, or not `sure`ly; `given` are variables from outside."""
     shell = _Shell(dict(given or {}))
     shell.run(list(_tokens(text.replace("\r\n", "\n"))))
-    return shell.commands
+    return shell.commands if sure else shell.unsure
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -114,6 +114,7 @@ class _Shell:
 
     variables: dict[str, str | list[str]]
     commands: list[list[str]] = field(default_factory=list)
+    unsure: list[list[str]] = field(default_factory=list)  # under a condition that can't be said
     _branches: list[list[bool | None]] = field(default_factory=list)  # [taken here (None: unknown), some branch was]
     _functions: int = 0  # definitions that are open
 
@@ -198,8 +199,9 @@ class _Shell:
         while words and (found := _ASSIGNMENT.fullmatch(words[0])) and not words[0].startswith("-"):
             self._assign(found[1], found[3], found[4], unsure)
             words = words[1:]
-        if words and line[0] not in _DECLARES and not unsure:
-            self.commands.append([text for word in _until_redirected(words) for text in self.expand(word)])
+        if words and line[0] not in _DECLARES:
+            reached = self.unsure if unsure else self.commands
+            reached.append([text for word in _until_redirected(words) for text in self.expand(word)])
 
     def _assign(self, name: str, plus: str, raw: str, unsure: bool, *, here: bool = False) -> None:
         value: str | list[str]
@@ -280,6 +282,8 @@ class _Shell:
         """Value of one expansion."""
         if part.startswith("$(("):
             return self._sum(part[3:-2])
+        if (sums := re.fullmatch(r"\$\(\s*expr\s+(.*?)\s*\)", part)) is not None:
+            return self._sum(sums[1].replace("\\*", "*"))
         if part == "$(pwd)":
             part = "$PWD"
         if part.startswith("$(") or part == "`":

@@ -72,6 +72,7 @@ def answer_of_row(row: Mapping[str, Any], field: str) -> Any:
 def gold_of_row(row: Mapping[str, Any], field: str) -> str:
     """The expected answer as text. Raises DataError when the row has none that is a text or a number."""
     answer = answer_of_row(row, field)
+    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         fix = "give one text or number as the answer"
         raise DataError(f"the row's answer is a {type(answer).__name__}", fix=fix)

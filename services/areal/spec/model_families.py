@@ -101,6 +101,8 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
     named = config.get("architectures") or []
     if named and not str(named[0]).endswith("ForCausalLM"):
         raise DataError(f"{where} is a {named[0]}, no causal language model", fix="use a model …ForCausalLM")
+    if not config.get("architectures") and not (kind in LIBRARY or kind in (*OWN_CODE, *VISION.values(), None, "")):
+        raise DataError(f"{where}: {kind} is no family of causal language models", fix="use a model …ForCausalLM")
     if not kind:
         raise DataError(f"{where} has no model_type in its config.json", fix="save the model again")
     for why, families in _UNTRAINED.items():

@@ -7,6 +7,7 @@ from typing import Any
 from areal.errors import DataError
 from areal.reward.verifier import Verifier, answer_of_row, data_fault, row_of_item
 from areal.v1 import reward_pb2 as pb
+from areal.workflow.rows.forms import answer_text
 
 _AT_ONCE = 1024  # in-process and quick: a figure for the capabilities, not a limit
 
@@ -20,13 +21,14 @@ def matches(completion: str, answer: Any) -> bool:
     """Whether a completion is the answer, or one of them when the row lists several."""
     found = normalised(completion)
     if isinstance(answer, list):
-        return any(found == normalised(_text(one)) for one in answer)
-    return found == normalised(_text(answer))
+        return any(found in _texts(one) for one in answer)
+    return found in _texts(answer)
 
 
-def _text(answer: Any) -> str:
+def _texts(answer: Any) -> set[str]:
+    """What an answer may be written as: 18.0 as 18, too, which a null or a reader of tables may have made a float."""
     if isinstance(answer, str | int | float):
-        return str(answer)
+        return {normalised(str(answer)), normalised(answer_text(answer) or "")}
     raise DataError(
         f"the row's answer is a {type(answer).__name__}", fix="give a text, a number, or a list of them to compare with"
     )

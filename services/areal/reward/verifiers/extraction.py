@@ -69,10 +69,16 @@ def _after_reasoning(completion: str) -> str:
     return completion[start:] if reopened < 0 else completion[start:reopened]
 
 
+# what is counted, as ASDiv's answers have it: 9 (apples); no part of the number, and no base
+_COUNTED = re.compile(
+    r"(?<=\d)\s+\((?!hundred|thousand|million|billion|dozen|percent|base|mod)[a-zA-Z]{2}[a-zA-Z -]*\)\s*$"
+)
+
+
 def gold_text(gold: str) -> str:
     """The expected answer as a dataset writes it, without its box, dollars or GSM8K's `####`."""
     boxed = last_boxed(gold)
-    return readable(boxed if boxed is not None else gold.rpartition("####")[2])
+    return readable(_COUNTED.sub("", boxed if boxed is not None else gold.rpartition("####")[2]))
 
 
 def last_boxed(text: str) -> str | None:

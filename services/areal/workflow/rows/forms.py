@@ -412,7 +412,9 @@ def _refuse_unused(row: Mapping[str, Any]) -> None:
         )
     if isinstance(completions, list) and any(isinstance(entry, Mapping) for entry in completions):
         raise DataError("column completions has several scored completions", fix="make pairs of them first")
-    if str(row.get("label")).lower() in ("true", "false", "0", "1") and row.get("completion") is not None:
+    of_chat = isinstance(row.get("label"), bool) and any(row.get(name) is not None for name in _CHATS)
+    labelled = row.get("completion") is not None and str(row.get("label")).lower() in ("true", "false", "0", "1")
+    if of_chat or labelled:
         raise DataError(
             "label: an unpaired preference (KTO), which no training here uses",
             fix="drop the column to train completions, with label true alone",
@@ -428,12 +430,15 @@ def _refuse_media(row: Mapping[str, Any], *, images: bool = False) -> None:
 
 def _refuse_unshown_choices(row: Mapping[str, Any], prompt: str) -> None:
     """A question whose choices stand in a column of their own, and not in its text, can't be answered."""
-    choices = row.get("choices")
-    listed = choices if isinstance(choices, list) else choices.get("text") if isinstance(choices, Mapping) else None
-    if isinstance(listed, list) and any(str(choice) not in prompt for choice in listed):
-        raise DataError(
-            "column choices holds choices that the prompt does not show", fix="write the choices into the prompt"
-        )
+    for name in ("choices", "options"):
+        choices = row.get(name)
+        if isinstance(choices, Mapping):  # a list beside letters, or a text by each letter
+            lettered = [text for letter, text in choices.items() if len(str(letter)) == 1 and text is not None]
+            choices = choices.get("text", lettered)
+        listed = [choices] if isinstance(choices, str) else choices
+        if isinstance(listed, list) and any(str(choice) not in prompt for choice in listed):
+            fix = "write the choices into the prompt"
+            raise DataError(f"column {name} holds choices that the prompt does not show", fix=fix)
 
 
 def _is_plain(messages: Sequence[Message], count: int, listed: MessageList) -> bool:
@@ -451,6 +456,8 @@ def _no_prompt(row: Mapping[str, Any]) -> DataError:
         )
     if isinstance(row.get("chat"), str):
         return DataError("column chat is one text with role marks inside", fix="convert it to messages first")
+    if row.get("input") is not None:
+        return DataError("column input goes with an instruction, and the row has none", fix="name the column `prompt`")
     if (empty := next((name for name in PROMPT_COLUMNS if name in row), None)) is not None:
         return DataError(f"column {empty} is null", fix="drop the row, or give it a prompt")
     wanted = ", ".join(PROMPT_COLUMNS)

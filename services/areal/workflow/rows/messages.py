@@ -242,7 +242,7 @@ def _reasoning_of(given: Mapping[str, Any], parts: Sequence[str], place: str, *,
 
 def _counted(given: Mapping[str, Any], place: str) -> bool:
     """Whether a loss counts an assistant's turn: `weight` 0 or 1, `train` and `loss` true or false."""
-    weight = given.get("weight", 1)
+    weight = given.get("weight", given.get("loss_weight", 1))
     if weight not in (0, 1):
         raise PlaceError(f"{place}.weight", f"is {weight!r}", fix="a turn is trained (1) or not (0)")
     train = given.get("train", True)
@@ -286,6 +286,8 @@ class _ContentParts:
             self.texts.append(part)
             return
         part = {key: value for key, value in part.items() if value is not None}
+        if "value" in part:  # LLaMA-Factory's name of a part's text
+            part.setdefault("text", part["value"])
         kind = str(part.get("type") or "")
         if kind == "redacted_thinking" and self._reader.verbatim:
             return  # nobody can read it
