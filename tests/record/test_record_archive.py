@@ -158,7 +158,42 @@ def test_of_two_writers_one_listing_holds_and_names_only_what_is_there(
     assert fetched(store, tmp_path / "back")
 
 
-def test_a_directory_that_goes_away_meanwhile_is_left_out_whole(run_dir: Path, store: ObjectStore) -> None:
+def test_a_writer_whose_listing_is_refused_removes_nothing(run_dir: Path, store: ObjectStore, tmp_path: Path) -> None:
+    """What it takes for left, the other writer's listing may name again."""
+    now, extra = 0.0, run_dir / "logs" / "extra.log"
+    extra.write_bytes(b"named again")
+    copier = Archive(run_dir, clock=lambda: now)
+    copier.copy(store)
+    extra.unlink()
+    copier.copy(store)
+    now = 4000.0
+
+    @dataclass(frozen=True)
+    class Late(ObjectStore):
+        def replace(self, key: str, data: bytes, mark: str | None) -> bool:
+            extra.write_bytes(b"named again")
+            Archive(run_dir, clock=lambda: now).copy(store)
+            return super().replace(key, data, mark)
+
+    copier.copy(Late("memory://", store._connection))
+    assert fetched(store, tmp_path / "back")["logs/extra.log"] == b"named again"
+
+
+def test_half_an_object_is_written_again(run_dir: Path, store: ObjectStore, tmp_path: Path) -> None:
+    listing = Archive(run_dir).copy(store)
+    size, digest = listing.files["journal/controller.jsonl"]
+    store.delete([f"blobs/{digest}"])
+    store.write(f"blobs/{digest}", lambda: [b"half"], 4)
+    Archive(run_dir).copy(store)
+    assert store.size(f"blobs/{digest}") == size
+    assert "journal/controller.jsonl" in fetched(store, tmp_path / "back")
+
+
+def test_a_directory_that_goes_away_meanwhile_is_left_out_whole(
+    run_dir: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_AT_ONCE", 1)  # one file is sent, the next is gone
+
     def sent(count: int) -> None:
         shutil.rmtree(run_dir / "checkpoints" / "step-000004.f1", ignore_errors=True)
 
@@ -200,6 +235,11 @@ def test_a_damaged_checkpoint_is_left_out_and_another_damaged_file_is_refused(
     archive.fetch(store, tmp_path / "one", ["."], said.append)
     assert any("step-000008.f1/rank.distcp is left out" in words for words in said)
     assert not (tmp_path / "one" / "checkpoints" / "step-000008.f1" / "rank.distcp").exists()
+    _, digest = listing.files["checkpoints/step-000008.f1/rank.distcp"]
+    store.delete([f"blobs/{digest}"])
+    Archive(run_dir).copy(store)  # the store has it again
+    archive.fetch(store, tmp_path / "one", ["."], said.append)
+    assert tree(tmp_path / "one" / "checkpoints") == tree(run_dir / "checkpoints")
     damage("journal/controller.jsonl")
     with pytest.raises(DataError, match=r"controller\.jsonl is not as it was listed"):
         archive.fetch(store, tmp_path / "two", ["."], said.append)
@@ -217,6 +257,9 @@ def test_what_broke_off_goes_on_and_what_is_there_is_not_fetched(
     archive.fetch(store, target, ["checkpoints"], lambda words: None)
     assert tree(target / "checkpoints") == tree(run_dir / "checkpoints")
     assert archive.fetch(store, target, ["checkpoints"], lambda words: None) == 0
+    other = part.with_name("rank.distcp")
+    other.write_bytes(b"x" * other.stat().st_size)  # as long, and not the same
+    assert archive.fetch(store, target, ["checkpoints"], lambda words: None) == 1
     part.write_bytes(b"of another time" * 1000)  # longer than the file: begun anew
     part.with_name("rank.distcp").unlink()
     assert archive.fetch(store, target, ["checkpoints"], lambda words: None) == 1

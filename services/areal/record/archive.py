@@ -88,7 +88,7 @@ class Archive:
         now, named = self._clock(), {digest for _, digest in files.values()}
         gone = {digest for _, digest in before.files.values()} - named
         dropped = {digest: since for digest, since in before.dropped.items() if digest not in named}
-        dropped |= dict.fromkeys(gone - dropped.keys(), now)
+        dropped |= dict.fromkeys(gone, now)
         doomed = {digest for digest, since in dropped.items() if now - since > _KEPT_S}
         after = RunListing(files, {digest: dropped[digest] for digest in dropped.keys() - doomed}, now)
         if store.replace(LISTING, after.encoded(), mark):
