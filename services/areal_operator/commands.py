@@ -110,7 +110,7 @@ def pull(
     from areal_operator.submit import fetch
 
     chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
-    parts = ["."] if everything else chosen or [*fetch.SMALL, "journal", "logs", "model"]
+    parts = ["."] if everything else chosen or [*archive.SMALL, "journal", "logs", "model"]
     if in_store(job):
         target = out or Path("runs") / job.rstrip("/").rpartition("/")[2]
         came = archive.fetch(ObjectStore.connect(job), target, parts, print)

@@ -449,9 +449,10 @@ def open_run(directory: str | os.PathLike[str], *, namespace: str | None = None)
 
     >>> areal.open("runs/digits").metrics().frame()
     >>> areal.open("rljob/digits", namespace="team").metrics().frame()
+    >>> areal.open("s3://models/rl/team/digits-1f3a9c02").summary()
 
     Args:
-        directory: of a run, or rljob/NAME.
+        directory: of a run, rljob/NAME also when only its claim is left, or a run's address in an object store.
         namespace: of the job; the kubeconfig's context has it unless given.
 
     Raises ConfigError when it is no run's directory, InfraError when the cluster can't be reached.
@@ -459,9 +460,15 @@ def open_run(directory: str | os.PathLike[str], *, namespace: str | None = None)
     from areal.errors import ConfigError
 
     if str(directory).startswith("rljob/"):
-        from areal import ClusterRun  # what clusters need is loaded for them alone
+        from areal_operator.job_commands import find_job  # what clusters need is loaded for them alone
+        from areal_operator.submit.fetch import pull_beside
 
-        return ClusterRun.named(str(directory).removeprefix("rljob/"), namespace=namespace).pull()
+        cluster, job = find_job(str(directory).removeprefix("rljob/"), namespace, None, None, kept=True)
+        directory = pull_beside(job, cluster, OPENED, lambda text: None)
+    elif str(directory).startswith(("s3://", "gs://", "az://")):
+        from areal.record import archive
+
+        directory = archive.fetched(str(directory), OPENED, lambda text: None)
     root = Path(directory).absolute()
     if not (root / "resolved.json").is_file():
         raise ConfigError(f"{directory} is no run directory", fix="name one that `areal run` made, like runs/digits")

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import areal
 import pytest
+from areal.cli.arguments import run_here
 from areal.errors import ConfigError, DataError, InfraError
 from areal.object_store import ObjectStore
 from areal.record import archive
@@ -332,3 +334,22 @@ def test_an_option_that_no_store_knows_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="acess_key") as caught:
         ObjectStore.connect("s3://bucket/runs", tmp_path)
     assert "storage.storeSecret" in caught.value.fix
+
+
+def test_commands_and_python_take_a_run_s_address(
+    run_dir: Path, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ObjectStore, "connect", lambda url: asked.append(url) or store)
+    monkeypatch.chdir(tmp_path)
+    Archive(run_dir).copy(store)
+    address = "s3://models/rl/team/digits-1f3a9c02"
+    found = run_here(Path(address), None, None, None, "journal")
+    assert found == Path("runs/store/digits-1f3a9c02")
+    assert {path.split("/")[0] for path in tree(found)} == {
+        "resolved.json", "live.json", "metrics.jsonl", "evidence", "journal",
+    }  # fmt: skip
+    assert areal.open(address).directory == found.absolute()
+    assert (found / "logs" / "trainer.log").exists()
+    assert asked == [address, address]
+    assert run_here(run_dir, None, None, None) == run_dir

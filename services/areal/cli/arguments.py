@@ -1,6 +1,9 @@
 """Arguments and options that several commands have."""
 
+import re
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +13,7 @@ from areal.cli.table import load
 from areal.errors import ConfigError
 
 _JOB = "rljob/"
+_STORED = re.compile(r"^(s3|gs|az):/(?=[^/])")  # an address that became a path
 
 
 def commands() -> typer.Typer:
@@ -42,7 +46,9 @@ Overrides = Annotated[
 ]
 RunOrJob = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="A run directory, or rljob/NAME for a job on a cluster.", autocompletion=_runs),
+    typer.Argument(
+        metavar="RUN", help="A run directory, rljob/NAME, or a run's address in a store.", autocompletion=_runs
+    ),
 ]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The job's; the context's unless given.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")]
@@ -57,13 +63,17 @@ def job_name(run: Path) -> str | None:
 
 
 def run_here(run: Path, namespace: str | None, kubeconfig: Path | None, context: str | None, *parts: str) -> Path:
-    """The run's directory; of rljob/NAME one here, into which `parts` of the job's run come first.
+    """The run's directory; of rljob/NAME, or of a run in an object store, one here, into which `parts` come first.
 
-    Raises ConfigError, and InfraError where the cluster or its volume can't be reached.
+    Raises ConfigError, and InfraError where the cluster, its volume or the store can't be reached.
     """
+    fetched: Path
+    if (address := _STORED.sub(r"\1://", str(run))) != str(run):
+        fetched = load("areal.record.archive:fetched")(address, parts, partial(print, file=sys.stderr))
+        return fetched
     if (name := job_name(run)) is None:
         return existing(run)
-    fetched: Path = load("areal_operator.commands:fetched")(name, namespace, kubeconfig, context, parts)
+    fetched = load("areal_operator.commands:fetched")(name, namespace, kubeconfig, context, parts)
     return fetched
 
 

@@ -22,6 +22,7 @@ from areal.object_store import ObjectStore
 
 LISTING = "run.json"
 CHECKPOINTS = "checkpoints"
+SMALL = ("resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence")
 _WHOLE = (CHECKPOINTS, "exports")  # whose directories are whole from the moment that they have their names
 _GROWING = (  # what is written later comes first: evidence never speaks of a batch that the journal lacks
     "dataset", "recipe", "evidence", "recording", "trajectories", "tokens", "tensorboard", "logs", "metrics.jsonl",
@@ -196,6 +197,13 @@ def fetch(store: ObjectStore, target: Path, parts: Iterable[str], say: Callable[
         for words in filter(None, pool.map(take, missing.items())):
             say(words)
     return len(missing)
+
+
+def fetched(address: str, parts: Iterable[str], say: Callable[[str], None]) -> Path:
+    """A directory below runs/store with what says how a run in a store went, and these parts of it."""
+    target = Path("runs") / "store" / address.rstrip("/").rpartition("/")[2]
+    fetch(ObjectStore.connect(address), target, [*SMALL, *parts], say)
+    return target
 
 
 def restore(store: ObjectStore, target: Path, say: Callable[[str], None]) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from areal.errors import ConfigError, DataError, InfraError
 from areal.plan.cluster_names import MAIN_CONTAINER
+from areal.record.archive import SMALL
 from areal.spec import job_from_object
 
 from areal_operator.submit.cluster import Cluster
@@ -25,7 +26,6 @@ from areal_operator.submit.send import Channel, Programs, answer_of
 from areal_operator.submit.temporary_pod import running
 
 LEFT_OUT = "token access redis"  # secrets of the job
-SMALL = ("resolved.json", "summary.json", "report.html", "live.json", "metrics.jsonl", "evaluations.jsonl", "evidence")
 _LINE_S = 300.0
 _SILENT_S = 60.0  # several times what a program that has nothing to tell is silent for
 _MARK = ".rljob-uid"  # in a directory that was made from a job: whose it is
