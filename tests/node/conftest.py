@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,20 @@ def installed(node: Node, builder: Builder, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def room(node: Node) -> Iterator[str]:
     """A fresh namespace; its deletion is asked for, not waited for."""
+    with fresh_room(node) as name:
+        yield name
+
+
+@pytest.fixture
+def other_room(node: Node) -> Iterator[str]:
+    """Another one."""
+    with fresh_room(node) as name:
+        yield name
+
+
+@contextmanager
+def fresh_room(node: Node) -> Iterator[str]:
+    """A namespace for the time that it is entered."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     name = f"t-{secrets.token_hex(4)}"
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}

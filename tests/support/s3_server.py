@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +31,8 @@ class S3Server:
 
     root: Path
     port: int = field(default_factory=free_port)
+    address: str = "127.0.0.1"
+    within: tuple[str, ...] = ()  # the command that runs another in the namespaces where this address is
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -37,15 +40,15 @@ class S3Server:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         (self.root / "data" / BUCKET).mkdir(exist_ok=True)
         command = [
-            tool("versitygw"), "--access", ACCESS, "--secret", SECRET, "--port", f"127.0.0.1:{self.port}",
-            "--iam-dir", str(self.root / "iam"), "posix", str(self.root / "data"),
+            *self.within, tool("versitygw"), "--access", ACCESS, "--secret", SECRET,
+            "--port", f"{self.address}:{self.port}", "--iam-dir", str(self.root / "iam"),
+            "posix", str(self.root / "data"),
         ]  # fmt: skip
         with (self.root / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.root)
+        knock = f"import socket; socket.create_connection(({self.address!r}, {self.port}), 1)"
         deadline = time.monotonic() + 30
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
+        while subprocess.run([*self.within, sys.executable, "-c", knock], capture_output=True).returncode:
             assert time.monotonic() < deadline, (self.root / "log").read_text()[-2000:]
             time.sleep(0.05)
 
@@ -61,15 +64,15 @@ class S3Server:
         return {
             "AWS_ACCESS_KEY_ID": ACCESS,
             "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{self.address}:{self.port}",
             "AWS_REGION": "us-east-1",
         }
 
 
 @contextmanager
-def s3_server(root: Path) -> Iterator[S3Server]:
+def s3_server(root: Path, address: str = "127.0.0.1", within: tuple[str, ...] = ()) -> Iterator[S3Server]:
     """A running one, with an empty bucket."""
-    server = S3Server(root)
+    server = S3Server(root, address=address, within=within)
     server.start()
     try:
         yield server
