@@ -38,7 +38,7 @@ class ClusterRun:
     """A job on a cluster, made by `areal.submit`. It goes on whatever becomes of the handle."""
 
     def __init__(self, cluster: Cluster, job: Json) -> None:
-        self._cluster = cluster
+        self._cluster, self._job = cluster, job
         self._uid = job["metadata"]["uid"]
         self.name: str = job["metadata"]["name"]
         self.namespace: str = job["metadata"]["namespace"]
@@ -52,8 +52,12 @@ class ClusterRun:
         kubeconfig: str | os.PathLike[str] | None = None,
         context: str | None = None,
     ) -> "ClusterRun":
-        """A job that is on a cluster already; where, as of `areal.submit`. Raises ConfigError, InfraError."""
-        return cls(*find_job(name, namespace, None if kubeconfig is None else Path(kubeconfig), context))
+        """A job that is on a cluster already, or its claim alone, which `pull` reads; where, as of `areal.submit`.
+
+        Raises ConfigError for neither, InfraError.
+        """
+        where = None if kubeconfig is None else Path(kubeconfig)
+        return cls(*find_job(name, namespace, where, context, kept=True))
 
     def __repr__(self) -> str:
         return (
@@ -98,7 +102,7 @@ class ClusterRun:
 
         >>> job.pull().summary()
         """
-        return open_run(pull_beside(self._found(), self._cluster, parts or OPENED, lambda text: None))
+        return open_run(pull_beside(self._job, self._cluster, parts or OPENED, lambda text: None))
 
     def page(self) -> AbstractContextManager[str]:
         """Address of the job's page on this machine, while entered.

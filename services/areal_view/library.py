@@ -460,12 +460,10 @@ def open_run(directory: str | os.PathLike[str], *, namespace: str | None = None)
     from areal.errors import ConfigError
 
     if str(directory).startswith("rljob/"):
-        from areal_operator.job_commands import find_job  # what clusters need is loaded for them alone
-        from areal_operator.submit.fetch import pull_beside
+        from areal import ClusterRun  # what clusters need is loaded for them alone
 
-        cluster, job = find_job(str(directory).removeprefix("rljob/"), namespace, None, None, kept=True)
-        directory = pull_beside(job, cluster, OPENED, lambda text: None)
-    elif str(directory).startswith(("s3://", "gs://", "az://")):
+        return ClusterRun.named(str(directory).removeprefix("rljob/"), namespace=namespace).pull()
+    if str(directory).startswith(("s3://", "gs://", "az://")):
         from areal.record import archive
 
         directory = archive.fetched(str(directory), OPENED, lambda text: None)

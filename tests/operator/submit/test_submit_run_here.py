@@ -151,3 +151,18 @@ def test_python_opens_a_job_on_a_cluster_as_a_run(volume, monkeypatch):
     assert asked[1] == ALWAYS | {"model"}
     with pytest.raises(ConfigError, match="no run directory"):
         areal.open("runs/other")
+
+
+def test_python_opens_what_a_job_that_is_gone_left(volume, monkeypatch):
+    class Gone(OneJob):
+        def get(self, kind: str, namespace: str, name: str) -> Any:
+            return None
+
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        "areal_operator.job_handle.find_job", lambda name, *where, kept=False: asked.append(kept) or (Gone(), FOUND)
+    )
+    assert areal.open("rljob/digits", namespace="team").directory.name == "team.digits.01234567"
+    assert asked == [True]
+    with pytest.raises(InfraError, match="was deleted"):
+        ClusterRun.named("digits", namespace="team").status()
