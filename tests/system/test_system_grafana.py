@@ -37,6 +37,7 @@ NO_SERIES = {
     "areal_sandbox_": "the reward service of the platform; here the recipe scores",
     "areal_generation_switch_": "placement: shared",
     "areal_volume_": "weightSync.servers: Fetch",
+    "areal_archive_": "storage.store",
 }
 """Beginnings of series that this job has no role for, and which do have them."""
 NO_FIGURES = {"cache_hit_rate": "SGLang counts hits, the embedded engine doesn't", "teacher_kl": "a teacher"}

@@ -70,7 +70,7 @@ def test_a_group_s_life_is_one_trace_that_leads_to_the_swaps_of_its_version(star
 
 ABSENT = (
     "areal_boxes_", "areal_gateway_", "areal_sandbox_", "areal_volume_", "areal_generation_switch_",
-    "areal_trainer_figure", "areal_evaluation_figure",
+    "areal_archive_", "areal_trainer_figure", "areal_evaluation_figure",
 )  # fmt: skip
 """Beginnings of series that this job has no role or setting for, and of evaluations, which may not have ended yet."""
 
