@@ -26,9 +26,10 @@ _RETRIES: Any = {
 }
 
 
-def in_store(source: str | None) -> bool:
-    """Whether a source is an address in an object store."""
-    return source is not None and source.startswith(SCHEMES)
+def store_address(source: str | os.PathLike[str]) -> str | None:
+    """An address in an object store, also one that lost a slash when it was taken for a path; None for a path."""
+    scheme, colon, rest = str(source).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if colon and f"{scheme}://" in SCHEMES else None
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,9 @@ class ObjectStore:
             raise missing_package(error) from None
         with _refusals(url):
             given: Any = {} if credentials is None else _options(credentials)
-            named = {key.lower().removeprefix("aws_"): value for key, value in {**os.environ, **given}.items()}
-            endpoint = named.get("endpoint_url", named.get("endpoint", ""))
-            client: Any = {
-                "timeout": f"{_REQUEST_S}s",
-                "connect_timeout": "5s",
-                "allow_http": endpoint.startswith("http:"),
-            }
+            options = {**os.environ, **given}.items()
+            plain = any("endpoint" in name.lower() and value.startswith("http:") for name, value in options)
+            client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "5s", "allow_http": plain}
             return cls(url, from_url(url, config=given, client_options=client, retry_config=_RETRIES))
 
     def read(self, key: str) -> tuple[bytes, str] | None:
@@ -134,13 +131,12 @@ class ObjectStore:
             yield block
             start += length
 
-    def listing(self, prefix: str = "") -> dict[str, int]:
-        """Sizes of the objects below a prefix, by key: a store may list late what was written just now."""
+    def keys(self, prefix: str) -> list[str]:
+        """Keys of the objects below a prefix: a store may list late what was written just now."""
         import obstore
 
         with _refusals(self.url):
-            found = [entry for page in obstore.list(self._connection, prefix or None) for entry in page]
-        return {str(entry["path"]): int(entry["size"]) for entry in found}
+            return [str(entry["path"]) for page in obstore.list(self._connection, prefix) for entry in page]
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that isn't there is none."""

@@ -103,7 +103,7 @@ def pull(
     """Fetch a job's run from its volume, also when its pods are gone: what says how it went, and the final model. The
     result is a run directory like those of `areal run`. What is here is not fetched again.
     """
-    from areal.object_store import ObjectStore, in_store
+    from areal.object_store import ObjectStore, store_address
     from areal.record import archive
 
     from areal_operator.job_commands import find_job
@@ -111,9 +111,9 @@ def pull(
 
     chosen = [*["model"] * model, *["exports"] * exports, *["recording", "trajectories", "resolved.json"] * recording]
     parts = ["."] if everything else chosen or [*archive.SMALL, "journal", "logs", "model"]
-    if in_store(job):
-        target = out or Path("runs") / job.rstrip("/").rpartition("/")[2]
-        came = archive.fetch(ObjectStore.connect(job), target, parts, print)
+    if address := store_address(job):
+        target = out or Path("runs") / address.rstrip("/").rpartition("/")[2]
+        came = archive.fetch(ObjectStore.connect(address), target, parts, print)
         print(f"{came} files came; {target} is the run here")
         return
     name = job_name(Path(job))

@@ -458,15 +458,16 @@ def open_run(directory: str | os.PathLike[str], *, namespace: str | None = None)
     Raises ConfigError when it is no run's directory, InfraError when the cluster can't be reached.
     """
     from areal.errors import ConfigError
+    from areal.object_store import store_address
 
     if str(directory).startswith("rljob/"):
         from areal import ClusterRun  # what clusters need is loaded for them alone
 
         return ClusterRun.named(str(directory).removeprefix("rljob/"), namespace=namespace).pull()
-    if str(directory).startswith(("s3://", "gs://", "az://")):
+    if address := store_address(directory):
         from areal.record import archive
 
-        directory = archive.fetched(str(directory), OPENED, lambda text: None)
+        directory = archive.fetched(address, OPENED, lambda text: None)
     root = Path(directory).absolute()
     if not (root / "resolved.json").is_file():
         raise ConfigError(f"{directory} is no run directory", fix="name one that `areal run` made, like runs/digits")

@@ -11,7 +11,7 @@ import areal
 import pytest
 from areal.cli.arguments import run_here
 from areal.errors import ConfigError, DataError, InfraError
-from areal.object_store import ObjectStore
+from areal.object_store import ObjectStore, store_address
 from areal.record import archive
 from areal.record.archive import LISTING, Archive, RunListing
 from hypothesis import given, settings
@@ -114,6 +114,12 @@ def test_a_writer_that_is_killed_anywhere_leaves_the_run_as_one_pass_saw_it(
             break
     assert killed >= 3
     assert found == second
+    store = ObjectStore("memory://", held)
+    store.write("blobs/0123", lambda: [b"sent and never listed"], 21)
+    Archive(run_dir, clock=lambda: 2 * 10.0**9).copy(store)  # sees it
+    assert "blobs/0123" in store.keys("blobs/")
+    listing = Archive(run_dir, clock=lambda: 3 * 10.0**9).copy(store)  # and removes it
+    assert {key.removeprefix("blobs/") for key in store.keys("blobs/")} == {d for _, d in listing.files.values()}
 
 
 def test_a_writer_is_killed_with_an_old_listing_s_blobs_still_there_for_who_reads_it(
@@ -282,6 +288,11 @@ def test_a_run_goes_on_elsewhere_from_its_checkpoints_and_record(
     names = {path.split("/")[0] for path in tree(tmp_path / "back")}
     assert {"checkpoints", "journal", "fences", "evidence", "metrics.jsonl", "dataset"} <= names
     assert not names & {"resolved.json", "live.json", "logs", "access", "redis"}
+    for path, (_, digest) in archive.listing_of(store).files.items():
+        if path.endswith("/.metadata"):
+            store.delete([f"blobs/{digest}"])
+    with pytest.raises(DataError, match="no checkpoint of the run at memory:// is whole"):
+        archive.restore(store, tmp_path / "damaged", lambda words: None)
     assert archive.file_of(store, "resolved.json") == (run_dir / "resolved.json").read_bytes()
 
 
@@ -353,3 +364,5 @@ def test_commands_and_python_take_a_run_s_address(
     assert (found / "logs" / "trainer.log").exists()
     assert asked == [address, address]
     assert run_here(run_dir, None, None, None) == run_dir
+    assert store_address("gs://bucket/a") == store_address(Path("gs://bucket/a")) == "gs://bucket/a"
+    assert [store_address(one) for one in ("runs/digits", "/tmp/s3:/a", "rljob/digits", "http://x/y")] == [None] * 4

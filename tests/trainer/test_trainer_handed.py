@@ -201,4 +201,5 @@ def test_a_version_that_is_lost_with_its_memory_is_handed_over_again(tmp_path: P
     (volume / "v00000010.f1").mkdir(parents=True)
     assert served(desk, "10.f1") == 10
     on_volume = SimpleNamespace(paths=SimpleNamespace(handed=None, weights=volume), _state=TrainerState(8))
-    assert served(on_volume, "11.f1") == 11, "elsewhere the volume is not asked"
+    assert served(on_volume, "10.f1") == 10
+    assert served(on_volume, "11.f1") == -1, "the run is a copy that came without its versions"

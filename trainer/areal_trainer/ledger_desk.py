@@ -122,17 +122,16 @@ class LedgerDesk(Desk):
         )
 
     def _served_version(self, served: str) -> int:
-        """Version that servers hold or can read; −1 where none is left, and this trainer's first is handed to them.
+        """Version that servers hold or can read; −1 where none is left, and this trainer's first is published to them.
 
-        What was handed over in memory is gone with the machine or pod, unless the volume had it, too.
+        What was handed over in memory is gone with the machine or pod, unless the volume had it, too; and the run may
+        be a copy that came without its versions.
         """
         if not served:
             return -1
-        policy, handed = PolicyId.parse(served), self.paths.handed
-        if handed and not any((root / policy.directory).is_dir() for root in (handed, self.paths.weights)):
-            log.warning(
-                "%s is lost with the memory that it was in: version %d is handed over", policy, self._state.step
-            )
+        policy, places = PolicyId.parse(served), (self.paths.handed, self.paths.weights)
+        if not any(root is not None and (root / policy.directory).is_dir() for root in places):
+            log.warning("%s is nowhere any more: version %d is published to servers", policy, self._state.step)
             return -1
         return policy.version
 

@@ -1,6 +1,5 @@
 """Arguments and options that several commands have."""
 
-import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,6 @@ from areal.cli.table import load
 from areal.errors import ConfigError
 
 _JOB = "rljob/"
-_STORED = re.compile(r"^(s3|gs|az):/(?=[^/])")  # an address that became a path
 
 
 def commands() -> typer.Typer:
@@ -68,7 +66,7 @@ def run_here(run: Path, namespace: str | None, kubeconfig: Path | None, context:
     Raises ConfigError, and InfraError where the cluster, its volume or the store can't be reached.
     """
     fetched: Path
-    if (address := _STORED.sub(r"\1://", str(run))) != str(run):
+    if address := load("areal.object_store:store_address")(run):
         fetched = load("areal.record.archive:fetched")(address, parts, partial(print, file=sys.stderr))
         return fetched
     if (name := job_name(run)) is None:

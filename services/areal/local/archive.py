@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from areal.errors import ArealError, ExitCode, InfraError
+from areal.errors import ArealError, ExitCode, InfraError, Kind
 from areal.net.server import GrpcServer
 from areal.object_store import ObjectStore
 from areal.observe.metrics import RoleMetrics
@@ -36,7 +36,7 @@ async def run(ctx: RoleContext) -> int:
     archive, where = Archive(resolved.run_dir), resolved.store_address
     log.info("copying the run to %s", where)
     copied = metrics.gauge("areal_archive_copied_timestamp_seconds")  # 0 until then: the alert tells of that, too
-    failures = {kind: metrics.counter("areal_archive_failures_total", reason=kind) for kind in ("refused", "disk")}
+    failures = {kind: metrics.counter("areal_archive_failures_total", reason=kind) for kind in (*Kind, "disk")}
 
     def sent(count: int) -> None:
         metrics.counter("areal_archive_sent_bytes_total").inc(count)
@@ -52,7 +52,7 @@ async def run(ctx: RoleContext) -> int:
         except (ArealError, OSError) as error:
             if ctx.stop.is_set():
                 break
-            failures["refused" if isinstance(error, ArealError) else "disk"].inc()
+            failures[error.kind if isinstance(error, ArealError) else "disk"].inc()
             ctx.progress.doing = f"nothing is copied: {getattr(error, 'message', error)}"
             log.warning("not copied, trying again: %s", error)
             pause = _AGAIN_S

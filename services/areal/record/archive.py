@@ -8,7 +8,7 @@ it names: so a reader finds the run as it was at one time, whenever a writer was
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -69,6 +69,7 @@ class Archive:
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.time) -> None:
         self._root = run_dir
         self._clock = clock
+        self._swept = False
         self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # path → inode, time and size; digest
 
     def copy(self, store: ObjectStore, sent: Callable[[int], None] = lambda count: None) -> RunListing:
@@ -89,10 +90,13 @@ class Archive:
         now, named = self._clock(), {digest for _, digest in files.values()}
         gone = {digest for _, digest in before.files.values()} - named
         dropped = {digest: since for digest, since in before.dropped.items() if digest not in named}
-        dropped |= dict.fromkeys(gone, now)
+        if not self._swept:  # what a writer sent and was killed before it listed it
+            gone |= {key.rpartition("/")[2] for key in store.keys(_blob(""))} - named
+        dropped |= dict.fromkeys(gone - dropped.keys(), now)
         doomed = {digest for digest, since in dropped.items() if now - since > _KEPT_S}
         after = RunListing(files, {digest: dropped[digest] for digest in dropped.keys() - doomed}, now)
         if store.replace(LISTING, after.encoded(), mark):
+            self._swept = True
             store.delete(_blob(digest) for digest in sorted(doomed))
         return after
 
@@ -179,8 +183,13 @@ def fetch(store: ObjectStore, target: Path, parts: Iterable[str], say: Callable[
     has its digest. A checkpoint that is damaged or gone is left out: an older one serves. Raises DataError for any
     other file that the store doesn't have as it was listed.
     """
-    wanted = tuple(parts)
-    listed = {path: entry for path, entry in listing_of(store).files.items() if "." in wanted or _is_in(path, wanted)}
+    return _fetch(store, listing_of(store), target, tuple(parts), say)
+
+
+def _fetch(
+    store: ObjectStore, listing: RunListing, target: Path, wanted: tuple[str, ...], say: Callable[[str], None]
+) -> int:
+    listed = {path: entry for path, entry in listing.files.items() if "." in wanted or _is_in(path, wanted)}
     missing = {path: entry for path, entry in listed.items() if not _is_here(target / path, entry)}
     say(f"{len(missing)} of {len(listed)} files, {sum(size for size, _ in missing.values()) / 1e6:,.1f} MB")
 
@@ -211,10 +220,15 @@ def restore(store: ObjectStore, target: Path, say: Callable[[str], None]) -> int
 
     That is all but what a run says of itself, and of the checkpoints the newest ones that the store keeps.
     """
-    parts = [part for part in (*_WHOLE, *_GROWING) if part not in _ABOVE]
-    if not _names(listing_of(store).files, CHECKPOINTS):
+    parts, listing = tuple(part for part in (*_WHOLE, *_GROWING) if part not in _ABOVE), listing_of(store)
+    names = _names(listing.files, CHECKPOINTS)
+    if not names:
         raise DataError(f"the run at {store.url} has no checkpoint yet", fix="Name another run, or start anew.")
-    return fetch(store, target, parts, say)
+    count = _fetch(store, listing, target, parts, say)
+    lacking = _names([path for path in listing.files if not (target / path).is_file()], CHECKPOINTS)
+    if names == lacking:
+        raise DataError(f"no checkpoint of the run at {store.url} is whole", fix="Name another run, or start anew.")
+    return count
 
 
 def _take(store: ObjectStore, path: Path, entry: FileEntry) -> None:
@@ -233,7 +247,7 @@ def _take(store: ObjectStore, path: Path, entry: FileEntry) -> None:
     part.replace(path)
 
 
-def _names(files: Mapping[str, FileEntry], part: str) -> list[str]:
+def _names(files: Iterable[str], part: str) -> list[str]:
     return sorted({path.split("/")[1] for path in files if path.startswith(f"{part}/")})
 
 

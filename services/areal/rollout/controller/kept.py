@@ -81,9 +81,6 @@ def _read(path: Path) -> RestoredState:
     except orjson.JSONDecodeError as error:
         raise DataError(f"{path} is damaged: {error}", fix="restore it, or start the run anew") from error
     served = data.pop("served", None)
-    if served and not Path(served["path"]).is_dir():  # the run is a copy, without them or in another place
-        log.warning("the files of version %s are gone: the trainer publishes again", served["policy_id"])
-        served = None
     return RestoredState(served=PublishedWeights(**served) if served else None, **data)
 
 
