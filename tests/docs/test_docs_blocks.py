@@ -107,7 +107,7 @@ def parsed(words: list[str]) -> None:
         known = " ".join(option for option, _ in passed_on(f"areal {name}"))
         assert [word for word in words if word.startswith("--") and word not in known] == []
     job = next((word for word in words if word.endswith(".yaml")), None)
-    others = {index + 1 for index, word in enumerate(words) if word == "--slurm"}  # options of sbatch
+    others = {index + 1 for index, word in enumerate(words) if word in ("--slurm", "--ray")}  # no fields of a job
     fields = [word for index, word in enumerate(words) if index not in others and re.match(r"[a-z]+[A-Za-z.]*=", word)]
     fields = [field.partition(",")[0] for field in fields]  # of a sweep the first
     if name in ("run", "check", "submit", "study", "prepare") and job:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.gateway.admission import FIELDS, AdmissionRules, Treatment, admit, header_of, overridden
+from areal.gateway.admission import AdmissionRules, Treatment, admit, fields_of, header_of, overridden
 from areal.gateway.faults import CallRefusal
 from hypothesis import given
 from hypothesis import strategies as st
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+FIELDS = fields_of("chat")
 TABLE = [line for line in PAGE.splitlines() if line.startswith("| `")]
 
 
@@ -23,27 +24,27 @@ def test_a_field_is_documented_as_it_is_treated(name):
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.treatment is Treatment.REFUSED])
 def test_a_refused_field_passes_only_where_it_says_nothing(name):
     for harmless in FIELDS[name].harmless:
-        assert admit({name: harmless}) == []
+        assert admit({name: harmless}, "chat") == []
     with pytest.raises(CallRefusal, match=name):
-        admit({name: "anything"}, FIELDS, AdmissionRules(ignores=True))
+        admit({name: "anything"}, "chat", AdmissionRules(ignores=True))
 
 
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.treatment is Treatment.SHAPING])
 def test_what_changes_the_distribution_is_refused_ignored_or_done(name):
     for harmless in FIELDS[name].harmless:
-        assert admit({name: harmless}) == []
+        assert admit({name: harmless}, "chat") == []
     with pytest.raises(CallRefusal) as caught:
-        admit({name: "anything"})
+        admit({name: "anything"}, "chat")
     assert caught.value.field == name
     assert "rollout.gateway.unsupported" in caught.value.message
-    assert admit({name: "anything"}, FIELDS, AdmissionRules(ignores=True)) == [name]
-    assert admit({name: "anything"}, FIELDS, AdmissionRules(honours=frozenset({name}))) == []
+    assert admit({name: "anything"}, "chat", AdmissionRules(ignores=True)) == [name]
+    assert admit({name: "anything"}, "chat", AdmissionRules(honours=frozenset({name}))) == []
 
 
 @given(st.dictionaries(st.text(max_size=9), st.integers() | st.none(), max_size=5))
 def test_a_field_that_is_not_known_is_ignored_and_told(body):
     named = {f"x-{name}": value for name, value in body.items()}
-    assert admit(named) == [name for name, value in named.items() if value is not None]
+    assert admit(named, "chat") == [name for name, value in named.items() if value is not None]
 
 
 @given(st.lists(st.text(max_size=200), max_size=60))

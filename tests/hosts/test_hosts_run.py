@@ -17,7 +17,7 @@ from areal.admit.resolve import resolve
 from areal.errors import Kind
 from areal.hosts import run as hosts_run
 from areal.hosts.placement import Host, HostPlan
-from areal.hosts.run import SlurmFleet, run_on_slurm
+from areal.hosts.run import HostFleet, run_on_slurm
 from areal.local.run import _watched
 from areal.local.staging import StagingRequest
 from areal.observe.live import Live, read_live, write_live
@@ -61,8 +61,8 @@ class Children:
         self.stopped = reason
 
 
-def settled(resolved: ResolvedJob, hosts: list[Host], folder: Path) -> tuple[SlurmFleet, ResolvedJob, Any]:
-    fleet = SlurmFleet(hosts)
+def settled(resolved: ResolvedJob, hosts: list[Host], folder: Path) -> tuple[HostFleet, ResolvedJob, Any]:
+    fleet = HostFleet(hosts)
     found = fleet.settle(resolved)
     return fleet, found, Children(fleet.rows(found), folder)
 
@@ -133,7 +133,8 @@ def test_a_next_life_is_never_fresh_and_resumes_what_was_begun(lives, tmp_path, 
         RunLayout(tmp_path / "run").resolved.write_text("{}")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert run_on_slurm(request, (), (), Console()) == 0
-    assert lives == [replace(request, alone=False), replace(request, alone=False, fresh=False, resume=begun)]
+    here = replace(request, hosts=["--on", "slurm"])
+    assert lives == [here, replace(here, fresh=False, resume=begun)]
 
 
 def test_outside_an_allocation_the_run_is_queued_with_what_was_asked(lives, tmp_path, monkeypatch):

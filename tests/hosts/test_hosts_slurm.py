@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -64,7 +65,7 @@ def test_hosts_of_an_allocation(scripted, monkeypatch):
 
 def test_steps_are_found_by_their_whole_name(scripted):
     (scripted.root / "steps").write_text("7.batch batch\n7.5 row-worker-1\n7.6 row-worker-11\n7.9 row-worker-1\n")
-    assert slurm.signal_steps("7", "worker-1", "TERM") == 2
+    assert slurm.SlurmStep("7", "worker-1").signal("TERM") == 2
     assert [line for line in scripted.asked if line.startswith("scancel")] == [
         "scancel --signal=TERM 7.5", "scancel --signal=TERM 7.9",
     ]  # fmt: skip
@@ -72,8 +73,8 @@ def test_steps_are_found_by_their_whole_name(scripted):
 
 def test_a_step_asks_for_all_gpus_of_its_host_and_sees_its_own():
     hosts = [Host("n0", "10.0.0.1", 1, 16, 8)]
-    assert "--gres=gpu:8" in slurm.srun("generation-0", hosts, gpus=True, command=["true"])
-    assert "--gres=none" in slurm.srun("worker-0", hosts, gpus=False, command=["true"])
+    assert "--gres=gpu:8" in slurm.SlurmStep("7", "generation-0").srun(hosts, gpus=True, command=["true"])
+    assert "--gres=none" in slurm.SlurmStep("7", "worker-0").srun(hosts, gpus=False, command=["true"])
     plan = HostPlan({"n0": hosts[0]}, {"generation-0": RowPlace(("n0",), (2, 3))})
     ours = {"SLURMD_NODENAME": "n0", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "SLURM_PROCID": "0"}
     _, env = fitted(plan, "generation-0", ["true"], ours)
@@ -123,6 +124,9 @@ def start(tmp_path: Path, scripted: ScriptedSlurm, daemon: socket.socket) -> Ite
 
     yield made
     for row in rows:
+        with suppress(psutil.NoSuchProcess):  # a step that is killed leaves what it started
+            for one in psutil.Process(row.process.pid).children(recursive=True):
+                one.kill()
         row.process.kill()
         row.process.wait()
 

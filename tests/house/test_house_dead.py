@@ -27,6 +27,7 @@ KEPT = {
     "COMPARED": "the table of model families that docs/models.md shows",
     "POINTS": "where a publication can be killed: its tests go through all of them",
     "X32_BIT": "a number of the kernel's that the tests of the filter name",
+    "CERTIFICATES": "objects of cert-manager are sent by their kind, which this constant makes known",
     "UNK": "a place in the small tokenizer's list of special tokens",
     "input_len": "AReaL's workflows read it of an answer",
     "output_len": "the same",

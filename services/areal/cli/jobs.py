@@ -16,6 +16,7 @@ app = commands()
     epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
     "runs/short\n\n  areal run job.yaml --resume\n\n  areal run job.yaml --sweep algorithm.name=GRPO,PPO --seeds 3"
     "\n\n  areal run job.yaml --on slurm --slurm nodes=2 --slurm partition=gpu --slurm time=8:00:00"
+    "\n\n  areal run job.yaml --on ray --ray nodes=2 --ray gpus=8"
 )
 def run(
     job: JobFile,
@@ -29,27 +30,34 @@ def run(
     ] = None,
     seeds: Annotated[int, typer.Option(min=0, max=100, help="Run each variant with so many seeds.")] = 0,
     on: Annotated[
-        str | None, typer.Option(metavar="slurm", help="On the nodes of a Slurm job: this one, or new.")
+        str | None,
+        typer.Option(metavar="slurm|ray", help="On the nodes of a Slurm job, this one or new, or of a Ray cluster."),
     ] = None,
     slurm: Annotated[
         list[str] | None, typer.Option(metavar="OPTION", help="An option of sbatch, like nodes=2; may be given again.")
     ] = None,
+    ray: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="nodes=2, cpus=16, gpus=8 of each, address=HOST:PORT; may be given again."),
+    ] = None,
     hosts_command: Annotated[str, typer.Option(help="Goes before each role's program: a container's command.")] = "",
 ) -> None:
-    """Run a job on this machine, or on Slurm's, and watch it."""
+    """Run a job on this machine, or on those of Slurm or Ray, and watch it."""
     from areal.local.display import lossy_console
     from areal.local.run import run_job
     from areal.local.staging import StagingRequest
 
     request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
-    if on is not None or slurm or hosts_command:
+    if on is not None or slurm or ray or hosts_command:
         from areal.errors import ConfigError
 
-        if on != "slurm" or sweep or seeds:
-            raise ConfigError("--slurm and --hosts-command go with --on slurm, sweeps don't", fix="write --on slurm")
-        from areal.hosts.run import run_on_slurm
+        if on not in ("slurm", "ray") or (ray if on == "slurm" else slurm) or sweep or seeds:
+            fix = "write --on slurm --slurm OPTION, or --on ray --ray OPTION"
+            raise ConfigError("--slurm, --ray and --hosts-command go with --on of their kind, sweeps don't", fix=fix)
+        from areal.hosts.run import run_on_ray, run_on_slurm
 
-        raise typer.Exit(run_on_slurm(request, slurm or (), shlex.split(hosts_command), lossy_console()))
+        start = run_on_slurm if on == "slurm" else run_on_ray
+        raise typer.Exit(start(request, slurm or ray or (), shlex.split(hosts_command), lossy_console()))
     if sweep or seeds:
         from areal.local.sweep import run_sweep, variants
 

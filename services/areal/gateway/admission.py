@@ -1,4 +1,4 @@
-"""Request fields: which are read, ignored or refused, as one table for each dialect; that of chat is here.
+"""Request fields: which are read, ignored or refused, by the table of all dialects in fields.yaml.
 
 What carries content is refused where it can't be read. What would change the distribution of tokens is done where the
 engine can, else refused or ignored as the job says. All else is ignored and named in the answer's header. Pure.
@@ -7,9 +7,11 @@ engine can, else refused or ignored as the job says. All else is ignored and nam
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from areal.gateway.faults import CallRefusal
+from areal.yaml_file.table import read_table
 
 IGNORED_HEADER = "x-areal-ignored"
 _MOST_HEADER = 1000  # bytes
@@ -51,85 +53,29 @@ class AdmissionRules:
     )
 
 
-SAMPLED = Field(Treatment.OVERRIDDEN, "the job owns sampling: rollout.sampling")
 IGNORED = Field(Treatment.IGNORED, "of no consequence")
-_SHAPING = "it changes the distribution of tokens"
 
 
-def shaping(*harmless: Any) -> Field:
-    """A field that changes the distribution of tokens, but for these values."""
-    return Field(Treatment.SHAPING, _SHAPING, (None, *harmless))
+@cache
+def fields_of(dialect: str) -> Mapping[str, Field]:
+    """The fields of a dialect's requests by name, as fields.yaml has them."""
+    found = {}
+    for treatment, rows in read_table("areal.gateway", "fields.yaml")[dialect].items():
+        usual = "it changes the distribution of tokens" if treatment == "shaping" else ""
+        for name, row in rows.items():
+            shapes: dict[type, str] = {str: "why", list: "harmless"}
+            told: Mapping[str, Any] = {shapes[type(row)]: row} if type(row) in shapes else row or {"why": ""}
+            harmless = (None, *told.get("harmless", ()))
+            found[name] = Field(Treatment[treatment.upper()], told.get("why", usual), harmless)
+    return found
 
 
-def read_fields(*names: str) -> dict[str, Field]:
-    """Fields that are read."""
-    return {name: Field(Treatment.READ, "read") for name in names}
-
-
-ENGINE_FIELDS: Mapping[str, Field] = {
-    "min_p": shaping(0, 0.0),
-    "typical_p": shaping(1, 1.0),
-    "logit_bias": shaping({}),
-    "frequency_penalty": shaping(0, 0.0),
-    "presence_penalty": shaping(0, 0.0),
-    "repetition_penalty": shaping(1, 1.0),
-    "length_penalty": shaping(1, 1.0),
-    "no_repeat_ngram_size": shaping(0),
-    "min_tokens": shaping(0),
-    "ignore_eos": shaping(False),
-    "bad_words": shaping([]),
-    "allowed_token_ids": shaping(),
-    "guided_json": shaping(),
-    "guided_regex": shaping(),
-    "guided_choice": shaping(),
-    "guided_grammar": shaping(),
-    "structured_outputs": shaping(),
-    "json_schema": shaping(),
-    "regex": shaping(),
-    "ebnf": shaping(),
-    "structural_tag": shaping(),
-    "best_of": shaping(1),
-    "use_beam_search": shaping(False),
-    "beam_width": shaping(1),
-}
-"""Extensions of engines, in chat and completions."""
-FIELDS: Mapping[str, Field] = {
-    "messages": Field(Treatment.READ, "text only"),
-    "model": Field(Treatment.READ, "any name; the policy answers"),
-    "max_tokens": Field(Treatment.READ, "at most rollout.sampling.maxNewTokens and the room there is"),
-    "max_completion_tokens": Field(Treatment.READ, "the same; it counts before max_tokens"),
-    "stop": Field(Treatment.READ, "a text or up to four"),
-    "seed": Field(Treatment.READ, "another seed is another question"),
-    "logprobs": Field(Treatment.READ, "of the sampled tokens, at the job's temperature"),
-    "return_token_ids": Field(Treatment.READ, "adds prompt_token_ids and token_ids"),
-    "temperature": SAMPLED,
-    "top_p": SAMPLED,
-    "top_k": SAMPLED,
-    "n": Field(Treatment.READ, "so many answers, each sampled for itself"),
-    "stream": Field(Treatment.READ, "tokens come as they are sampled"),
-    "stream_options": Field(Treatment.READ, "include_usage: usage comes before the end"),
-    "tools": Field(Treatment.READ, "functions, written into the prompt by the model's template"),
-    "tool_choice": shaping("auto", "none"),
-    "parallel_tool_calls": shaping(True),
-    "response_format": shaping({"type": "text"}),
-    **ENGINE_FIELDS,
-    "functions": Field(Treatment.REFUSED, "give tools instead", (None, [])),
-    "function_call": Field(Treatment.REFUSED, "give tools instead", (None, "auto", "none")),
-    "modalities": Field(Treatment.REFUSED, "text only", (None, ["text"])),
-    "audio": Field(Treatment.REFUSED, "text only"),
-    "top_logprobs": Field(Treatment.IGNORED, "engines report the sampled token's alone", (None, 0)),
-    "chat_template_kwargs": Field(Treatment.READ, "names of model.chatTemplateKwargs; others are ignored"),
-}
-
-
-def admit(
-    body: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS, rules: AdmissionRules | None = None
-) -> list[str]:
+def admit(body: Mapping[str, Any], dialect: str, rules: AdmissionRules | None = None) -> list[str]:
     """The names of the fields that are ignored. Raises Refused with the field's name."""
     rules = rules or AdmissionRules()
     ignored = []
     for name, value in body.items():
-        known = fields.get(name, IGNORED)
+        known = fields_of(dialect).get(name, IGNORED)
         if value in known.harmless or known.treatment in (Treatment.READ, Treatment.OVERRIDDEN):
             continue
         if known.treatment is Treatment.SHAPING and name in rules.honours:

@@ -15,6 +15,7 @@ from areal.plan import ResolvedJob
 from areal.plan.cluster_names import Role
 from areal.plan.roles import RoleInstance
 
+ENV_HOST, ENV_RANK = "AREAL_HOST", "AREAL_HOST_RANK"
 PINNED = (Role.REDIS, Role.CONTROLLER, Role.TRAINER)
 
 
@@ -94,12 +95,21 @@ def resolve_for_hosts(resolved: ResolvedJob, placed: Mapping[str, RowPlace], hos
 
 
 @dataclass(frozen=True)
+class RayRun:
+    """Ray's address, and the namespace in which a run's launchers have their names."""
+
+    address: str
+    namespace: str
+
+
+@dataclass(frozen=True)
 class HostPlan:
     """What each start of a row reads from a file: hosts and places by name, the command before each program."""
 
     hosts: Mapping[str, Host]
     rows: Mapping[str, RowPlace]
     prefix: tuple[str, ...] = ()
+    ray: RayRun | None = None  # None: the hosts are Slurm's
 
     @classmethod
     def load(cls, path: Path) -> "HostPlan":

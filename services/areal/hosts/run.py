@@ -1,8 +1,8 @@
-"""`areal run --on slurm`: queues the job, or runs it on the hosts of the allocation that this process is in.
+"""`areal run --on slurm` or `--on ray`: runs the job on the hosts of an allocation, or has Slurm queue it.
 
 The run is that of `areal.local`, in the same directory, order, probes and budgets; each row's program is a step on its
-host. Owns what differs: rows move when a host is lost; a warning of the scheduler (SIGTERM) drains all, and queues the
-job again, to go on from its checkpoint.
+host. Owns what differs: rows move when a host is lost; a warning of the scheduler (SIGTERM) drains all, to go on from
+the checkpoint later: Slurm is asked to queue the job again.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from rich.console import Console
 
 from areal.errors import ConfigError
 from areal.files import write_atomically
-from areal.hosts import slurm
-from areal.hosts.placement import Host, HostPlan, place, resolve_for_hosts
+from areal.hosts import ray_cluster, slurm
+from areal.hosts.placement import Host, HostPlan, RayRun, place, resolve_for_hosts
 from areal.local.run import run_job
 from areal.local.staging import StagingRequest
 from areal.local.supervisor import Supervisor
@@ -39,19 +39,20 @@ _LOOK_S = 3.0
 _LOST_AFTER = 4  # looks without an answer: a slurmd that is only started anew is back before
 
 
-class SlurmFleet:
-    """The hosts of an allocation and which row is where."""
+class HostFleet:
+    """The hosts of an allocation and which row is where. Without `ray` they are Slurm's."""
 
-    def __init__(self, hosts: Sequence[Host], prefix: Sequence[str] = ()) -> None:
+    def __init__(self, hosts: Sequence[Host], prefix: Sequence[str] = (), ray: RayRun | None = None) -> None:
         self.hosts = list(hosts)
-        self.leaving = ""  # why the run gives its hosts back, to be queued again
-        self._plan = HostPlan({host.name: host for host in hosts}, {}, tuple(prefix))
+        self.leaving = ""  # why the run gives its hosts back, to go on later
+        self._plan = HostPlan({host.name: host for host in hosts}, {}, tuple(prefix), ray)
+        self._answers = slurm.answers if ray is None else ray_cluster.answers
 
     def settle(self, resolved: ResolvedJob, lost: Set[str] = frozenset()) -> ResolvedJob:
         """Place the rows on hosts that aren't lost, and write the run directory with their addresses."""
         trainer, engine = resolved.spec.trainer, resolved.spec.generation.engine
         if resolved.spec.shared_cards:
-            raise ConfigError("on Slurm, servers and trainer don't share GPUs", fix="leave `placement: shared` out")
+            raise ConfigError("servers and trainer share GPUs on one machine only", fix="leave `placement: shared` out")
         gpus = {Role.TRAINER: trainer.gpus, Role.GENERATION: engine.gpus if isinstance(engine, SglangEngine) else 0}
         instances = role_instances(resolved.job, resolved.verifier)
         hosts = [host for host in self.hosts if host.name not in lost]
@@ -81,7 +82,7 @@ class SlurmFleet:
         silent, lost = dict.fromkeys((host.name for host in self.hosts), 0), set[str]()
         while not self.leaving:
             for host in self.hosts:
-                silent[host.name] = 0 if await asyncio.to_thread(slurm.answers, host) else silent[host.name] + 1
+                silent[host.name] = 0 if await asyncio.to_thread(self._answers, host) else silent[host.name] + 1
             now = {name for name, looks in silent.items() if looks >= _LOST_AFTER}
             if now - lost:
                 resolved = self._move(resolved, supervisor, addresses, now)
@@ -126,9 +127,8 @@ def run_on_slurm(request: StagingRequest, options: Sequence[str], prefix: Sequen
         return _queue(request, job, options, prefix, console)
     if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
         request = replace(request, fresh=False, resume=RunLayout(request.directory(job)).resolved.exists())
-    fleet = SlurmFleet(slurm.allocation(), prefix)
-    console.print(f"hosts {', '.join(host.name for host in fleet.hosts)} of Slurm's job {number}", highlight=False)
-    code = run_job(replace(request, alone=False), console, fleet)
+    fleet = HostFleet(slurm.allocation(), prefix)
+    code = _run(fleet, replace(request, hosts=_words("slurm", options, prefix)), f"Slurm's job {number}", console)
     # a job that is cancelled gets the same signal, and may be requeued: that would be against its user's will
     if fleet.leaving and slurm.ask("squeue", "-h", "-j", number, "-o", "%T").strip() == "RUNNING":
         console.print(f"{fleet.leaving}: job {number} is queued again", highlight=False)
@@ -136,13 +136,32 @@ def run_on_slurm(request: StagingRequest, options: Sequence[str], prefix: Sequen
     return code
 
 
+def run_on_ray(request: StagingRequest, options: Sequence[str], prefix: Sequence[str], console: Console) -> int:
+    """Run the job on nodes of a Ray cluster that this process is in, or reaches; answers the exit code."""
+    job = job_from(request.document or read_document(request.job_file), request.overrides)
+    refuse(for_clusters_only(job), request.job_file)
+    ray, hosts = ray_cluster.reserve(options, lambda text: console.print(text, highlight=False, markup=False))
+    request = replace(request, hosts=_words("ray", options, prefix))
+    return _run(HostFleet(hosts, prefix, ray), request, f"the Ray cluster at {ray.address}", console)
+
+
+def _words(kind: str, options: Sequence[str], prefix: Sequence[str]) -> list[str]:
+    """The words of the command that say on which hosts the job runs."""
+    words = ["--on", kind, *(word for option in options for word in (f"--{kind}", option))]
+    return words + (["--hosts-command", shlex.join(prefix)] if prefix else [])
+
+
+def _run(fleet: HostFleet, request: StagingRequest, where: str, console: Console) -> int:
+    console.print(f"hosts {', '.join(host.name for host in fleet.hosts)} of {where}", highlight=False, soft_wrap=True)
+    return run_job(request, console, fleet)
+
+
 def _queue(request: StagingRequest, job: RLJob, options: Sequence[str], prefix: Sequence[str], console: Console) -> int:
     """Write the batch script beside the run directory, and queue it."""
     refuse(for_clusters_only(job), request.job_file)
     run_dir = request.directory(job)
     command = [sys.executable, "-m", "areal.cli.main", "run", str(request.job_file.absolute()), *request.overrides]
-    command += ["--on", "slurm", "--run-dir", str(run_dir)]
-    command += ["--hosts-command", shlex.join(prefix)] if prefix else []
+    command += [*_words("slurm", options, prefix), "--run-dir", str(run_dir)]
     command += [flag for flag, given in (("--resume", request.resume), ("--fresh", request.fresh)) if given]
     chosen = {key: value for key, _, value in (option.lstrip("-").partition("=") for option in options)}
     path, output = run_dir.with_name(f"{run_dir.name}.sbatch"), run_dir.with_name(f"{run_dir.name}.slurm.log")

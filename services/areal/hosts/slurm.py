@@ -10,6 +10,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from areal.errors import ConfigError, InfraError
@@ -70,22 +71,39 @@ def answers(host: Host, timeout_s: float = 3.0) -> bool:
     return True
 
 
-def signal_steps(job: str, row: str, name: str) -> int:
-    """Send a signal to the row's steps; answers to how many. A step that is ending can't be told any more."""
-    lines = (line.split() for line in ask("squeue", "-s", "-h", "-j", job, "-o", "%i %j").splitlines())
-    steps = [words[0] for words in lines if words[1:] == [f"row-{row}"]]
-    for step in steps:
-        subprocess.run(["scancel", f"--signal={name}", step], capture_output=True, timeout=_PATIENCE_S)
-    return len(steps)
+class SlurmStep:
+    """A row's step, found by its name."""
 
+    answers = staticmethod(answers)
 
-def srun(row: str, hosts: Sequence[Host], *, gpus: bool, command: Sequence[str]) -> list[str]:
-    """The command of a row's step.
+    def __init__(self, job: str, row: str) -> None:
+        self._job, self._name = job, f"row-{row}"
 
-    Slurm gives steps that overlap the same GPUs, the first ones: each asks for all of its host and sees its own part
-    of them (`areal.hosts.task`).
-    """
-    count = str(len(hosts))
-    options = ["-J", f"row-{row}", "-w", ",".join(host.name for host in hosts), "-N", count, "-n", count]
-    options += ["-c", str(hosts[0].cpus), f"--gres=gpu:{hosts[0].gpus}" if gpus else "--gres=none", "--mem=0"]
-    return ["srun", *options, "--overlap", "--no-kill", "--kill-on-bad-exit=1", "--input=none", *command]
+    def signal(self, name: str) -> int:
+        """Send a signal to the row's steps; answers to how many. A step that is ending can't be told any more."""
+        lines = (line.split() for line in ask("squeue", "-s", "-h", "-j", self._job, "-o", "%i %j").splitlines())
+        steps = [words[0] for words in lines if words[1:] == [self._name]]
+        for step in steps:
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(["scancel", f"--signal={name}", step], capture_output=True, timeout=_PATIENCE_S)
+        return len(steps)
+
+    def run(self, hosts: Sequence[Host], gpus: bool, command: Sequence[str]) -> int:
+        """Run the command on these hosts to its end; answers its exit code."""
+        self._srun = subprocess.Popen(self.srun(hosts, gpus=gpus, command=command))
+        return self._srun.wait()
+
+    def end(self) -> None:
+        """End a step that no signal reaches."""
+        self._srun.terminate()
+
+    def srun(self, hosts: Sequence[Host], *, gpus: bool, command: Sequence[str]) -> list[str]:
+        """The command of the step.
+
+        Slurm gives steps that overlap the same GPUs, the first ones: each asks for all of its host and sees its own
+        part of them (`areal.hosts.task`).
+        """
+        count = str(len(hosts))
+        options = ["-J", self._name, "-w", ",".join(host.name for host in hosts), "-N", count, "-n", count]
+        options += ["-c", str(hosts[0].cpus), f"--gres=gpu:{hosts[0].gpus}" if gpus else "--gres=none", "--mem=0"]
+        return ["srun", *options, "--overlap", "--no-kill", "--kill-on-bad-exit=1", "--input=none", *command]

@@ -1,24 +1,27 @@
-"""`python -m areal.hosts.step`: a row as a step of Slurm, in the form of a child process of the supervisor.
+"""`python -m areal.hosts.step`: a row on its hosts, in the form of a child process of the supervisor.
 
-Ends what an earlier start left of the row, waits until the row's host is there, runs `srun`, and ends as the program
-did. SIGTERM goes to the step, never to srun.
+Ends what an earlier start left of the row, waits until the row's host is there, starts the program by the hosts'
+scheduler, and ends as the program did. SIGTERM goes to the program, never to what the scheduler would end in a hurry.
 """
 
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from areal.errors import ArealError
-from areal.hosts import slurm
-from areal.hosts.placement import HostPlan
+from areal.hosts.placement import Host, HostPlan
+from areal.hosts.ray_cluster import RayStep
+from areal.hosts.slurm import SlurmStep
 from areal.processes.exits import ERROR_FILE, SIGNALLED
 
 _EARLIER_S = 10.0  # for an earlier step's end; on a lost host nobody can end it, and fences keep it out
 _LOOK_S = 1.0
+_TRIES, _AGAIN_S = 5, 0.2
 
 
 def error_file(plan: Path, row: str) -> Path:
@@ -26,32 +29,43 @@ def error_file(plan: Path, row: str) -> Path:
     return plan.with_name(f"{row}.error")
 
 
+class RowStep(Protocol):
+    """A row's programs as the scheduler has them."""
+
+    def answers(self, host: Host) -> bool: ...
+    def signal(self, name: str) -> int: ...
+    def run(self, hosts: Sequence[Host], gpus: bool, command: Sequence[str]) -> int: ...
+    def end(self) -> None: ...
+
+
 def main(argv: list[str]) -> int:
     """Run the row; answers its exit code, negative for a signal."""
-    path, row, job = Path(argv[0]), argv[1], os.environ["SLURM_JOB_ID"]
-    running: subprocess.Popen[bytes] | None = None
+    path, row, running = Path(argv[0]), argv[1], False
+    plan, job = HostPlan.load(path), os.environ.get("SLURM_JOB_ID", "")
+    step: RowStep = SlurmStep(job, row) if plan.ray is None else RayStep(plan.ray, row, plan.hosts)
 
     def stop(*_: object) -> None:
-        if running is None:
+        if not running:
             sys.exit(SIGNALLED + signal.SIGTERM)
-        told = 0
-        with suppress(ArealError, subprocess.TimeoutExpired):
-            told = slurm.signal_steps(job, row, "TERM")
-        if not told:
-            running.terminate()
+        for _again in range(_TRIES):  # the program may only be starting
+            with suppress(ArealError):
+                if step.signal("TERM"):
+                    return
+            time.sleep(_AGAIN_S)
+        step.end()
 
     signal.signal(signal.SIGTERM, stop)
     deadline = time.monotonic() + _EARLIER_S
-    while slurm.signal_steps(job, row, "KILL") and time.monotonic() < deadline:
+    while step.signal("KILL") and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    while not all(map(slurm.answers, (plan := HostPlan.load(path)).of(row))):
+    while not all(map(step.answers, (plan := HostPlan.load(path)).of(row))):
         print(f"{row} waits for its host, or another one", flush=True)
         time.sleep(_LOOK_S)
     error = error_file(path, row)
     error.unlink(missing_ok=True)
     task = [*plan.prefix, sys.executable, "-m", "areal.hosts.task", *argv]
-    running = subprocess.Popen(slurm.srun(row, plan.of(row), gpus=bool(plan.rows[row].gpus), command=task))
-    code = running.wait()
+    running = True
+    code = step.run(plan.of(row), bool(plan.rows[row].gpus), task)
     with suppress(OSError):
         Path(os.environ[ERROR_FILE]).write_bytes(error.read_bytes())
     return SIGNALLED - code if code > SIGNALLED and code != SIGNALLED + signal.SIGTERM else code

@@ -1,7 +1,8 @@
 """`python -m areal.hosts.task`: a row's program on its host, as the task of a step.
 
 Tells the program its address, its rank of a gang and its GPUs, passes SIGTERM on, and ends all that the program started
-when it, or Slurm's step, ends: where sites track a step by its process group, ranks with their own sessions get away.
+when it, or what started this, ends: where sites track a step by its process group, ranks with their own sessions get
+away.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from areal.hosts.placement import HostPlan
+from areal.hosts.placement import ENV_HOST, ENV_RANK, HostPlan
 from areal.hosts.step import error_file
 from areal.nvidia import VISIBLE
 from areal.plan.cluster_names import ENV_ADDRESS
@@ -26,12 +27,13 @@ def fitted(
     plan: HostPlan, row: str, command: Sequence[str], ours: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """The program's command and environment on this host."""
-    made, told = {**ours, ENV_ADDRESS: plan.hosts[ours["SLURMD_NODENAME"]].address}, list(command)
+    host, rank = (ours[ENV_HOST], ours[ENV_RANK]) if plan.ray else (ours["SLURMD_NODENAME"], ours["SLURM_PROCID"])
+    made, told = {**ours, ENV_ADDRESS: plan.hosts[host].address}, list(command)
     if plan.rows[row].gpus:
         seen = ours[VISIBLE].split(",")  # in this site's numbers
         made[VISIBLE] = ",".join(seen[number] for number in plan.rows[row].gpus)
     if _RANK in told:
-        told[told.index(_RANK) + 1] = ours["SLURM_PROCID"]
+        told[told.index(_RANK) + 1] = rank
     return told, made
 
 

@@ -290,7 +290,7 @@ def _shortfall(resolved: ResolvedJob, records: Records, audited: AuditReport) ->
 def _resume_command(request: StagingRequest) -> str:
     parts = ["areal", "run", str(request.job_file), *request.overrides]
     parts += ["--run-dir", str(request.run_dir)] if request.run_dir else []
-    return shlex.join([*parts, "--resume"])
+    return shlex.join([*parts, *request.hosts, "--resume"])
 
 
 def _shown(path: Path) -> Path:

@@ -29,7 +29,7 @@ class StagingRequest:
     resume: bool = False
     fresh: bool = False
     document: Document | None = None  # the file, when it was read already
-    alone: bool = True  # all roles on this machine
+    hosts: Sequence[str] = ()  # the command's words that say on which; none: all roles on this machine
 
     @property
     def base_dir(self) -> Path:
@@ -50,7 +50,7 @@ def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
     document = request.document or read_document(request.job_file)
     job = job_from(document, request.overrides)
     refuse(for_clusters_only(job), request.job_file)
-    run_dir = request.directory(job) if request.alone else None
+    run_dir = None if request.hosts else request.directory(job)
     verdict = admit(job, request.base_dir, run_dir)
     verdict.refuse(request.job_file)
     if missing := [uri for uri in dict.fromkeys(hub_models(job.spec).values()) if hub.cached(uri) is None]:
@@ -77,7 +77,7 @@ def stage(
         if aside is not None:
             take(run_dir)
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
-        preflight(job, resolved.verifier, alone=request.alone)
+        preflight(job, resolved.verifier, alone=not request.hosts)
         refuse(sandbox_findings(job), request.job_file)
         restore_run(resolved, say)
         if job.spec.storage.restore is None or not resolved.layout.dataset.exists():
@@ -111,7 +111,7 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
         if kept.read_bytes() != recipe.read_bytes():
             say(f"{recipe} has changed since this run was started; the run keeps its copy {kept}")
         recipe = None
-    preflight(job, resolved.verifier, alone=request.alone)
+    preflight(job, resolved.verifier, alone=not request.hosts)
     refuse(sandbox_findings(job), request.job_file)
     if not resolved.layout.dataset.exists():  # an existing snapshot is what the run's groups index: it stays
         prepare_datasets(resolved, kept if recipe is None else recipe, say)

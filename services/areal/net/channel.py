@@ -119,22 +119,12 @@ def raise_if_cancelled() -> None:
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # longer payloads belong in the ledger or on the volume
 
+_RETRIES = {
+    "maxAttempts": 4, "initialBackoff": "0.05s", "maxBackoff": "1s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}  # fmt: skip
 _SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [{}],
-                "retryPolicy": {
-                    "maxAttempts": 4,
-                    "initialBackoff": "0.05s",
-                    "maxBackoff": "1s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ],
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
-    }
+    {"methodConfig": [{"name": [{}], "retryPolicy": _RETRIES}], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1}}
 )
 
 CLIENT = [

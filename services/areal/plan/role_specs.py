@@ -184,6 +184,11 @@ _RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
 _HUB_MODEL = RunPart(_LAYOUT.start_model, with_hub_model=True)
 _HUB_REWARD_MODEL = RunPart(_LAYOUT.reward_model, with_hub_model=True)
 
+
+def _needs(cpu: str, memory: str, *, limit: str, scratch: str, grace_s: int) -> PodNeeds:
+    return PodNeeds({"cpu": cpu, "memory": memory}, grace_s, {"memory": limit}, {"sizeLimit": scratch})
+
+
 _SANDBOX = PodNeeds(
     requests={"cpu": "100m", "memory": "256Mi"},
     limits={"memory": "1Gi", "ephemeral-storage": "1Gi"},
@@ -268,12 +273,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=CONTROLLER_CALLERS,
         redis_login="controller",
         run_parts=_WHOLE_RUN,  # journal, fences, evaluations; reads the dataset
-        needs=PodNeeds(
-            requests={"cpu": "100m", "memory": "256Mi"},
-            limits={"memory": "2Gi"},
-            scratch={"sizeLimit": "256Mi"},
-            grace_s=45,
-        ),
+        needs=_needs("100m", "256Mi", limit="2Gi", scratch="256Mi", grace_s=45),
         recreate=True,  # a second one beside it would be fenced off, but why start it
     ),
     RoleSpec(
@@ -335,12 +335,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         ports=("http", "grpc", "metrics"),
         called_by=GATEWAY_CALLERS,
         secret=(DIGESTS_KEY, SESSION_KEY),
-        needs=PodNeeds(
-            requests={"cpu": "250m", "memory": "256Mi"},
-            limits={"memory": "1Gi"},
-            scratch={"sizeLimit": "64Mi"},
-            grace_s=45,
-        ),
+        needs=_needs("250m", "256Mi", limit="1Gi", scratch="64Mi", grace_s=45),
         headless=True,
         front=("http",),
         held=("http",),
@@ -361,12 +356,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(SourceKind.MODEL,),  # the tokenizer
-        needs=PodNeeds(
-            requests={"cpu": "250m", "memory": "512Mi"},
-            limits={"memory": "4Gi"},
-            scratch={"sizeLimit": "2Gi"},
-            grace_s=60,
-        ),
+        needs=_needs("250m", "512Mi", limit="4Gi", scratch="2Gi", grace_s=60),
         headless=True,
     ),
     RoleSpec(
@@ -403,12 +393,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=(Caller(Outsider.VIEWERS, "http", "browsers, each with a login of its own"),),
         secret=(),
         run_parts=(RunPart(_LAYOUT.root),),
-        needs=PodNeeds(
-            requests={"cpu": "50m", "memory": "128Mi"},
-            limits={"memory": "512Mi"},
-            scratch={"sizeLimit": "2Gi"},  # the index of its recording
-            grace_s=30,
-        ),
+        needs=_needs("50m", "128Mi", limit="512Mi", scratch="2Gi", grace_s=30),  # the index of its recording
         beside=True,
         asks_api_server=True,
     ),

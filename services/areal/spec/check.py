@@ -1,50 +1,20 @@
 """All rules against one job."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.spec import (
-    rules_agents,
-    rules_algorithm,
-    rules_asynchrony,
-    rules_cluster,
-    rules_code,
-    rules_correction,
-    rules_datasets,
-    rules_gpus,
-    rules_learning,
-    rules_lora,
-    rules_mesh,
-    rules_sglang,
-    rules_sources,
-    rules_teacher,
-    rules_trainings,
-)
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from, where_rows_come_from
 from areal.spec.locate import candidates, is_data_name, locate
 from areal.spec.rules import Facts, Finding, Severity, rules_in
 
-_MODULES = (
-    rules_trainings,
-    rules_sources,
-    rules_sglang,
-    rules_datasets,
-    rules_agents,
-    rules_code,
-    rules_asynchrony,
-    rules_algorithm,
-    rules_correction,
-    rules_teacher,
-    rules_learning,
-    rules_gpus,
-    rules_mesh,
-    rules_lora,
-    rules_cluster,
-)  # in the order in which their findings are told
-
-RULES = tuple(rule for module in _MODULES for rule in rules_in(module))
+_AREAS = (  # in the order in which their findings are told; each has a module rules_AREA
+    "trainings", "sources", "sglang", "datasets", "agents", "code", "asynchrony", "algorithm", "correction", "teacher",
+    "learning", "gpus", "mesh", "lora", "cluster",
+)  # fmt: skip
+RULES = tuple(rule for area in _AREAS for rule in rules_in(import_module(f"areal.spec.rules_{area}")))
 
 
 def check(job: RLJob, facts: Facts | None = None, *, base_dir: Path | None = None) -> list[Finding]:

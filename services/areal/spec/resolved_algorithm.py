@@ -6,56 +6,26 @@ Pure. The only place that knows names: everything else reads resolved values.
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from areal.spec.algorithm import CriticBlock, ExpertFields, Kl, Level, OverlongBlock, PolicyGradient
 from areal.spec.job import JobSpec
+from areal.yaml_file.table import read_table
 
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
 
-BASE: dict[str, Any] = {
-    "reward_scale": 1.0,
-    "advantage_mean": "group",
-    "advantage_std": "group",
-    "leave_one_out": False,
-    "zero_variance": None,
-    "advantage_normalize": "none",
-    "importance_level": "token",
-    "surrogate": "ppo",
-    "clip_low": 0.2,
-    "clip_high": None,
-    "m2_threshold": None,
-    "overlong": None,
-    "kl": None,
-    "critic": None,
-    "loss_aggregation": "token",
-}
-"""GRPO's defaults."""
+_BLOCKS: dict[str, type[BaseModel]] = {"critic": CriticBlock, "kl": Kl, "overlong": OverlongBlock}
 
-NAMES: dict[str, dict[str, Any]] = {
-    "PPO": {"advantage_mean": "none", "advantage_std": "none", "advantage_normalize": "batch", "critic": CriticBlock()},
-    "GRPO": {},
-    "DrGRPO": {"advantage_std": "none", "loss_aggregation": "constant"},
-    "DAPO": {"clip_high": 0.28, "zero_variance": "filter", "overlong": OverlongBlock()},
-    "RLOO": {"leave_one_out": True, "advantage_std": "none"},
-    "REINFORCE++": {
-        "advantage_mean": "none",
-        "advantage_std": "none",
-        "advantage_normalize": "batch",
-        "kl": Kl.model_validate({"coefficient": 1e-3, "as": "reward", "estimator": "k1"}),
-    },
-    "REINFORCE++Baseline": {
-        "advantage_std": "none",
-        "advantage_normalize": "batch",
-        "kl": Kl.model_validate({"coefficient": 1e-5, "as": "loss", "estimator": "k2"}),
-    },
-    "GSPO": {"importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "loss_aggregation": "sequence"},
-    "SAPO": {"surrogate": "sapo"},
-    "LitePPO": {"advantage_std": "batch"},
-    "M2PO": {"surrogate": "none", "m2_threshold": 0.04},
-    "CISPO": {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 4.0},
-    "OnPolicyDistillation": {"reward_scale": 0.0, "advantage_mean": "none", "advantage_std": "none"},
-    "DPPO": {"surrogate": "dppo"},
-    "MaxRL": {"advantage_std": "mean"},
-}
+
+def _preset(values: dict[str, Any]) -> dict[str, Any]:
+    blocks = {name: values[name] for name in _BLOCKS if values.get(name) is not None}
+    return values | {name: _BLOCKS[name].model_validate(block) for name, block in blocks.items()}
+
+
+_PRESETS = read_table("areal.spec", "algorithms.yaml")
+BASE: dict[str, Any] = _preset(_PRESETS["defaults"])
+"""GRPO's defaults."""
+NAMES: dict[str, dict[str, Any]] = {name: _preset(row) for name, row in _PRESETS["names"].items()}
 """Where each differs from GRPO."""
 
 

@@ -8,18 +8,6 @@ from areal.workflow.episode import Episode, Sequence, Transcript
 from areal.workflow.rlvr import MultiTurnWorkflow, RLVRWorkflow
 
 __all__ = [
-    "CommandAgent",
-    "Engine",
-    "EnvironmentWorkflow",
-    "Episode",
-    "GenerationRequest",
-    "GenerationResult",
-    "MultiTurnWorkflow",
-    "Prompt",
-    "RLVRWorkflow",
-    "RolloutWorkflow",
-    "Sampling",
-    "Sequence",
-    "TokenSpan",
-    "Transcript",
-]
+    "CommandAgent", "Engine", "EnvironmentWorkflow", "Episode", "GenerationRequest", "GenerationResult",
+    "MultiTurnWorkflow", "Prompt", "RLVRWorkflow", "RolloutWorkflow", "Sampling", "Sequence", "TokenSpan", "Transcript",
+]  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from areal.data.adapters import read_rows
 from areal.data.source import HuggingFaceSource, JsonlSource, Source
 from areal.errors import ConfigError, DataError, InfraError
+from areal.yaml_file.table import read_table
 
 from areal_judge.judge.formats.registry import suite_of
 from areal_judge.judge.values import Suite
@@ -135,30 +136,14 @@ def _mbpp(row: Row, instruction: str | None) -> SuiteQuestion:
     return SuiteQuestion(_id(row, "task_id"), _with(question, instruction, _FROM_TESTS), tests=suite_of(row, "mbpp"))
 
 
-SUITES: Mapping[str, BenchmarkSuite] = {
-    suite.name: suite
-    for suite in (
-        BenchmarkSuite("gsm8k", "math", "openai/gsm8k", "main/test-*.parquet", _gsm8k, "question, answer (… #### 18)"),
-        BenchmarkSuite(
-            "math", "math", "HuggingFaceH4/MATH-500", "test.jsonl", _math, "problem, and answer or solution (\\boxed)"
-        ),
-        BenchmarkSuite(
-            "aime", "math", "HuggingFaceH4/aime_2024", "data/train-*.parquet", _math, "problem, answer"
-        ),
-        BenchmarkSuite(
-            "livecodebench", "code", "livecodebench/code_generation_lite", "test*.jsonl", _livecodebench,
-            "question_content, starter_code, public_test_cases, private_test_cases, metadata",
-        ),
-        BenchmarkSuite(
-            "humaneval", "code", "openai/openai_humaneval", "openai_humaneval/test-*.parquet", _humaneval,
-            "task_id, prompt, test, entry_point",
-        ),
-        BenchmarkSuite(
-            "mbpp", "code", "google-research-datasets/mbpp", "full/test-*.parquet", _mbpp,
-            "task_id, text or prompt, test_list, test_setup_code or test_imports",
-        ),
-    )
+_READERS = {
+    "gsm8k": _gsm8k, "math": _math, "aime": _math, "livecodebench": _livecodebench, "humaneval": _humaneval,
+    "mbpp": _mbpp,
 }  # fmt: skip
+SUITES: Mapping[str, BenchmarkSuite] = {
+    name: BenchmarkSuite(name=name, read=_READERS[name], **row)
+    for name, row in read_table("areal_judge.evaluate", "suites.yaml").items()
+}
 
 
 # ---- Rows of a test set: from a file or folder that the user names, or from the hub's cache

@@ -60,28 +60,7 @@ FLAVORS = Resource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=Fals
 QUEUE_PRIORITIES = Resource(*_KUEUE, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
-_ALL = (
-    RLJOBS,
-    RUNTIMES,
-    CLUSTER_RUNTIMES,
-    PODS,
-    SERVICES,
-    CONFIGMAPS,
-    SECRETS,
-    PVCS,
-    SERVICE_ACCOUNTS,
-    NODES,
-    STATEFULSETS,
-    DEPLOYMENTS,
-    JOBS,
-    PDBS,
-    NETWORK_POLICIES,
-    EVENTS,
-    LEASES,
-    WORKLOADS,
-    CERTIFICATES,
-)
-_BY_KIND = {(resource.api_version, resource.kind): resource for resource in _ALL}
+_BY_KIND = {(one.api_version, one.kind): one for one in [*globals().values()] if isinstance(one, Resource)}
 
 
 def resource_of(obj: Mapping[str, Any]) -> Resource:

@@ -19,19 +19,10 @@ ANNOTATION_INPUTS = "areal.dev/inputs-hash"  # Of all in a job and its runtime t
 
 _TEMPLATED = ("StatefulSet", "Deployment")
 _NO_INPUT = {
-    "spec": (
-        "suspend",
-        "runPolicy",
-        "failurePolicy",
-        "managedBy",
-        "runtimeRef",
-        "algorithm",
-        "evaluation",
-        "checkpoint",
-        "export",
-    ),
+    "spec": ("suspend", "runPolicy", "failurePolicy", "managedBy", "runtimeRef", "algorithm", "evaluation",
+             "checkpoint", "export"),
     "replicas": ("generation", "reward"),
-}
+}  # fmt: skip
 
 
 def inputs_hash(admitted: RunnableJob) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import xxhash
 
-from areal.gateway.admission import FIELDS, AdmissionRules, admit, overridden
+from areal.gateway.admission import AdmissionRules, admit, overridden
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall, parse_messages, parse_tools
@@ -19,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    ignored = admit(fields, FIELDS, rules)
+    ignored = admit(fields, "chat", rules)
     limit = next(
         (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
     )

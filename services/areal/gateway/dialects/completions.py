@@ -1,12 +1,11 @@
 """OpenAI's completions dialect: `POST /v1/completions`, of a text or of ids. Pure mapping."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from areal.gateway.admission import ENGINE_FIELDS, AdmissionRules, Field, Treatment, admit, overridden, read_fields
-from areal.gateway.admission import FIELDS as CHAT_FIELDS
+from areal.gateway.admission import AdmissionRules, admit, overridden
 from areal.gateway.dialects import chat
 from areal.gateway.dialects.dialect import Delta, DialectReply, DialectRequest, read_object
 from areal.gateway.dialects.inference import read_ids
@@ -14,23 +13,13 @@ from areal.gateway.faults import CallRefusal
 from areal.gateway.reading import Text
 from areal.gateway.session import SessionRequest
 
-FIELDS: Mapping[str, Field] = {
-    **{name: CHAT_FIELDS[name] for name in ("model", "max_tokens", "stop", "seed", "return_token_ids", "n")},
-    **{name: CHAT_FIELDS[name] for name in ("temperature", "top_p", "top_k", "stream", "stream_options")},
-    **ENGINE_FIELDS,
-    **read_fields("prompt", "logprobs", "echo"),
-    "response_format": CHAT_FIELDS["response_format"],
-    "suffix": Field(Treatment.REFUSED, "text is continued, not filled in", (None, "")),
-}
-
-
 _LARGEST = 2**64 - 1
 
 
 def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`. Several prompts are several questions."""
     fields = read_object(body)
-    ignored = admit(fields, FIELDS, rules)
+    ignored = admit(fields, "completions", rules)
     scored = chat.flag(fields, "echo") and fields.get("logprobs") is not None
     if scored and not rules.prompt_logprobs:
         raise CallRefusal("echo with logprobs asks for a prompt's log-probabilities, which engines of a job don't tell")

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from areal.gateway.admission import FIELDS as CHAT_FIELDS
-from areal.gateway.admission import AdmissionRules, Field, Treatment, admit, overridden, read_fields
+from areal.gateway.admission import AdmissionRules, admit, overridden
 from areal.gateway.dialects.chat import (
     ChatEvents,
     digest,
@@ -23,21 +22,17 @@ from areal.values.generation import as_ids
 
 __all__ = ["ChatEvents", "error", "events", "parse", "read_ids", "whole"]
 
-FIELDS: Mapping[str, Field] = {
-    **read_fields("model", "token_ids", "sampling_params", "request_id"),
-    "stream": Field(Treatment.REFUSED, "ids are told at once", (None, False)),
-}
 _LARGEST = 2**31 - 1
 
 
 def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    ignored = admit(fields, FIELDS, rules)
+    ignored = admit(fields, "inference", rules)
     wanted = fields.get("sampling_params") or {}
     if not isinstance(wanted, Mapping):
         raise CallRefusal("sampling_params is no object", field="sampling_params")
-    ignored += admit({name: value for name, value in wanted.items() if name not in _OF_IDS}, CHAT_FIELDS, rules)
+    ignored += admit({name: value for name, value in wanted.items() if name not in _OF_IDS}, "chat", rules)
     ends = wanted.get("stop_token_ids") or []
     question = SessionRequest(
         messages=(),

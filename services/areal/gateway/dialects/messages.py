@@ -13,15 +13,6 @@ from areal.gateway.messages import ToolCall, parse_messages, parse_tools, read_m
 from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
 
-FIELDS: Mapping[str, admission.Field] = {
-    **admission.read_fields("model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools"),
-    **dict.fromkeys(("temperature", "top_p", "top_k"), admission.SAMPLED),
-    "tool_choice": admission.shaping("auto", "none"),
-    "disable_parallel_tool_use": admission.shaping(False),
-    "output_config.format": admission.shaping(),
-    "output_format": admission.shaping(),
-    "mcp_servers": admission.Field(admission.Treatment.REFUSED, "tools are called by the client", (None, [])),
-}
 _MOST_STOPS = 8192  # as Anthropic allows
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
 
@@ -32,9 +23,8 @@ def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     choice = fields.get("tool_choice")
     wanted = {"type": "auto", **choice} if isinstance(choice, Mapping) else {"type": choice}
     told = {**admission.spread(fields, "output_config"), "tool_choice": wanted["type"]}
-    ignored = admission.admit(
-        {**told, "disable_parallel_tool_use": wanted.get("disable_parallel_tool_use")}, FIELDS, rules
-    )
+    told["disable_parallel_tool_use"] = wanted.get("disable_parallel_tool_use")
+    ignored = admission.admit(told, "messages", rules)
     listed = parse_tools(fields.get("tools"))
     given = fields.get("system")
     system = read_messages([("system", {"role": "system", "content": given})]) if given else ()

@@ -115,28 +115,10 @@ class ResponseEvents:
 # ---- OpenAI's responses dialect: `POST /v1/responses`. Pure mapping; `previous_response_id` names an earlier answer
 
 
-FIELDS: Mapping[str, admission.Field] = {
-    **admission.read_fields(
-        "model", "input", "instructions", "max_output_tokens", "stream", "tools", "previous_response_id"
-    ),
-    **dict.fromkeys(("temperature", "top_p"), admission.SAMPLED),
-    "tool_choice": admission.shaping("auto", "none"),
-    "parallel_tool_calls": admission.shaping(True),
-    "text.format": admission.shaping({"type": "text"}),
-    "conversation": admission.Field(
-        admission.Treatment.REFUSED, "no conversation is kept here: give its items as input"
-    ),
-    "prompt": admission.Field(admission.Treatment.REFUSED, "no prompt is kept here: give its text as input"),
-    "truncation": admission.Field(admission.Treatment.IGNORED, "a history is never cut", (None, "disabled")),
-    "background": admission.Field(admission.Treatment.IGNORED, "answers are waited for", (None, False)),
-    "top_logprobs": admission.Field(admission.Treatment.IGNORED, "log-probabilities are told by chat", (None, 0)),
-}
-
-
 def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
-    ignored = admission.admit(admission.spread(fields, "text"), FIELDS, rules)
+    ignored = admission.admit(admission.spread(fields, "text"), "responses", rules)
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
