@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,7 +139,7 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of a namespace, or the volumes that outlive theirs (`storage.retain`); delete one of those."""
-    from areal_operator.job_commands import kept_claims
+    from areal_operator.job_commands import job_row, kept_claims
     from areal_operator.submit.cluster import connect
 
     cluster = connect(kubeconfig, context)
@@ -146,10 +147,10 @@ def jobs(
     if kept or delete:
         rows = kept_claims(cluster, where)
     else:
-        found = cluster.all_of("RLJob", where)
-        rows = [{"job": job["metadata"]["name"], "status": job.get("status", {}).get("summary", "")} for job in found]
+        rows = [job_row(job, time.time()) for job in cluster.all_of("RLJob", where)]
     if delete is None:
-        lines = ["  ".join(f"{row[key]:{max(len(each[key]) for each in rows)}}" for key in row) for row in rows]
+        table = [{key: key for key in row} for row in rows[:1]] + rows
+        lines = ["  ".join(f"{row[key]:{max(len(each[key]) for each in table)}}" for key in row) for row in table]
         print(json.dumps(rows) if as_json else "\n".join(lines) or f"none in {where}")
         return
     going = next((row for row in rows if row["claim"] == delete and row["job"] == "gone"), None)

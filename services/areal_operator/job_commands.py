@@ -12,7 +12,7 @@ from typing import Any
 from areal.errors import ConfigError
 from areal.plan.cluster_names import HTTP_PORT, LABEL_JOB, LABEL_RUN, Role, front_host
 from areal.spec.live import live_fields, nested, read_changes
-from areal.spec.status import ConditionType, JobStatus
+from areal.spec.status import ConditionType, GpuUsage, JobStatus, Progress
 from areal_view.commands import show_answer
 from areal_view.why.job_causes import why_job
 from areal_view.why.job_facts import JobFacts
@@ -44,6 +44,18 @@ def show_status(
     if base_url := base_url_of(job):
         grid.add_row("agents call", base_url)
     Console().print(grid)
+
+
+def job_row(job: Json, now: float) -> dict[str, str]:
+    """A job in words: how far it is, GPUs held and used, and what they brought. A dash is what nobody reported."""
+    status = JobStatus.model_validate(job.get("status", {}))
+    at, usage = status.progress or Progress(), status.usage or GpuUsage()
+    hours = usage.until(now) / 3600
+    return {
+        "job": job["metadata"]["name"], "status": status.summary or "-", "step": f"{at.step}/{at.max_steps}",
+        "reward": "-" if at.reward is None else f"{at.reward:.3f}", "gpus": str(usage.gpus), "gpuHours": f"{hours:.1f}",
+        "groupsPerGpuHour": f"{(at.groups_trained or 0) / hours:.0f}" if hours else "-",
+    }  # fmt: skip
 
 
 def kept_claims(cluster: Cluster, where: str) -> list[dict[str, str]]:

@@ -12,16 +12,6 @@ from areal.spec.locality import for_clusters_only
 from areal.spec.rules import Facts, Finding, Severity
 
 __all__ = [
-    "RULES",
-    "Facts",
-    "Finding",
-    "JobSpec",
-    "RLJob",
-    "Severity",
-    "check",
-    "explain",
-    "for_clusters_only",
-    "job_from_object",
-    "load_job",
-    "refuse",
-]
+    "RULES", "Facts", "Finding", "JobSpec", "RLJob", "Severity", "check", "explain", "for_clusters_only",
+    "job_from_object", "load_job", "refuse",
+]  # fmt: skip

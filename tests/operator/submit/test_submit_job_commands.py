@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from areal_operator.job_commands import base_url_of, lines
+from areal_operator.job_commands import base_url_of, job_row, lines
 
 NOW = datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp()
 IDLE = {"cause": "Unschedulable", "role": "trainer", "pod": "digits-trainer-1", "since": "2030-01-01T10:00:00Z",
@@ -54,3 +54,21 @@ def test_a_job_with_gateways_says_where_agents_call_them():
     assert base_url_of(job) == "http://digits-gateway-front.team.svc:8000/v1"
     assert base_url_of({**job, "spec": {"rollout": {"workflow": "agent", "gateway": {"replicas": 0}}}}) is None
     assert base_url_of({**job, "spec": {}}) is None
+
+
+def test_a_job_s_line_tells_what_its_gpus_brought():
+    since = datetime.fromtimestamp(NOW - 3600, UTC).isoformat()
+    told = {
+        "summary": "Running",
+        "progress": {"step": 12, "maxSteps": 400, "groupsTrained": 3000, "reward": 0.25},
+        "usage": {"gpus": 8, "gpuSeconds": 7200, "since": since},
+    }
+    assert job_row({"metadata": {"name": "digits"}, "status": told}, NOW) == {
+        "job": "digits", "status": "Running", "step": "12/400", "reward": "0.250", "gpus": "8", "gpuHours": "10.0",
+        "groupsPerGpuHour": "300",
+    }  # fmt: skip
+
+
+def test_a_job_that_nobody_looked_at_has_a_line_of_dashes():
+    row = job_row({"metadata": {"name": "new"}}, NOW)
+    assert list(row.values()) == ["new", "-", "0/0", "-", "0", "0.0", "-"]
