@@ -46,6 +46,8 @@ TOLD = ("role", "owner", "node", "reason", "counted")
 STAYS = ("kubelet stop", "reboot")  # pods keep their uid
 LOOK_S = 0.5
 PATIENCE_S = 420.0
+TEMPLATES = {"reward-custom": "rewardCustom"}  # a role's field of `podTemplate`, where it has another name
+HOLDS_UP = ("trainer", "controller", "redis")  # without it no step is made for long
 UNHEARD_S = 10.0  # two rounds of questions and an answer's time: until then nobody can know
 OVERRIDES = (
     "algorithm.batchSize=16", "rollout.maxConcurrentRollouts=48", "evaluation.rows=50", "evaluation.intervalSteps=500",
@@ -116,12 +118,12 @@ class Watch(threading.Thread):
         progressing, serving = conditions.get("Progressing", {}), conditions.get("GenerationReady", {})
         claims = progressing.get("status") == "True" and progressing.get("reason") == "StepReported"
         stepped = self.steps() > self.lines
-        said = not claims if self.role == "trainer" else serving.get("status") != "True"
+        said = not claims if self.role in HOLDS_UP else serving.get("status") != "True"
         if self.told < 0 and said:
             self.told = since
             self.lines = self.steps()  # a gang that is drained ends its step first: that is not yet going on
             stepped = False
-        if self.role == "trainer" and claims and not stepped and since > UNHEARD_S:
+        if self.role in HOLDS_UP and claims and not stepped and since > UNHEARD_S:
             self.false_s += gap
         pods = self.job.pods(self.role)
         ready = [
@@ -131,6 +133,8 @@ class Watch(threading.Thread):
         ]
         if self.replaced < 0 and any(pod["metadata"]["uid"] != self.uid for pod in ready):
             self.replaced = since
+            if self.role in ("controller", "redis"):  # what was handed out before is trained meanwhile
+                self.lines, stepped = self.steps(), False
         stays = self.kind in STAYS and not said and (self.told >= 0 or self.kind == "kubelet stop")
         if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays or since > 60):
             self.next = since
@@ -220,7 +224,7 @@ def table(cases: list[dict[str, Any]]) -> list[str]:
 def job_file(role: str, directory: Path) -> Path:
     told = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
     taint = {"key": POOL, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}
-    told["spec"]["podTemplate"] = {role: {"nodeSelector": {POOL: "spot"}, "tolerations": [taint]}}
+    told["spec"]["podTemplate"] = {TEMPLATES.get(role, role): {"nodeSelector": {POOL: "spot"}, "tolerations": [taint]}}
     file = directory / "job.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
@@ -228,7 +232,7 @@ def job_file(role: str, directory: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--role", choices=["trainer", "generation", "worker"], default="trainer")
+    parser.add_argument("--role", choices=["trainer", "generation", "worker", "controller", "redis", "reward-custom"], default="trainer")
     parser.add_argument("--cases", type=int, default=12)
     parser.add_argument("--kinds", nargs="+", default=[loss.kind for loss in LOSSES])
     parser.add_argument("--seed", type=int, default=1)

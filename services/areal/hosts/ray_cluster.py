@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
@@ -97,11 +96,9 @@ def reserve(options: Sequence[str], say: Callable[[str], None]) -> tuple[RayRun,
         say(f"waits for {count} nodes with {bundle} free on each: `ray status` shows what there is")
     nodes = {node["NodeID"]: node for node in ray.nodes()}
     placed = [(at, nodes[one]) for at, one in placement_group_table(group)["bundles_to_node_id"].items()]
-    names, own = Counter(node["NodeManagerHostname"] for _, node in placed), ray.get_runtime_context().get_node_id()
-    hosts = []
+    own, hosts = ray.get_runtime_context().get_node_id(), []
     for at, node in sorted(placed, key=lambda one: one[1]["NodeID"] != own):
-        name = node["NodeManagerHostname"]
-        name = name if names[name] == 1 else f"{name}-{node['NodeID'][:6]}"
+        name = f"{node['NodeManagerHostname']}-{node['NodeID'][:6]}"
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
         actor = ray.remote(max_restarts=0, num_cpus=shares["CPU"], num_gpus=shares["GPU"])(HostActor)
         _kept.append(actor.options(name=name, scheduling_strategy=place).remote())  # without a handle Ray ends it

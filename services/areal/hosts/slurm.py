@@ -7,6 +7,7 @@ signal to the step, which starts no timer; whatever ends a job or an srun kills 
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from areal.errors import ConfigError, InfraError
 from areal.hosts.placement import Host
+from areal.processes.exits import SIGNALLED
 
 _SLURMD_PORT = 6818
 _PATIENCE_S = 60.0
@@ -78,6 +80,7 @@ class SlurmStep:
 
     def __init__(self, job: str, row: str) -> None:
         self._job, self._name = job, f"row-{row}"
+        self._srun: subprocess.Popen[bytes] | None = None
 
     def signal(self, name: str) -> int:
         """Send a signal to the row's steps; answers to how many. A step that is ending can't be told any more."""
@@ -95,6 +98,8 @@ class SlurmStep:
 
     def end(self) -> None:
         """End a step that no signal reaches."""
+        if self._srun is None:  # it was only about to start
+            raise SystemExit(SIGNALLED + signal.SIGTERM)
         self._srun.terminate()
 
     def srun(self, hosts: Sequence[Host], *, gpus: bool, command: Sequence[str]) -> list[str]:

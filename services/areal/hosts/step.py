@@ -20,8 +20,7 @@ from areal.hosts.slurm import SlurmStep
 from areal.processes.exits import ERROR_FILE, SIGNALLED
 
 _EARLIER_S = 10.0  # for an earlier step's end; on a lost host nobody can end it, and fences keep it out
-_LOOK_S = 1.0
-_TRIES, _AGAIN_S = 5, 0.2
+_LOOK_S, _TRIES, _AGAIN_S = 1.0, 5, 0.2
 
 
 def error_file(plan: Path, row: str) -> Path:

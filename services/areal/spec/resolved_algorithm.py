@@ -23,10 +23,8 @@ def _preset(values: dict[str, Any]) -> dict[str, Any]:
 
 
 _PRESETS = read_table("areal.spec", "algorithms.yaml")
-BASE: dict[str, Any] = _preset(_PRESETS["defaults"])
-"""GRPO's defaults."""
+BASE: dict[str, Any] = _preset(_PRESETS["defaults"])  # GRPO's
 NAMES: dict[str, dict[str, Any]] = {name: _preset(row) for name, row in _PRESETS["names"].items()}
-"""Where each differs from GRPO."""
 
 
 @dataclass(frozen=True)

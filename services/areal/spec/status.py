@@ -150,7 +150,7 @@ class ProgressingReason(ConditionReason):
         "A trainer of the present epoch made a step, within runPolicy.stallTimeoutSeconds.",
         "True",
     )
-    VERIFYING = "Verifying", "A launcher of the gang doesn't answer; whether steps are made isn't known.", "Unknown"
+    VERIFYING = "Verifying", "The controller, or a launcher of the gang, doesn't answer: are steps made?", "Unknown"
     OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
     AWAITING_FIRST_STEP = "AwaitingFirstStep", "All is starting, no step was trained yet."
     NOT_STARTED = "NotStarted", "No pods are wanted yet."
@@ -229,7 +229,7 @@ class Summary(StrEnum):
     STARTING = "Starting", "Pods are starting; no step was trained yet."
     RUNNING = "Running", "Steps are being trained."
     RECOVERING = "Recovering", "The trainers start again from a checkpoint; the next step is awaited."
-    VERIFYING = "Verifying", "A trainer doesn't answer; whether steps are made isn't known."
+    VERIFYING = "Verifying", "A trainer or the controller doesn't answer; whether steps are made isn't known."
     STALLED = "Stalled", "No step for runPolicy.stallTimeoutSeconds."
     WAITING = "Waiting", "No step is trained, for want of nodes or servers; the condition Progressing says which."
     SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."

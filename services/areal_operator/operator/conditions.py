@@ -310,6 +310,9 @@ def _progressing(view: _View) -> ConditionText:
     if (gang := view.gang) is not None and (pod := gang.quiet()) is not None:
         reason = ProgressingReason.OPERATOR_BLIND if view.blind else ProgressingReason.VERIFYING
         return ConditionText(reason, f"{view.silence(pod)}; step {state.step} was last")
+    if controller is not None and view.now - max(controller.at, unbroken) > QUIET_S:
+        text = f"the controller doesn't answer since {render(controller.at)}; step {state.step} was last"
+        return ConditionText(ProgressingReason.VERIFYING, text)
     began = max(state.started_at or 0.0, last.at if last is not None else 0.0)
     shown = state.evidence
     if shown is None and unbroken > began:  # as an operator before this one left it

@@ -181,6 +181,20 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ("silent", launchers(seen(), t1=QUIET), ConditionType.PROGRESSING, "Verifying", "digits-trainer-1 on n1 doesn't"),
     ("silent gang", launchers(seen(), t1=QUIET), ConditionType.TRAINER_READY, "Verifying", "since 20"),
     (
+        "silent controller",
+        seen(remembered(step_at=NOW - 8), reports=replace(seen().reports, controller=controller(at=NOW - 8))),
+        ConditionType.PROGRESSING,
+        "Verifying",
+        "the controller doesn't answer since",
+    ),
+    (
+        "steps without the controller",
+        seen(remembered(step_at=NOW - 6), reports=replace(seen().reports, controller=controller(at=NOW - 8))),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "steps are being trained",
+    ),
+    (
         "nobody answers",
         seen(reports=Reports(launchers={"t0": QUIET, "t1": QUIET}, at=NOW)),
         ConditionType.PROGRESSING,
