@@ -46,6 +46,7 @@ TOLD = ("role", "owner", "node", "reason", "counted")
 STAYS = ("kubelet stop", "reboot")  # pods keep their uid
 LOOK_S = 0.5
 PATIENCE_S = 420.0
+ROLES = ("trainer", "generation", "worker", "controller", "redis", "reward-custom")
 TEMPLATES = {"reward-custom": "rewardCustom"}  # a role's field of `podTemplate`, where it has another name
 HOLDS_UP = ("trainer", "controller", "redis")  # without it no step is made for long
 UNHEARD_S = 10.0  # two rounds of questions and an answer's time: until then nobody can know
@@ -101,7 +102,8 @@ class Watch(threading.Thread):
         self.lines = self.steps()
         self.told = self.replaced = self.next = -1.0
         self.false_s = 0.0
-        self._at = self.began
+        self._at = self._stepped_at = self.began
+        self._seen = self.lines
 
     def steps(self) -> int:
         try:
@@ -123,7 +125,9 @@ class Watch(threading.Thread):
             self.told = since
             self.lines = self.steps()  # a gang that is drained ends its step first: that is not yet going on
             stepped = False
-        if self.role in HOLDS_UP and claims and not stepped and since > UNHEARD_S:
+        if (seen := self.steps()) > self._seen:
+            self._seen, self._stepped_at = seen, now
+        if self.role in HOLDS_UP and claims and now - self._stepped_at > UNHEARD_S and since > UNHEARD_S:
             self.false_s += gap
         pods = self.job.pods(self.role)
         ready = [
@@ -136,7 +140,8 @@ class Watch(threading.Thread):
             if self.role in ("controller", "redis"):  # what was handed out before is trained meanwhile
                 self.lines, stepped = self.steps(), False
         stays = self.kind in STAYS and not said and (self.told >= 0 or self.kind == "kubelet stop")
-        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays or since > 60):
+        late = since > 60 and self.role not in HOLDS_UP
+        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays or late):
             self.next = since
 
     def run(self) -> None:
@@ -232,7 +237,7 @@ def job_file(role: str, directory: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--role", choices=["trainer", "generation", "worker", "controller", "redis", "reward-custom"], default="trainer")
+    parser.add_argument("--role", choices=ROLES, default="trainer")
     parser.add_argument("--cases", type=int, default=12)
     parser.add_argument("--kinds", nargs="+", default=[loss.kind for loss in LOSSES])
     parser.add_argument("--seed", type=int, default=1)

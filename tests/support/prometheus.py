@@ -68,8 +68,9 @@ def targets(job: ResolvedJob, namespace: str) -> list[dict[str, Any]]:
 
 
 def scrape_config(monitor: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The scrape configuration that the Prometheus operator makes of a PodMonitor's one endpoint, discovery aside."""
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    """The scrape configuration that the Prometheus operator makes of a PodMonitor's endpoint `metrics`, which each of
+    these pods has, discovery aside."""
+    [endpoint] = [one for one in monitor["spec"]["podMetricsEndpoints"] if one["port"] == "metrics"]
     assert endpoint.keys() <= {"port", "interval", "honorLabels", "relabelings", "metricRelabelings"}
     return {
         "job_name": monitor["metadata"]["name"],

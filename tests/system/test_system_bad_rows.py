@@ -72,7 +72,7 @@ def test_rows_without_room_cost_their_groups_and_a_reward_that_raises_ends_its_r
     assert raising.finish(timeout_s=240) == ExitCode.DATA, raising.output[-4000:]
     said = raising.output.rpartition("data error [stalled]:")[2]
     assert said.startswith(" stalled for 5 s: ")
-    assert "train.jsonl:" in said
+    assert "train.jsonl, row " in said
     assert ": the recipe's reward raised KeyError: 'solution' (recipe.py:8)" in said
     assert "correct the dataset, model or recipe" in said
     summary = raising.summary()
