@@ -88,7 +88,7 @@ def reserve(options: Sequence[str], say: Callable[[str], None]) -> tuple[RayRun,
         fix = "lower nodes; or say cpus and gpus, where the cluster grows by itself"
         raise ConfigError(f"Ray has {len(there)} nodes, {count} are asked for", fix=fix)
     largest = sorted(there, key=lambda has: (has.get("GPU", 0), has.get("CPU", 0)))[-count:]
-    shares = {kind: min(has.get(kind, 0) for has in largest) for kind in ("CPU", "GPU")}
+    shares = {kind: int(min(has.get(kind, 0) for has in largest)) for kind in ("CPU", "GPU")}
     shares |= {kind: int(asked[key]) for kind, key in (("CPU", "cpus"), ("GPU", "gpus")) if key in asked}
     bundle = {kind: share for kind, share in shares.items() if share}
     group = placement_group([bundle] * count, strategy="STRICT_SPREAD")
@@ -102,8 +102,7 @@ def reserve(options: Sequence[str], say: Callable[[str], None]) -> tuple[RayRun,
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
         actor = ray.remote(max_restarts=0, num_cpus=shares["CPU"], num_gpus=shares["GPU"])(HostActor)
         _kept.append(actor.options(name=name, scheduling_strategy=place).remote())  # without a handle Ray ends it
-        sizes = max(int(shares["CPU"]), 1), int(shares["GPU"])
-        hosts.append(Host(name, node["NodeManagerAddress"], node["NodeManagerPort"], *sizes))
+        hosts.append(Host(name, node["NodeManagerAddress"], node["NodeManagerPort"], shares["CPU"] or 1, shares["GPU"]))
     return run, hosts
 
 
@@ -149,8 +148,7 @@ class RayStep:
             Thread(target=self._follow, args=(host, command, env, codes), daemon=True).start()
         failed = 0
         for _ in hosts:
-            code = codes.get()
-            if code and not failed:
+            if (code := codes.get()) and not failed:
                 failed = code
                 self.signal("KILL")
         return failed

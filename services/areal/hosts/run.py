@@ -128,7 +128,7 @@ def run_on_slurm(request: StagingRequest, options: Sequence[str], prefix: Sequen
     if int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
         request = replace(request, fresh=False, resume=RunLayout(request.directory(job)).resolved.exists())
     fleet = HostFleet(slurm.allocation(), prefix)
-    code = _run(fleet, replace(request, hosts=_words("slurm", options, prefix)), f"Slurm's job {number}", console)
+    code = _run(fleet, request, _words("slurm", options, prefix), f"Slurm's job {number}", console)
     # a job that is cancelled gets the same signal, and may be requeued: that would be against its user's will
     if fleet.leaving and slurm.ask("squeue", "-h", "-j", number, "-o", "%T").strip() == "RUNNING":
         console.print(f"{fleet.leaving}: job {number} is queued again", highlight=False)
@@ -141,8 +141,8 @@ def run_on_ray(request: StagingRequest, options: Sequence[str], prefix: Sequence
     job = job_from(request.document or read_document(request.job_file), request.overrides)
     refuse(for_clusters_only(job), request.job_file)
     ray, hosts = ray_cluster.reserve(options, lambda text: console.print(text, highlight=False, markup=False))
-    request = replace(request, hosts=_words("ray", options, prefix))
-    return _run(HostFleet(hosts, prefix, ray), request, f"the Ray cluster at {ray.address}", console)
+    fleet = HostFleet(hosts, prefix, ray)
+    return _run(fleet, request, _words("ray", options, prefix), f"Ray at {ray.address}", console)
 
 
 def _words(kind: str, options: Sequence[str], prefix: Sequence[str]) -> list[str]:
@@ -151,9 +151,9 @@ def _words(kind: str, options: Sequence[str], prefix: Sequence[str]) -> list[str
     return words + (["--hosts-command", shlex.join(prefix)] if prefix else [])
 
 
-def _run(fleet: HostFleet, request: StagingRequest, where: str, console: Console) -> int:
+def _run(fleet: HostFleet, request: StagingRequest, words: Sequence[str], where: str, console: Console) -> int:
     console.print(f"hosts {', '.join(host.name for host in fleet.hosts)} of {where}", highlight=False, soft_wrap=True)
-    return run_job(request, console, fleet)
+    return run_job(replace(request, hosts=words), console, fleet)
 
 
 def _queue(request: StagingRequest, job: RLJob, options: Sequence[str], prefix: Sequence[str], console: Console) -> int:

@@ -316,11 +316,13 @@ def news(before: Reports, after: Reports) -> bool:
 
 def _gist(reports: Reports) -> object:
     controller, trainer = reports.controller, reports.trainer
+    # each round of silence is news: a claim that steps are made ends once the last one is too long ago
+    silent_s = max(QUIET_S, reports.at - controller.at) if controller else 0.0
     return (
         {
             uid: (r.phase, r.epoch, r.awaits_epoch, r.exit_code, reports.at - r.at > QUIET_S)
             for uid, r in reports.launchers.items()
         },
-        (controller.hot, controller.stalled, controller.step) if controller else None,
+        (controller.hot, controller.stalled, controller.step, silent_s) if controller else None,
         (trainer.step, trainer.checkpoint_step, trainer.evidence) if trainer else None,
     )

@@ -306,6 +306,10 @@ async def test_pods_that_never_answer_delay_nobody_and_are_told_once_at_a_time()
         (Reports(controller=controller(5)), Reports(controller=controller(6)), True),
         (Reports(controller=controller(5)), Reports(controller=controller(5, at=1)), False),
         (Reports(controller=controller()), Reports(controller=controller(stalled="no rows")), True),
+        (Reports(controller=controller(at=1), at=3), Reports(controller=controller(at=1), at=7), False),
+        (Reports(controller=controller(at=1), at=7), Reports(controller=controller(at=1), at=9), True),
+        (Reports(controller=controller(at=1), at=9), Reports(controller=controller(at=1), at=11), True),
+        (Reports(controller=controller(at=1), at=11), Reports(controller=controller(at=13), at=13), True),
     ],
 )
 def test_only_what_a_decision_may_hang_on_is_news(before: Reports, after: Reports, matters: bool) -> None:
