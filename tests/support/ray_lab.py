@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ class RayLab:
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)
         self._network: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._short = Path(f"/tmp/areal-ray-{os.getpid()}")  # a socket's path has 107 letters at most
 
     def start(self) -> RayLab:
         self.root.mkdir(parents=True)
@@ -49,8 +51,7 @@ class RayLab:
         )
         assert self._network.stdout is not None
         assert self._network.stdout.readline() == b"up\n"
-        # a socket's path has 107 letters at most
-        head = ("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir=/tmp/areal-ray-{os.getpid()}")
+        head = ("--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={self._short}")
         self._node(ADDRESSES[0], *head)
         self._node(ADDRESSES[1], f"--address={ADDRESSES[0]}:{PORT}")
         return self
@@ -89,3 +90,4 @@ class RayLab:
         if self._network is not None:
             self._network.send_signal(signal.SIGTERM)
             self._network.wait(30)
+        shutil.rmtree(self._short, ignore_errors=True)
