@@ -13,12 +13,31 @@ from pathlib import Path
 
 import psutil
 import pytest
+from areal.hosts import ray_cluster
 from areal.hosts.placement import HostPlan
 from areal.plan import RunLayout
 from support.job_run import ROOT, SMALL
 from support.ray_lab import ADDRESSES, RayLab, missing
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(1800)]
+
+ELSEWHERE = """
+import asyncio, pickle, sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "areal":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Without())
+actor = pickle.loads(open(sys.argv[1], "rb").read())()
+
+async def ended():
+    command = [sys.executable, "-c", "import os; os.write(1, b'up')"]
+    return [part async for part in actor.run("worker-0", command, {})]
+
+print(asyncio.run(ended()))
+"""
 
 
 @pytest.fixture
@@ -173,3 +192,14 @@ def test_more_nodes_than_ray_has_are_refused_with_the_number(lab, tmp_path):
     assert job.process.wait(120) == 64
     assert "Ray has 2 nodes, 3 are asked for" in job.said
     assert not (tmp_path / "run").exists()
+
+
+def test_an_actor_needs_nothing_of_this_project_where_it_runs(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.cloudpickle.register_pickle_by_value(ray_cluster)
+    try:
+        (tmp_path / "actor").write_bytes(ray.cloudpickle.dumps(ray_cluster.HostActor))
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(ray_cluster)
+    told = subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path / "actor")], capture_output=True, text=True)
+    assert told.stdout == "[b'up', 0]\n", told.stderr
