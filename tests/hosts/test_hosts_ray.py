@@ -80,8 +80,9 @@ def test_an_option_that_can_t_be_read_is_refused_before_ray_is_asked(options):
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match="Ray isn't installed here"):
+    with pytest.raises(ConfigError, match="needs the package 'ray'") as caught:
         ray_cluster.reserve([], print)
+    assert "[ray]" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
+from areal.distribution import missing_package
 from areal.errors import ConfigError
 from areal.hosts.placement import ENV_HOST, ENV_RANK, Host, RayRun
 from areal.nvidia import VISIBLE
 from areal.processes.exits import SIGNALLED
 
-_ANSWER_S, _LOOK_S = 3.0, 10
+_ANSWER_S, _LOOK_S, _CHUNK = 3.0, 10, 1 << 16
 _LOST = SIGNALLED + signal.SIGKILL  # how a program ended whose host is lost
-_CHUNK = 1 << 16
 
 
 class HostActor:
@@ -56,8 +56,8 @@ def _connected(address: str, namespace: str) -> Any:
     """Ray's module, connected. Raises ConfigError where Ray, or its cluster, isn't there."""
     try:
         import ray
-    except ImportError:
-        raise ConfigError("Ray isn't installed here", fix="pip install the cluster's version of ray") from None
+    except ImportError as error:
+        raise missing_package(error, "ray") from None
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
