@@ -150,11 +150,7 @@ class ProgressingReason(ConditionReason):
         "A trainer of the present epoch made a step, within runPolicy.stallTimeoutSeconds.",
         "True",
     )
-    VERIFYING = (
-        "Verifying",
-        "The controller or a launcher doesn't answer; whether steps are made isn't known.",
-        "Unknown",
-    )
+    VERIFYING = "Verifying", "The controller or a launcher is silent; whether steps are made isn't known.", "Unknown"
     OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
     AWAITING_FIRST_STEP = "AwaitingFirstStep", "All is starting, no step was trained yet."
     NOT_STARTED = "NotStarted", "No pods are wanted yet."
