@@ -70,7 +70,7 @@ def test_a_row_on_ray_is_told_its_host_its_rank_and_its_part_of_the_gpus():
     assert (env["AREAL_ADDRESS"], env["CUDA_VISIBLE_DEVICES"]) == ("10.0.0.2", "6,7")
 
 
-@pytest.mark.parametrize("options", [["nodes"], ["nodes=two"], ["partition=gpu"], ["gpus=-1"]])
+@pytest.mark.parametrize("options", [["nodes"], ["nodes=two"], ["partition=gpu"], ["gpus=-1"], ["nodes=0"]])
 def test_an_option_that_can_t_be_read_is_refused_before_ray_is_asked(options):
     with pytest.raises(ConfigError) as caught:
         ray_cluster.reserve(options, print)

@@ -63,8 +63,7 @@ def fields_of(dialect: str) -> Mapping[str, Field]:
     for treatment, rows in read_table("areal.gateway", "fields.yaml")[dialect].items():
         usual = "it changes the distribution of tokens" if treatment == "shaping" else ""
         for name, row in rows.items():
-            shapes: dict[type, str] = {str: "why", list: "harmless"}
-            told: Mapping[str, Any] = {shapes[type(row)]: row} if type(row) in shapes else row or {"why": ""}
+            told: Any = row if isinstance(row, dict) else {"why" if isinstance(row, str) else "harmless": row or ()}
             harmless = (None, *told.get("harmless", ()))
             found[name] = Field(Treatment[treatment.upper()], told.get("why", usual), harmless)
     return found

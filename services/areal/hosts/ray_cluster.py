@@ -61,8 +61,7 @@ def _connected(address: str, namespace: str) -> Any:
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        fix = "start it on a node of the cluster, or with --ray address=HOST:PORT"
-        raise ConfigError(f"no Ray cluster at {address}: {error}", fix=fix) from None
+        raise ConfigError(f"no Ray cluster at {address}: {error}", fix="say --ray address=HOST:PORT") from None
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a cluster's own Python may have no areal
     return ray
 
@@ -75,10 +74,10 @@ def reserve(options: Sequence[str], say: Callable[[str], None]) -> tuple[RayRun,
     """
     asked = {key: value for key, _, value in (option.lstrip("-").partition("=") for option in options)}
     address, numbers = asked.pop("address", "auto"), {"nodes": "1", **asked}
-    if numbers.keys() - {"nodes", "cpus", "gpus"} or not all(map(str.isdecimal, numbers.values())):
-        fix = "it takes nodes, cpus, gpus and address: --ray nodes=2"
-        raise ConfigError(f"--ray {' '.join(options)} can't be read", fix=fix)
-    count, run = max(int(numbers["nodes"]), 1), RayRun(address, f"areal-{uuid4().hex[:12]}")
+    known = numbers.keys() <= {"nodes", "cpus", "gpus"} and all(map(str.isdecimal, numbers.values()))
+    if not known or numbers["nodes"] == "0":
+        raise ConfigError(f"--ray {' '.join(options)} can't be read", fix="write --ray nodes=2, or cpus, gpus, address")
+    count, run = int(numbers["nodes"]), RayRun(address, f"areal-{uuid4().hex[:12]}")
     ray = _connected(run.address, run.namespace)
     from ray.util.placement_group import placement_group, placement_group_table
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -90,7 +89,7 @@ def reserve(options: Sequence[str], say: Callable[[str], None]) -> tuple[RayRun,
     largest = sorted(there, key=lambda has: (has.get("GPU", 0), has.get("CPU", 0)))[-count:]
     shares = {kind: int(min(has.get(kind, 0) for has in largest)) for kind in ("CPU", "GPU")}
     shares |= {kind: int(asked[key]) for kind, key in (("CPU", "cpus"), ("GPU", "gpus")) if key in asked}
-    bundle = {kind: share for kind, share in shares.items() if share}
+    bundle = {kind: share for kind, share in shares.items() if share} or {"CPU": 1}
     group = placement_group([bundle] * count, strategy="STRICT_SPREAD")
     while not group.wait(_LOOK_S):
         say(f"waits for {count} nodes with {bundle} free on each: `ray status` shows what there is")
@@ -167,7 +166,9 @@ class RayStep:
                 if isinstance(said, int):
                     code = said
                 else:
-                    os.write(sys.stdout.fileno(), said)
+                    sys.stdout.buffer.write(said)
+                    sys.stdout.flush()
         except (ValueError, self._ray.exceptions.RayError) as error:
-            print(f"{self._row}: {host.name} is lost: {type(error).__name__}", flush=True)
-        codes.put(code)
+            print(f"{self._row}: nothing is heard of it on {host.name}: {error}", flush=True)
+        finally:  # whatever happened here: who waits for the code would wait for ever
+            codes.put(code)
