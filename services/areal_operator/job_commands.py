@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from areal.errors import ConfigError
@@ -78,18 +77,15 @@ def show_why(name: str, namespace: str | None, kubeconfig: Path | None, context:
 
 def show_page(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, port: int) -> None:
     """Print the address, and serve it until Ctrl-C or SIGTERM; then delete what was made for it."""
-    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster, job = find_job(name, namespace, kubeconfig, context, kept=True)
     try:
         with page_of(job, cluster, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:
             print(address, flush=True)
-            signal.pause()
+            while True:  # a pause would miss the signal that comes just before it
+                time.sleep(0.5)
     except KeyboardInterrupt:
         return
-
-
-def _ended(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def set_fields(

@@ -40,7 +40,7 @@ async def test_output_of_any_length_comes_whole():
 
 async def test_a_signal_reaches_the_row_s_program_alone_and_counts_it():
     actor, said = HostActor(), asyncio.Queue()
-    patient = program("signal.signal(15, lambda *_: sys.exit(143))\nos.write(1, b'up')\ntime.sleep(60)")
+    patient = program("signal.signal(15, lambda *_: sys.exit(143))\nos.write(1, b'up')\nwhile True: time.sleep(0.05)")
 
     async def follow() -> None:
         async for part in actor.run("worker-0", patient, os.environ):

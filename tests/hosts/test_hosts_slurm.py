@@ -138,7 +138,7 @@ def stop(*_):
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 print("up", *sys.argv[1:], os.environ["AREAL_ADDRESS"], flush=True)
-time.sleep(600)
+while True: time.sleep(0.05)  # a signal just before one long sleep would be handled after it
 """
 
 

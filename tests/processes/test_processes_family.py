@@ -277,7 +277,9 @@ async def test_a_family_in_another_container_tells_its_exit_and_is_asked_to_stop
     for code, wanted in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL)):
         family = await RemoteFamily.start(Command("x", ["python3", "-c", code], {}), container.shared, 15.0)
         assert await asyncio.wait_for(family.wait(), 15) == wanted
-    asked = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); time.sleep(60)"
+    asked = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\nwhile True: time.sleep(0.05)"
+    )
     family = await RemoteFamily.start(Command("x", ["python3", "-c", asked], {}), container.shared, 15.0)
     await pid_of(family, handles_sigterm)
     family.terminate()

@@ -191,8 +191,9 @@ async def test_no_standby_is_started_where_memory_is_short(tmp_path, monkeypatch
 async def test_a_drain_lets_the_role_finish(tmp_path):
     supervised = child(
         tmp_path,
-        "import signal, sys, time\n"
-        "signal.signal(15, lambda *_: (print('saved'), sys.exit(143)))\nprint('up')\ntime.sleep(600)\n",
+        "import os, signal, sys, time\n"
+        "signal.signal(15, lambda *_: (os.write(1, b'saved\\n'), sys.exit(143)))\nos.write(1, b'up\\n')\n"
+        "while True: time.sleep(0.05)\n",  # a signal just before one long sleep would be handled after it
     )
     life = asyncio.create_task(supervised.run())
     await logged(supervised, ["up"])

@@ -149,7 +149,8 @@ elif what == "once":
     steps(0, 3)
 else:
     steps(0, 1)
-    time.sleep(600)
+    while True:
+        time.sleep(0.05)  # a signal just before one long sleep would be handled after it
 """
 
 

@@ -37,7 +37,7 @@ _NOBODY = 65532
 _DEADLINE_S = 24 * 3600  # a forgotten pod ends by itself
 _PAGE_DEADLINE_S = 8 * 3600
 _INDEX_BYTES = "2Gi"  # of the recording, as in the pod of a job's page
-_WAIT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+_WAIT = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {15}); signal.sigwait({15})"
 _PLACEMENT = ("affinity", "imagePullSecrets", "nodeSelector", "priorityClassName", "runtimeClassName", "schedulerName")
 _OF_MAIN = ("image", "imagePullPolicy", "resources")
 
