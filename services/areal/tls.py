@@ -6,9 +6,13 @@ while one takes over from another), `tls.crt` and `tls.key`. Without the variabl
 
 import os
 import ssl
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+
+import certifi
 
 from areal.errors import ConfigError
 
@@ -61,3 +65,71 @@ def identity() -> TlsIdentity | None:
 
 def _mark(places: Sequence[Path]) -> object:
     return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in map(Path.stat, places)]
+
+
+# ---- HTTPS: a gateway has a certificate, an agent has a key and needs none
+
+
+def web_address(url: str) -> str:
+    """An address of the run's gateways, `http://host:port`, as they are called: by HTTPS where the run has TLS."""
+    return url if tls_dir() is None else url.replace("http:", "https:", 1)
+
+
+def https_server() -> ssl.SSLContext | None:
+    """For a server that asks its clients for no certificate, and shows the newest of its own. None: plain HTTP."""
+    if (mine := identity()) is None:
+        return None
+    context = _showing(mine)
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        if (newest := identity()) is not None:
+            connection.context = _showing(newest)
+
+    context.sni_callback = renew  # called without a name, too
+    return context
+
+
+def https_client() -> ssl.SSLContext | bool:
+    """`verify` of a client that calls the run's gateways alone; False: plain HTTP."""
+    mine = identity()
+    return _trusting(mine.authorities) if mine is not None else False
+
+
+@lru_cache(maxsize=4)
+def _showing(mine: TlsIdentity) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # read from files only; those of the directory may have changed, and a key is not to lie in another
+    with open(os.memfd_create("certificate", os.MFD_CLOEXEC), "wb") as pem:
+        pem.write(mine.key + b"\n" + mine.certificate)
+        pem.flush()
+        context.load_cert_chain(f"/proc/self/fd/{pem.fileno()}")
+    return context
+
+
+@lru_cache(maxsize=4)
+def _trusting(authorities: bytes) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authorities.decode())
+
+
+class TrustFile:
+    """The machine's authorities and the run's in one file, which variables name to the HTTPS clients of agents.
+
+    Agents are of any language, and may call other servers as well.
+    """
+
+    VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+
+    def __init__(self) -> None:
+        self._usual = Path(ssl.get_default_verify_paths().cafile or certifi.where()).read_bytes()
+        self._place = Path(tempfile.mkdtemp(prefix="areal-trust-")) / CA_FILE
+        self._written = b""
+        self.renew()
+        os.environ |= dict.fromkeys(self.VARIABLES, str(self._place))
+
+    def renew(self) -> None:
+        """Write it again where the run's authorities have changed."""
+        if (mine := identity()) is not None and mine.authorities != self._written:
+            whole = self._place.with_suffix(".new")
+            whole.write_bytes(self._usual + b"\n" + mine.authorities)
+            whole.replace(self._place)
+            self._written = mine.authorities

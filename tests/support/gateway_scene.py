@@ -23,6 +23,7 @@ from areal.net.http_server import HttpServer
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.tls import https_client, https_server, web_address
 from areal.v1 import gateway_pb2_grpc as rpc
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
@@ -79,7 +80,7 @@ class Scene:
 
     def __init__(self, server: GatewayServer, engine: Engine, access: Access) -> None:
         self.server, self.engine, self.access = server, engine, access
-        self.client = httpx.AsyncClient(timeout=20)
+        self.client = httpx.AsyncClient(timeout=20, verify=https_client())
 
     async def ask(self, body: Body | None = None, *, retry: int = 0, **how: Any) -> httpx.Response:
         url = how.pop("url", f"{self.access.base_url}/chat/completions")
@@ -124,9 +125,9 @@ async def front(*, patience_s: float = 60.0) -> AsyncIterator[Fronted]:
     server.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
     port = await server.start(0)
     served = Front(tunnels, secret=secret_of(TOKEN), metrics=metrics, clock=time.time)
-    http = HttpServer(served.app(), "127.0.0.1", 0, grace_s=1)
+    http = HttpServer(served.app(), "127.0.0.1", 0, grace_s=1, context=https_server())
     try:
-        yield Fronted(f"http://127.0.0.1:{http.start()}", f"127.0.0.1:{port}", metrics)
+        yield Fronted(web_address(f"http://127.0.0.1:{http.start()}"), f"127.0.0.1:{port}", metrics)
     finally:
         await http.stop()
         await server.stop(0)

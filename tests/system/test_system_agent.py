@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
+from areal.plan.resolved import ResolvedJob
 from areal.record.segment import FrameKind, frames, read
+from areal.tls import ENV_TLS_DIR, https_client, web_address
 from areal.v1.record_pb2 import SampleRecord
+from support.certificates import authority, leaf, put
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
@@ -44,9 +48,20 @@ def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
 
 
 @pytest.mark.timeout(900)
-def test_a_gateway_and_a_worker_are_killed_while_agents_learn(start_job):
+@pytest.mark.parametrize("encrypted", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_a_gateway_and_a_worker_are_killed_while_agents_learn(start_job, tmp_path, monkeypatch, encrypted):
+    if encrypted:
+        root = authority()
+        monkeypatch.setenv(ENV_TLS_DIR, str(put(tmp_path / "tls", leaf(root), root)))
     limits = ("algorithm.maxSteps=10", "recording.tokenAudit=true", "rollout.gateway.replicas=1")
     run = start_job(*limits, job="examples/agent_openai.yaml")
+    run.wait_for("step 1", lambda: run.step() >= 1, timeout_s=300)
+    ends = ResolvedJob.load(run.run_dir).endpoints
+    with httpx.Client(verify=https_client()) as client:
+        assert client.get(f"{web_address(ends.gateway_urls[0])}/health").is_success
+        if encrypted:
+            with pytest.raises(httpx.RemoteProtocolError):
+                client.get(f"{ends.gateway_urls[0]}/health")
     for step, role in ((3, "gateway"), (5, "worker"), (7, "gateway")):
         run.wait_for(f"step {step}", lambda step=step: run.step() >= step, timeout_s=300)
         (before,) = (process.pid for process in run.processes(f"areal.processes.role {role}"))

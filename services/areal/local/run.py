@@ -47,6 +47,7 @@ from areal.processes.supervise import child_of
 from areal.record import summary
 from areal.record.episode_ends import read_counts, wasted_text
 from areal.record.run_rows import Records
+from areal.tls import web_address
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 
@@ -151,7 +152,7 @@ async def _supervise(
         records=Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS),
         max_steps=max_steps,
         max_staleness=max_staleness,
-        base_urls=[f"{url}/v1" for url in resolved.endpoints.gateway_urls],
+        base_urls=[f"{web_address(url)}/v1" for url in resolved.endpoints.gateway_urls],
         resume=resume,
     )
     source = StatusSource(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -14,17 +15,29 @@ from areal.net.listening import listen
 class HttpServer:
     """Serves `app` on `host` and `port`, where 0 is a free port; running calls get `grace_s` at its end.
 
-    `listener` is a socket that listens there already.
+    `listener` is a socket that listens there already. With `context` it serves HTTPS.
     """
 
     def __init__(
-        self, app: Starlette, host: str, port: int, *, grace_s: int, listener: socket.socket | None = None
+        self,
+        app: Starlette,
+        host: str,
+        port: int,
+        *,
+        grace_s: int,
+        listener: socket.socket | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._where = (host, port)
         self._listener = listener
         self._server = _QuietServer(
             uvicorn.Config(
-                app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=grace_s,
+                ssl_context_factory=None if context is None else lambda *_: context,
             )
         )
         self._task: asyncio.Task[None] | None = None

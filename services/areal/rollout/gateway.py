@@ -14,6 +14,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.plan.access import session_key_of
 from areal.plan.context import RoleContext
+from areal.tls import https_server
 from areal.v1 import gateway_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,9 @@ async def run(ctx: RoleContext) -> int:
     server.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
     front = Front(tunnels, secret=secret_of(session_key_of(ctx.resolved)), metrics=metrics, clock=time.time)
     ports = ctx.resolved.ports_of(ctx.role, ctx.index)
-    http = HttpServer(front.app(), ctx.bind, ports["http"], grace_s=_DRAIN_S, listener=inherited("http"))
+    http = HttpServer(
+        front.app(), ctx.bind, ports["http"], grace_s=_DRAIN_S, listener=inherited("http"), context=https_server()
+    )
     try:
         await server.start(ctx.port, ctx.bind)
         metrics.serve(ctx.metrics_port, ctx.bind)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from areal.errors import ConfigError, DataError
+from areal.tls import https_client
 from areal.workflow.base import Engine, Outcome, RolloutWorkflow
 from areal.workflow.episode import Episode
 from areal.workflow.recipe import agents_of
@@ -61,7 +62,7 @@ class AgentWorkflow(RolloutWorkflow):
 
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """One sequence for each branch of the agent's conversation, all with the reward that it returned or posted."""
-        transport = AskingAgain(httpx.AsyncHTTPTransport(verify=False))  # plain HTTP
+        transport = AskingAgain(httpx.AsyncHTTPTransport(verify=https_client()))
         async with engine.session() as session, httpx.AsyncClient(transport=transport, timeout=None) as client:
             run = self._run(row, base_url=session.base_url, api_key=session.api_key, http_client=client)
             return await session.episode(await _until(session.over(), run))

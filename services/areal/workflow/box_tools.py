@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from areal.clients.boxes import Box, BoxLimits
+from areal.tls import https_client
 from areal.values.boxes import BoxEndedError, BoxLanguage, CommandEnding, CommandResult
 from areal.workflow.base import AgentSession, Engine, Outcome, RolloutWorkflow
 from areal.workflow.episode import Episode
@@ -62,8 +63,8 @@ class BoxToolsWorkflow(RolloutWorkflow):
     async def _converse(self, session: AgentSession, row: dict[str, Any], box: Box) -> None:
         messages = self.messages(row)
         key = {"Authorization": f"Bearer {session.api_key}"}
-        # On loopback. An answer may wait for weights: the group's deadline ends the episode, no time of a request.
-        async with httpx.AsyncClient(verify=False, timeout=None, headers=key) as http:
+        # An answer may wait for weights: the group's deadline ends the episode, no time of a request.
+        async with httpx.AsyncClient(verify=https_client(), timeout=None, headers=key) as http:
             for turn in range(self.max_turns or _TURNS):
                 body = {"model": "policy", "messages": messages, "tools": TOOLS}
                 answered = await http.post(f"{session.base_url}/chat/completions", json=body)

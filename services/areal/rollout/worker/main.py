@@ -29,6 +29,7 @@ from areal.rollout.worker.sessions import Gateways, SessionRules, Sessions
 from areal.rollout.worker.worker import Identity, Worker, WorkerTools
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AgentBlock
+from areal.tls import TrustFile, tls_dir, web_address
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow, sampling_of
@@ -75,11 +76,12 @@ async def run(ctx: RoleContext) -> int:
     tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path, job=spec.model)
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
+    trust = TrustFile() if job.endpoints.gateways and tls_dir() is not None else None
     make_workflow = _factory(workflow, job, recipe)
     metrics = RoleMetrics("worker", job.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ctx.progress
-    sessions = _sessions(ctx, tokenizer, waits, metrics)
+    sessions = _sessions(ctx, tokenizer, waits, metrics, trust)
     server = GrpcServer(ctx.name, ctx.access, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
@@ -179,13 +181,16 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
     )
 
 
-def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry, metrics: RoleMetrics) -> Sessions:
+def _sessions(
+    ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry, metrics: RoleMetrics, trust: TrustFile | None
+) -> Sessions:
     """The sessions of this worker's agents."""
     rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
     gateways = None
     if ends.gateways:
         secret = secret_of(session_key_of(ctx.resolved))
-        gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits, secret)
+        urls = [web_address(url) for url in ends.gateway_urls]
+        gateways = Gateways(ends.gateways, urls, ctx.token, ctx.incarnation, waits, secret, trust)
     calls = (rollout.agent or AgentBlock()).max_calls
     limits = SessionLimits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     asked = rollout.gateway

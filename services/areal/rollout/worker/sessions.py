@@ -21,6 +21,7 @@ from areal.gateway.session import SessionLimits
 from areal.gateway.templates.template import Template
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
+from areal.tls import TrustFile
 from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.values.images import Image
 from areal.workflow.branches import SessionEnding
@@ -92,6 +93,7 @@ class Gateways:
     owner: str  # this incarnation of the worker
     waits: WaitRegistry
     secret: bytes  # with which keys of sessions are signed
+    trust: TrustFile | None = None  # of agents, where they call by HTTPS
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ class Sessions:
         name = f"{what.replace('/', '.')}.{number}.{secrets.token_hex(4)}"  # one part of a path; never comes again
         owner = EpisodeOwner(episode, sampling)
         urls = self._gateways.urls if self._gateways is not None else ()
+        if self._gateways is not None and self._gateways.trust is not None:
+            self._gateways.trust.renew()
         address = urls[number % len(urls)] if urls else None
         return name, self._serving().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end, address=address)
 

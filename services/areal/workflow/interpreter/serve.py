@@ -130,7 +130,8 @@ class CallServer:
             if importlib.util.find_spec("httpx"):
                 import httpx
 
-                client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, verify=False))  # plain HTTP
+                verify = asked["base_url"].startswith("https:")  # else it reads authorities for nothing
+                client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, verify=verify))
             access = {"base_url": asked["base_url"], "api_key": asked["api_key"], "http_client": client}
             return await run(asked["row"], **access, **self._config)
 
