@@ -54,6 +54,7 @@ def job_row(job: Json, now: float) -> dict[str, str]:
         "job": job["metadata"]["name"], "status": status.summary or "-", "step": f"{at.step}/{at.max_steps}",
         "reward": "-" if at.reward is None else f"{at.reward:.3f}", "gpus": str(usage.gpus), "gpuHours": f"{hours:.1f}",
         "groupsPerGpuHour": f"{(at.groups_trained or 0) / hours:.0f}" if hours else "-",
+        "wasted": "-" if at.wasted_share is None else f"{at.wasted_share:.1%}",
     }  # fmt: skip
 
 
@@ -125,8 +126,9 @@ def base_url_of(job: dict[str, Any]) -> str | None:
     rollout = job.get("spec", {}).get("rollout") or {}
     if not (rollout.get("gateway") or {}).get("replicas"):
         return None
-    named = job["metadata"]
-    return f"http://{front_host(named['name'], named['namespace'], Role.GATEWAY)}:{HTTP_PORT}/v1"
+    named, status = job["metadata"], JobStatus.model_validate(job.get("status", {}))
+    scheme = "https" if status.runtime_snapshot is not None and status.runtime_snapshot.tls else "http"
+    return f"{scheme}://{front_host(named['name'], named['namespace'], Role.GATEWAY)}:{HTTP_PORT}/v1"
 
 
 def lines(raw: dict[str, Any], now: float) -> list[tuple[str, str]]:

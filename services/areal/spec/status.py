@@ -275,6 +275,7 @@ class RuntimeSnapshot(StatusBlock):
 
     config_map_name: str = seen(what="The ConfigMap that keeps it.", max_length=253)
     hash: str = seen(what="sha256 of it.", max_length=64)
+    tls: bool = seen(False, what="Whether the job's roles speak TLS.")
 
 
 class GenerationStatus(StatusBlock):
@@ -312,6 +313,7 @@ class Progress(StatusBlock):
     groups_trained: int | None = seen(None, what="Prompt groups trained.", ge=0)
     reward: float | None = seen(None, what="Mean reward of the last step.")
     staleness: float | None = seen(None, what="Mean age of the last step's tokens.", unit="versions", ge=0)
+    wasted_share: float | None = seen(None, what="Part of the generated tokens that served nothing.", ge=0, le=1)
     estimated_remaining_seconds: int | None = seen(
         None, what="Until the last step, at the speed of the last ones.", unit="seconds", ge=0
     )

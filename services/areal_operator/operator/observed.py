@@ -175,6 +175,7 @@ class ControllerReport:
     staleness: float | None
     stalled: str  # why it can't go on without help
     at: float
+    wasted_share: float | None = None
     idle: Idle | None = None  # why it admits nothing now
 
 

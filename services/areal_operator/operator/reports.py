@@ -20,6 +20,7 @@ from areal.net.channel import connect
 from areal.net.status import idle_from_wire
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, service_host
 from areal.processes.service import phase_from_wire
+from areal.record.episode_ends import wasted_share
 from areal.tls import TlsIdentity
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -183,6 +184,7 @@ def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> C
         stalled=answer.stalled,
         at=now,
         idle=idle_from_wire(answer),
+        wasted_share=wasted_share(answer.token_fates),
     )
 
 

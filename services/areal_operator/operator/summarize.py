@@ -54,7 +54,9 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
         status["completionTime"] = times.render(state.ended_at)
     admitted = seen.admitted
     if admitted is not None:
-        status["runtimeSnapshot"] = {"configMapName": runtime_config_map(seen.key[1]), "hash": admitted.runtime_hash}
+        tls = admitted.runtime.tls.mode != "Disabled"
+        where = {"configMapName": runtime_config_map(seen.key[1]), "hash": admitted.runtime_hash}
+        status["runtimeSnapshot"] = {**where, "tls": tls}
         status["generation"] = _fleet(seen)
         status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
     status["checkpoint"] = _checkpoint(seen, now)
@@ -175,6 +177,7 @@ def _progress(seen: Observation, state: JobState, now: float) -> Json:
             "oldestServedVersion": report.oldest_served_version,
             "reward": None if report.reward is None else round(report.reward, 4),
             "staleness": None if report.staleness is None else round(report.staleness, 3),
+            "wastedShare": None if report.wasted_share is None else round(report.wasted_share, 4),
         }
         found |= {name: value for name, value in optional.items() if value is not None}
     if state.evidence is not None:

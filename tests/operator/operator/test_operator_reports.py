@@ -320,6 +320,9 @@ def test_a_controller_that_has_served_nothing_yet_has_no_versions() -> None:
     answer = rollout.GetRolloutStatusResponse(fleet=[generation.ServerState(version=-1, live=True)])
     report = controller_report(answer, NOW)
     assert (report.policy_version, report.oldest_served_version, report.reward) == (None, None, None)
+    assert report.wasted_share is None
+    fates = {"generated": 200, "served": 150, "lost": 2, "stale": 3, "aborted": 5}
+    assert controller_report(rollout.GetRolloutStatusResponse(token_fates=fates), NOW).wasted_share == 0.05
 
 
 @pytest.mark.parametrize(("ip", "host"), [("10.1.2.3", "10.1.2.3"), ("fd00::7", "[fd00::7]")])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
+from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import JobStatus
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
@@ -69,6 +70,16 @@ def test_figures_of_a_role_that_fell_silent_stay() -> None:
     found = status(base)
     assert (found["progress"]["policyVersion"], found["progress"]["reward"]) == (3, 0.25)
     assert found["checkpoint"] == {"step": 5}
+
+
+def test_the_wasted_part_of_tokens_and_whether_roles_speak_tls_are_told() -> None:
+    base = seen(reports=replace(seen().reports, controller=replace(controller(), wasted_share=0.012345)))
+    found = status(base)
+    assert (found["progress"]["wastedShare"], found["runtimeSnapshot"]["tls"]) == (0.0123, False)
+    assert base.admitted is not None
+    runtime = RuntimeSpec.model_validate({"tls": {"mode": "SelfSigned"}})
+    encrypted = replace(base, admitted=replace(base.admitted, runtime=runtime))
+    assert status(encrypted)["runtimeSnapshot"]["tls"] is True
 
 
 def test_the_trainers_word_on_the_step_counts_until_it_falls_silent() -> None:

@@ -54,21 +54,23 @@ def test_a_job_with_gateways_says_where_agents_call_them():
     assert base_url_of(job) == "http://digits-gateway-front.team.svc:8000/v1"
     assert base_url_of({**job, "spec": {"rollout": {"workflow": "agent", "gateway": {"replicas": 0}}}}) is None
     assert base_url_of({**job, "spec": {}}) is None
+    encrypted = {"runtimeSnapshot": {"configMapName": "digits-runtime", "hash": "1", "tls": True}}
+    assert base_url_of({**job, "status": encrypted}) == "https://digits-gateway-front.team.svc:8000/v1"
 
 
 def test_a_job_s_line_tells_what_its_gpus_brought():
     since = datetime.fromtimestamp(NOW - 3600, UTC).isoformat()
     told = {
         "summary": "Running",
-        "progress": {"step": 12, "maxSteps": 400, "groupsTrained": 3000, "reward": 0.25},
+        "progress": {"step": 12, "maxSteps": 400, "groupsTrained": 3000, "reward": 0.25, "wastedShare": 0.0123},
         "usage": {"gpus": 8, "gpuSeconds": 7200, "since": since},
     }
     assert job_row({"metadata": {"name": "digits"}, "status": told}, NOW) == {
         "job": "digits", "status": "Running", "step": "12/400", "reward": "0.250", "gpus": "8", "gpuHours": "10.0",
-        "groupsPerGpuHour": "300",
+        "groupsPerGpuHour": "300", "wasted": "1.2%",
     }  # fmt: skip
 
 
 def test_a_job_that_nobody_looked_at_has_a_line_of_dashes():
     row = job_row({"metadata": {"name": "new"}}, NOW)
-    assert list(row.values()) == ["new", "-", "0/0", "-", "0", "0.0", "-"]
+    assert list(row.values()) == ["new", "-", "0/0", "-", "0", "0.0", "-", "-"]
