@@ -16,8 +16,9 @@ import pytest
 from areal.cli.main import app
 from areal.errors import ConfigError, InfraError
 from areal.ledger.audit import AuditReport
-from areal.local.chaos import Cost, inject, summary
+from areal.local.chaos import inject
 from areal.observe.live import Live, LiveRole, write_live
+from areal.record.fault_cost import FaultCost, summary
 from typer.testing import CliRunner
 
 STEP_S = 0.04
@@ -99,8 +100,8 @@ def played(tmp_path):
         run.end()
 
 
-def costs_of(run: PlayedRun, *roles: str, **fields) -> list[Cost]:
-    heard: list[Cost] = []
+def costs_of(run: PlayedRun, *roles: str, **fields) -> list[FaultCost]:
+    heard: list[FaultCost] = []
     until = time.monotonic() + 20
     while not (run.place / "metrics.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -209,7 +210,7 @@ def test_what_was_measured_is_shown_before_the_error_that_ended_it(tmp_path, mon
     (tmp_path / "resolved.json").write_text("{}")
 
     def some(*_args, tell, **_fields):
-        tell(Cost("trainer", "kill", 0.0, 0.5, 3.0, 4.5, 5.0, 4.0))
+        tell(FaultCost("trainer", "kill", 0.0, 0.5, 3.0, 4.5, 5.0, 4.0))
         raise InfraError("the run ended meanwhile", fix="look")
 
     monkeypatch.setattr("areal.local.chaos.inject", some)

@@ -235,10 +235,10 @@ def audit_run(
 
 @app.command(
     epilog="Examples:\n\n  areal chaos runs/digits --role trainer --times 3\n\n"
-    "  areal chaos runs/digits --stop 5 --seed 7"
+    "  areal chaos runs/digits --stop 5 --seed 7\n\n  areal chaos rljob/digits --role trainer"
 )
 def chaos(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that goes on here.")],
+    run: arguments.RunOrJob,
     role: Annotated[list[str] | None, typer.Option(help="Only this one; may be given again. All unless given.")] = None,
     times: Annotated[int, typer.Option(min=1, help="Faults of each role, one after another.")] = 1,
     stop: Annotated[
@@ -246,40 +246,54 @@ def chaos(
     ] = None,
     seed: Annotated[int, typer.Option(help="Draws the order of roles, and the moments.")] = 0,
     as_json: arguments.AsJson = False,
+    namespace: arguments.Namespace = None,
+    kubeconfig: arguments.Kubeconfig = None,
+    context: arguments.KubeContext = None,
 ) -> None:
-    """Kill or stop roles of a run while it trains, and measure what each fault costs.
+    """Kill or stop roles of a run while it trains, and measure what each fault costs; of a job, lose its pods.
 
-    Nothing may be lost or trained twice: an audit is the last line. A role that has used half of its restarts is not
-    hurt again.
+    Nothing may be lost or trained twice: an audit is the last line, of a job the one at its end. A role that has used
+    half of its restarts is not hurt again; pods are deleted without notice, as when a node is gone.
     """
     from areal.ledger.audit import audit
-    from areal.local.chaos import Cost, inject, summary
+    from areal.local.chaos import inject
+    from areal.record.fault_cost import FaultCost, summary
 
-    console, costs, failed = Console(stderr=as_json), list[Cost](), None
+    console, costs, failed = Console(stderr=as_json), list[FaultCost](), None
 
-    def tell(cost: Cost) -> None:
+    def tell(cost: FaultCost) -> None:
         costs.append(cost)
         new = "no new step" if cost.new_step is None else f"a new step after {cost.new_step:.1f} s"
         console.print(f"{cost.kind} {cost.role}: {new}", highlight=False)
 
     try:
-        inject(arguments.existing(run), role or (), times=times, stop_s=stop, seed=seed, tell=tell)
+        if (name := arguments.job_name(run)) is None:
+            inject(arguments.existing(run), role or (), times=times, stop_s=stop, seed=seed, tell=tell)
+        elif stop is not None:
+            raise ConfigError("a job's pods are lost, never stopped", fix="leave out --stop")
+        else:
+            cluster, job = load("areal_operator.job_commands:find_job")(name, namespace, kubeconfig, context)
+            hurt = load("areal_operator.submit.chaos:JobUnderLosses")(cluster, job["metadata"]["namespace"], name)
+            hurt.lose(role or (), times=times, seed=seed, tell=tell)
     except ArealError as error:
         if not costs:
             raise
         failed = error  # what was measured until then is shown first
-    rows, proof = summary(costs), audit(run)
+    rows, proof = summary(costs), audit(run) if name is None else None
     if as_json:
-        told = {"faults": [asdict(cost) for cost in costs], "roles": rows, "audit": flat(proof.to_json())}
-        print(json.dumps(told, indent=2))
+        told = {"faults": [asdict(cost) for cost in costs], "roles": rows}
+        print(json.dumps(told if proof is None else told | {"audit": flat(proof.to_json())}, indent=2))
     else:
         console.print(_costs(rows))
-        console.print(f"audit: lost={len(proof.lost)} duplicated={len(proof.duplicated)} other={len(proof.problems)}")
+        audited = f"`areal audit {run}` proves it once the job has ended"
+        if proof is not None:
+            audited = f"lost={len(proof.lost)} duplicated={len(proof.duplicated)} other={len(proof.problems)}"
+        console.print(f"audit: {audited}")
     if failed is not None:
         raise failed
     if not all(cost.recovered for cost in costs):
         raise InfraError(f"the run trained nothing new after {costs[-1].role}'s fault", fix=f"see `areal why {run}`")
-    raise typer.Exit(int(ExitCode.DONE if proof.ok else ExitCode.BUG))
+    raise typer.Exit(int(ExitCode.DONE if proof is None or proof.ok else ExitCode.BUG))
 
 
 def _costs(rows: Sequence[dict[str, Any]]) -> Table:

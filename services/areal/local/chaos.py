@@ -27,6 +27,7 @@ from areal.local.log_stream import fits
 from areal.observe.live import Live, LiveRole, read_live
 from areal.plan import RunLayout
 from areal.processes.core import ChildPhase
+from areal.record.fault_cost import FaultCost
 
 BEFORE = 12  # steps before the fault that tell the old pace
 SLOWER = 1.2  # times that is still the old pace
@@ -54,24 +55,6 @@ class Step:
             return Step(float(row["at"]), int(row["step"]), int(row["fence"]), float(row["wall_s"]))
         except (ValueError, KeyError):
             return None
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a fault cost: seconds from the moment before it; None where nothing of it was seen."""
-
-    role: str
-    kind: str
-    at: float  # unix seconds
-    detected: float | None = None  # the run's picture shows it
-    replaced: float | None = None  # a new process is ready, or the stopped one goes on
-    new_step: float | None = None  # the first step after that which had not been trained before
-    old_pace: float | None = None  # the first of four that together had the pace of before
-    pause: float | None = None  # the longest time between two steps until then
-
-    @property
-    def recovered(self) -> bool:
-        return self.new_step is not None
 
 
 def paces(steps: Sequence[Step], began: float, since: float) -> tuple[float | None, float | None, float | None]:
@@ -107,8 +90,14 @@ def old_pace(steps: Sequence[Step], began: float) -> float:
 
 
 def inject(
-    run_dir: Path, roles: Sequence[str], *, times: int, stop_s: float | None, seed: int, tell: Callable[[Cost], None]
-) -> list[Cost]:
+    run_dir: Path,
+    roles: Sequence[str],
+    *,
+    times: int,
+    stop_s: float | None,
+    seed: int,
+    tell: Callable[[FaultCost], None],
+) -> list[FaultCost]:
     """Put `times` faults into each role that `roles` name, one after another; `tell` hears what each cost.
 
     A role is killed, or stopped for `stop_s` seconds. The next fault comes when the pace of before is back and two more
@@ -118,7 +107,7 @@ def inject(
     draw, steps = random.Random(seed), _Steps(layout.metrics)
     names = _victims(going_on(layout), roles)
     _await(layout, lambda: len(steps.read()) > IN_A_ROW, "its first steps")
-    costs: list[Cost] = []
+    costs: list[FaultCost] = []
     for _ in range(times):
         for name in draw.sample(names, len(names)):
             time.sleep(draw.uniform(0, 2 * old_pace(steps.read(), time.time())))
@@ -129,19 +118,6 @@ def inject(
             further = steps.newest() + 2
             _await(layout, partial(lambda least: steps.newest() >= least, further), "two more steps")
     return costs
-
-
-def summary(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """For each role its faults, and of each stamp the median and the worst; None where one was not seen."""
-    rows = []
-    for role, kind in sorted({(one.role, one.kind) for one in costs}):
-        mine = [one for one in costs if (one.role, one.kind) == (role, kind)]
-        row: dict[str, Any] = {"role": role, "kind": kind, "faults": len(mine)}
-        for stamp in ("detected", "replaced", "new_step", "old_pace", "pause"):
-            seen = [value for one in mine if (value := getattr(one, stamp)) is not None]
-            row[stamp] = {"p50": round(median(seen), 2), "worst": max(seen), "seen": len(seen)} if seen else None
-        rows.append(row)
-    return rows
 
 
 def _victims(live: Live, roles: Sequence[str]) -> list[str]:
@@ -155,7 +131,7 @@ def _victims(live: Live, roles: Sequence[str]) -> list[str]:
     return [name for name in here if not roles or any(fits(name, role) for role in roles)]
 
 
-def _one(layout: RunLayout, steps: "_Steps", name: str, stop_s: float | None) -> Cost:
+def _one(layout: RunLayout, steps: "_Steps", name: str, stop_s: float | None) -> FaultCost:
     """One fault, from the moment before it to the old pace."""
     _await(layout, lambda: _role(going_on(layout), name).phase == ChildPhase.READY, f"{name} to be ready")
     role = _role(going_on(layout), name)
@@ -186,7 +162,7 @@ def _one(layout: RunLayout, steps: "_Steps", name: str, stop_s: float | None) ->
                 told = paces(steps.read(), began, began + replaced)
                 if told[1] is not None or (told[0] is not None and since > told[0] + _PATIENCE_S):
                     break
-    return Cost(name, KILL if stop_s is None else f"{STOP} {stop_s:g} s", began, detected, replaced, *told)
+    return FaultCost(name, KILL if stop_s is None else f"{STOP} {stop_s:g} s", began, detected, replaced, *told)
 
 
 @contextmanager

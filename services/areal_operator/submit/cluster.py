@@ -75,10 +75,11 @@ class Cluster:
         assert made is not None
         return made
 
-    def delete(self, obj: Json) -> None:
-        """Deletes what `obj` names; one that is gone is fine."""
+    def delete(self, obj: Json, grace_s: int | None = None) -> None:
+        """Deletes what `obj` names; one that is gone is fine. A pod gets `grace_s` to end, its own unless given."""
         metadata = obj["metadata"]
-        self._call("DELETE", obj["kind"], metadata["namespace"], metadata["name"], absent_ok=True)
+        query = [] if grace_s is None else [("gracePeriodSeconds", f"{grace_s}")]
+        self._call("DELETE", obj["kind"], metadata["namespace"], metadata["name"], query=query, absent_ok=True)
 
     def until(
         self,

@@ -34,10 +34,12 @@ class Job:
         run([*command, *overrides], timeout_s=180, cwd=ROOT)
         return cls(node, namespace, yaml.safe_load(file.read_text())["metadata"]["name"])
 
-    def asked(self, *command: str, cwd: Path) -> str:
+    def asked(self, *command: str, cwd: Path, timeout_s: float = 180) -> str:
         """What `areal COMMAND rljob/NAME …` prints."""
         where = ["--namespace", self.namespace, "--kubeconfig", str(self.node.kubeconfig)]
-        return run([*AREAL, command[0], f"rljob/{self.name}", *command[1:], *where], timeout_s=180, cwd=cwd).stdout
+        return run(
+            [*AREAL, command[0], f"rljob/{self.name}", *command[1:], *where], timeout_s=timeout_s, cwd=cwd
+        ).stdout
 
     @property
     def status(self) -> Object:
@@ -81,12 +83,6 @@ class Job:
         self._await(ended, "the end", timeout_s)
         assert self.condition("Complete").get("status") == "True", self.picture()
         return self.status
-
-    def delete_pod(self, role: str) -> str:
-        """`kubectl delete pod`, of the role's first; returns its uid, not waiting for anything."""
-        pod = self.pods(role)[0]
-        self.node.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false", namespace=self.namespace)
-        return str(pod["metadata"]["uid"])
 
     def await_replaced(self, role: str, uid: str, timeout_s: float = 600.0) -> None:
         """Returns when the role is ready in pods among which that one is not."""

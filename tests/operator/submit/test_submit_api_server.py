@@ -16,6 +16,7 @@ from areal.errors import ConfigError, ExitCode, InfraError
 from areal.spec import job_from_object
 from areal.spec.crd import definitions
 from areal.spec.runtime import RuntimeSpec
+from areal_operator.submit.chaos import JobUnderLosses
 from areal_operator.submit.cluster import Cluster, TakenError, connect
 from areal_operator.submit.follow import follow
 from areal_operator.submit.manifests import RECEIVE, page_pod
@@ -289,3 +290,69 @@ def test_who_may_make_no_pods_sees_no_page_and_hears_which_right_is_missing(send
     ):
         pass
     assert "pods" in caught.value.message + caught.value.fix
+
+
+@pytest.fixture
+def training(send: Any, admin: Client, namespace: str) -> Iterator[Callable[[str], None]]:
+    """A job with two workers and a trainer that makes ten steps a second; ends with the condition that is told."""
+    job, over = send(), threading.Event()
+    restricted = page_pod(job_from_object(job), job["metadata"]["uid"], namespace, "digits-run", TOOLS, "own")
+    restricted["spec"].pop("activeDeadlineSeconds", None)
+    for role, replicas in (("worker", 2), ("trainer", 1)):
+        labels = {"areal.dev/rljob": "digits", "areal.dev/role": role}
+        pod = {"metadata": {"labels": labels}, "spec": {**restricted["spec"], "restartPolicy": "Always"}}
+        spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod, "serviceName": role}
+        metadata = {"name": f"digits-{role}", "namespace": namespace}
+        admin.create({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+
+    def says(**status: Any) -> None:
+        admin.patch(job, {"status": status}, subresource="status")
+
+    def train() -> None:
+        for step in range(1, 10_000):
+            if over.wait(0.1):
+                return
+            says(progress={"step": step, "maxSteps": 10_000})
+
+    def end(condition: str) -> None:
+        moment = {"lastTransitionTime": "2030-01-01T00:00:00Z", "observedGeneration": 1}
+        says(conditions=[{"type": condition, "status": "True", "reason": "Told", "message": "", **moment}])
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    yield end
+    over.set()
+    thread.join()
+
+
+def uids(admin: Client, namespace: str, role: str) -> set[str]:
+    pods = admin.list("v1", "Pod", namespace, f"areal.dev/rljob=digits,areal.dev/role={role}")
+    return {pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+
+
+def test_pods_of_a_job_are_lost_one_after_another_and_each_loss_is_timed(
+    training, target, admin, namespace, monkeypatch
+):
+    monkeypatch.setattr("areal_operator.submit.chaos._SPREAD_S", 0.1)
+    hurt, told = JobUnderLosses(target, namespace, "digits"), []
+    eventually(lambda: len(uids(admin, namespace, "worker")) == 2, "two workers")
+    with pytest.raises(ConfigError, match="'redis' is ready in digits") as caught:
+        eventually(lambda: hurt.lose(["redis"], times=1, seed=0, tell=told.append), "no redis", timeout_s=5)
+    assert "trainer" in caught.value.fix
+    before = uids(admin, namespace, "worker"), uids(admin, namespace, "trainer")
+    costs = hurt.lose(["worker"], times=2, seed=3, tell=told.append)
+    assert costs == told
+    assert [(cost.role, cost.kind, cost.recovered) for cost in costs] == [("worker", "pod lost", True)] * 2
+    for cost in costs:
+        assert 0 < cost.detected <= cost.replaced < cost.new_step
+    after = uids(admin, namespace, "worker")
+    assert len(after) == 2
+    assert after != before[0], "pods are gone"
+    assert uids(admin, namespace, "trainer") == before[1], "of no other role"
+
+
+def test_losses_end_with_the_job(training, target, admin, namespace, monkeypatch):
+    monkeypatch.setattr("areal_operator.submit.chaos._SPREAD_S", 0.1)
+    eventually(lambda: uids(admin, namespace, "trainer"), "a trainer")
+    with pytest.raises(InfraError, match="the job ended meanwhile"):
+        JobUnderLosses(target, namespace, "digits").lose([], times=100, seed=0, tell=lambda cost: training("Complete"))
