@@ -2,28 +2,17 @@
 
 Owns what is fixed about a role: its program, ports, life, who may call it, its secrets, its mounts and its pods. The
 table of a run on one machine, the launcher's command, StatefulSets, Services, NetworkPolicies, Secrets' items and the
-page of roles read it and know no role by name, unless they do something for that role alone. A new role is a row here,
-a name in `cluster_names.Role` and the module that its `entry` names. Pure.
+page of roles read it and know no role by name, unless they do something for that role alone. A new role is a row of
+roles.yaml, a name in `cluster_names.Role` and the module that its `entry` names. Pure.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from areal.plan.callers import (
-    BOXES,
-    CONTROLLER_CALLERS,
-    FILES,
-    GATEWAY_CALLERS,
-    GENERATION_CALLERS,
-    REDIS_CALLERS,
-    SCORE,
-    TRAINER_CALLERS,
-    Caller,
-    Outsider,
-)
+from areal.plan.callers import Caller, Outsider
 from areal.plan.cluster_names import (
     ACL_KEY,
     DIGESTS_KEY,
@@ -41,6 +30,7 @@ from areal.plan.cluster_names import (
 from areal.plan.layout import RunLayout
 from areal.spec.code_tiers import POD_LIMIT, POD_REQUEST
 from areal.spec.job import JobSpec
+from areal.yaml_file.table import read_table, tuple_fields
 
 Count = Callable[[JobSpec, str | None], int]
 """How many pods of a role a job has, told its spec and its verifier; 0 when it goes without the role."""
@@ -178,262 +168,52 @@ class RoleSpec:
         return f"{self.role}-{index}" if self.indexed else f"{self.role}"
 
 
-_LAYOUT = RunLayout(Path(RUN_DIR))
-_WHOLE_RUN = (RunPart(_LAYOUT.root, writable=True),)
-_RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
-_HUB_MODEL = RunPart(_LAYOUT.start_model, with_hub_model=True)
-_HUB_REWARD_MODEL = RunPart(_LAYOUT.reward_model, with_hub_model=True)
+_COUNTS: Mapping[Role, Count] = {  # 1 unless said here
+    Role.REDIS: lambda spec, verifier: 0 if spec.replay.backend == "External" else 1,
+    Role.REWARD: lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
+    Role.REWARD_CUSTOM: lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
+    Role.REWARD_MODEL: lambda spec, verifier: spec.reward.replicas if verifier == "model" else 0,
+    Role.BOXES: lambda spec, verifier: int(spec.rollout.boxes.max_concurrent > 0),
+    Role.GENERATION: lambda spec, verifier: spec.generation.replicas,
+    Role.WEIGHTS: lambda spec, verifier: int(spec.servers_fetch),
+    Role.ARCHIVE: lambda spec, verifier: int(spec.storage.store is not None),
+    Role.GATEWAY: lambda spec, verifier: spec.rollout.gateway.replicas,
+    Role.WORKER: lambda spec, verifier: spec.rollout.workers,
+    Role.TRAINER: lambda spec, verifier: spec.trainer.replicas,
+    Role.VIEW: lambda spec, verifier: 1 if spec.observability.view else 0,
+}
+_KEYS = {"acl": ACL_KEY, "digests": DIGESTS_KEY, "session": SESSION_KEY}
+_BOX_MEMORY = {"requests": {"memory": POD_REQUEST}, "limits": {"memory": POD_LIMIT}}
 
 
-def _needs(cpu: str, memory: str, *, limit: str, scratch: str, grace_s: int) -> PodNeeds:
-    return PodNeeds({"cpu": cpu, "memory": memory}, grace_s, {"memory": limit}, {"sizeLimit": scratch})
+def _row(role: Role, told: Mapping[str, Any]) -> RoleSpec:
+    """A role's row of roles.yaml, with its values' own types."""
+    layout, fields = RunLayout(Path(RUN_DIR)), tuple_fields(told)
+    made: dict[str, Callable[[Any], Any]] = {
+        "program": RoleProgram,
+        "depends_on": lambda names: tuple(map(Role, names)),
+        "called_by": lambda callers: tuple(
+            Caller(**{**one, "who": _caller(one["who"])}) for one in map(tuple_fields, callers)
+        ),
+        "secret": lambda keys: tuple(_KEYS[key] for key in keys),
+        "run_parts": lambda parts: tuple(RunPart(**{**part, "path": getattr(layout, part["path"])}) for part in parts),
+        "reads": lambda kinds: tuple(map(SourceKind, kinds)),
+        "needs": lambda needs: PodNeeds(**needs),
+    }
+    if role is Role.BOXES:
+        needs = fields["needs"]
+        fields["needs"] = needs | {name: needs[name] | memory for name, memory in _BOX_MEMORY.items()}
+    typed = {name: made[name](value) if name in made else value for name, value in fields.items()}
+    return RoleSpec(role, count=_COUNTS.get(role, RoleSpec.count), **typed)
 
 
-_SANDBOX = PodNeeds(
-    requests={"cpu": "100m", "memory": "256Mi"},
-    limits={"memory": "1Gi", "ephemeral-storage": "1Gi"},
-    scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
-    grace_s=45,
-)
-_BOX_LIMITS = {**_SANDBOX.limits, "memory": POD_LIMIT}
-_TOOL = PodNeeds(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
+def _caller(name: str) -> Role | Outsider:
+    return Outsider(name) if name in [*Outsider] else Role(name)
 
-_REWARD = RoleSpec(
-    role=Role.REWARD,
-    what="scores answers with a built-in verifier",
-    entry="areal.reward.main:run",
-    workload="Deployment",
-    template_key="reward",
-    rl_only=True,
-    count=lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
-    called_by=(Caller(Role.WORKER, "grpc", "scores answers", methods=SCORE),),
-    sealed=True,
-    needs=_SANDBOX,
-)
 
-_ROWS = (  # in the order in which a job's roles are needed
-    RoleSpec(
-        role=Role.REDIS,
-        what="the ledger's store: samples that wait for training",
-        program=RoleProgram.REDIS,
-        workload="StatefulSet",
-        template_key="redis",
-        rl_only=True,
-        count=lambda spec, verifier: 0 if spec.replay.backend == "External" else 1,
-        ports=("main",),
-        start_s=30,
-        called_by=REDIS_CALLERS,
-        sealed=True,
-        secret=(ACL_KEY,),
-        needs=PodNeeds(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
-    ),
-    _REWARD,
-    replace(
-        _REWARD,
-        role=Role.REWARD_CUSTOM,
-        what="scores answers with the recipe's function",
-        template_key="rewardCustom",
-        count=lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
-        called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function", methods=SCORE),),
-        sealed=False,
-        run_parts=(_RECIPE,),
-    ),
-    replace(
-        _REWARD,
-        role=Role.REWARD_MODEL,
-        what="scores answers with a reward model",
-        template_key="rewardModel",
-        patch_key="reward",
-        count=lambda spec, verifier: spec.reward.replicas if verifier == "model" else 0,
-        start_s=600,  # a reward model is read from a slow disk
-        called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model", methods=SCORE),),
-        run_parts=(_HUB_REWARD_MODEL,),
-        reads=(SourceKind.REWARD_MODEL,),
-        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
-    ),
-    replace(
-        _REWARD,
-        role=Role.BOXES,
-        what="boxes: sandboxes that live over the commands of an episode",
-        entry="areal_judge.boxes.main:run",
-        template_key="reward",  # the platform lets the same sandbox work in both
-        count=lambda spec, verifier: int(spec.rollout.boxes.max_concurrent > 0),
-        called_by=(Caller(Role.WORKER, "grpc", "runs commands in the boxes of its episodes", methods=BOXES),),
-        needs=replace(_SANDBOX, requests={"cpu": "250m", "memory": POD_REQUEST}, limits=_BOX_LIMITS),
-        recreate=True,  # a box is in one pod: a second one beside it would know none of them
-    ),
-    RoleSpec(
-        role=Role.CONTROLLER,
-        what="admits prompt groups, leases them to workers, closes them; keeps the journal",
-        entry="areal.rollout.controller.main:run",
-        workload="Deployment",
-        template_key="controller",
-        rl_only=True,
-        depends_on=(Role.REDIS,),
-        called_by=CONTROLLER_CALLERS,
-        redis_login="controller",
-        run_parts=_WHOLE_RUN,  # journal, fences, evaluations; reads the dataset
-        needs=_needs("100m", "256Mi", limit="2Gi", scratch="256Mi", grace_s=45),
-        recreate=True,  # a second one beside it would be fenced off, but why start it
-    ),
-    RoleSpec(
-        role=Role.GENERATION,
-        what="serves the newest weights: an agent beside an engine",
-        entry="areal.generation.main:run",
-        workload="StatefulSet",
-        template_key="generation",
-        rl_only=True,
-        count=lambda spec, verifier: spec.generation.replicas,
-        indexed=True,
-        ports=("grpc", "metrics", "engine"),
-        start_s=600,  # large models load for minutes; it dials the controller when that is there
-        drain_s=15,
-        called_by=GENERATION_CALLERS,
-        run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
-        reads=(SourceKind.MODEL,),
-        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
-        headless=True,
-        holds_model=True,
-        max_unavailable="25%",
-        evict_unready=True,  # a server that isn't ready serves nobody: it may go whatever the others do
-    ),
-    RoleSpec(
-        role=Role.WEIGHTS,
-        what="hands the start model and versions to servers that don't mount the volume",
-        entry="areal.generation.volume:run",
-        workload="Deployment",
-        template_key="controller",  # of the same image
-        rl_only=True,
-        count=lambda spec, verifier: int(spec.servers_fetch),
-        called_by=(Caller(Role.GENERATION, "grpc", "reads the start model and versions", methods=FILES),),
-        sealed=True,
-        run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights)),
-        reads=(SourceKind.MODEL,),
-        needs=PodNeeds(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "512Mi"}, grace_s=30),
-    ),
-    RoleSpec(
-        role=Role.ARCHIVE,
-        what="copies the run directory into the job's object store",
-        entry="areal.local.archive:run",
-        workload="Deployment",
-        template_key="tools",
-        count=lambda spec, verifier: int(spec.storage.store is not None),
-        run_parts=(RunPart(_LAYOUT.root),),
-        reads_store=True,
-        needs=PodNeeds(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "1Gi"}, grace_s=30),
-        recreate=True,  # a second one beside it would send the same again
-    ),
-    RoleSpec(
-        role=Role.GATEWAY,
-        what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
-        entry="areal.rollout.gateway:run",
-        workload="StatefulSet",
-        template_key="gateway",
-        rl_only=True,
-        count=lambda spec, verifier: spec.rollout.gateway.replicas,
-        indexed=True,
-        ports=("http", "grpc", "metrics"),
-        called_by=GATEWAY_CALLERS,
-        secret=(DIGESTS_KEY, SESSION_KEY),
-        needs=_needs("250m", "256Mi", limit="1Gi", scratch="64Mi", grace_s=45),
-        headless=True,
-        front=("http",),
-        held=("http",),
-        max_unavailable=1,
-    ),
-    RoleSpec(
-        role=Role.WORKER,
-        what="runs the recipe's workflow: asks for tokens and scores, adds samples to the ledger",
-        entry="areal.rollout.worker.main:run",
-        workload="StatefulSet",
-        template_key="worker",
-        rl_only=True,
-        count=lambda spec, verifier: spec.rollout.workers,
-        indexed=True,
-        drain_s=15,
-        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.BOXES, Role.GATEWAY),
-        secret=(DIGESTS_KEY, SESSION_KEY),
-        redis_login="worker",
-        run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
-        reads=(SourceKind.MODEL,),  # the tokenizer
-        needs=_needs("250m", "512Mi", limit="4Gi", scratch="2Gi", grace_s=60),
-        headless=True,
-    ),
-    RoleSpec(
-        role=Role.TRAINER,
-        what="takes batches from the ledger, trains, publishes weights, writes checkpoints",
-        program=RoleProgram.TORCHRUN,
-        workload="StatefulSet",
-        template_key="trainer",
-        count=lambda spec, verifier: spec.trainer.replicas,
-        indexed=True,
-        gang=True,
-        ports=("grpc", "metrics", "rendezvous"),
-        start_s=600,
-        drain_s=60,  # draining ends with a checkpoint
-        pod_drain_s=600,  # a large one on a shared volume; the pod's own grace may be shorter
-        depends_on=(Role.REDIS, Role.CONTROLLER),
-        called_by=TRAINER_CALLERS,
-        redis_login="trainer",
-        run_parts=_WHOLE_RUN,  # evidence, fences, checkpoints, weights, the model
-        reads=(SourceKind.MODEL, SourceKind.HOOKS),
-        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=660),  # only its owner knows the model's size
-        headless=True,
-        holds_model=True,
-        max_unavailable=1,  # a drain takes one of them, and the gang starts again from its checkpoint
-    ),
-    RoleSpec(
-        role=Role.VIEW,
-        what="shows the run to people in a browser",
-        entry="areal_view.pages.main:run",
-        workload="Deployment",
-        template_key="tools",
-        count=lambda spec, verifier: 1 if spec.observability.view else 0,
-        ports=("http",),
-        called_by=(Caller(Outsider.VIEWERS, "http", "browsers, each with a login of its own"),),
-        secret=(),
-        run_parts=(RunPart(_LAYOUT.root),),
-        needs=_needs("50m", "128Mi", limit="512Mi", scratch="2Gi", grace_s=30),  # the index of its recording
-        beside=True,
-        asks_api_server=True,
-    ),
-    RoleSpec(
-        role=Role.PREPARE,
-        what="looks at every source and fills the run directory, before all others",
-        entry="areal.admit.prepare:run",
-        workload="Job",
-        template_key="tools",
-        ports=(),
-        secret=(),
-        run_parts=_WHOLE_RUN,
-        reads=(SourceKind.MODEL, SourceKind.REWARD_MODEL, SourceKind.HOOKS, SourceKind.RECIPE, SourceKind.DATASET),
-        reads_store=True,
-        needs=_TOOL,
-    ),
-    RoleSpec(
-        role=Role.FINISH,
-        what="audits the run and writes its report, after all others",
-        entry="areal.local.finish:run",
-        workload="Job",
-        template_key="tools",
-        ports=(),
-        secret=(),
-        run_parts=_WHOLE_RUN,
-        reads_store=True,
-        needs=_TOOL,
-    ),
-    RoleSpec(
-        role=Role.UPLOAD,
-        what="receives the user's files for `areal submit`",
-        program=RoleProgram.RECEIVER,
-        workload="Pod",
-        template_key="tools",
-        ports=(),
-        secret=(),
-    ),
-)
-
-ROLE_SPECS: dict[Role, RoleSpec] = {row.role: row for row in _ROWS}
+ROLE_SPECS = {
+    Role(name): _row(Role(name), told) for name, told in read_table("areal.plan", "roles.yaml")["roles"].items()
+}
 """Every role, in the order in which a job needs them."""
 
 
