@@ -180,9 +180,50 @@ def test_a_yaml_file_of_trl_is_of_the_training_that_its_name_says(name, kind, tm
 
 
 def test_python_is_read_and_computed_values_are_marked():
-    text = "from trl import SFTConfig\nN = 4\nSFTConfig(a=N, b=-1, c=[N, 'x'], d=N * 2, e=args.f, **{'g': True})"
+    text = "from trl import SFTConfig\nN = 4\nSFTConfig(a=N, b=-1, c=[N, 'x'], d=N * M, e=args.f, **{'g': True})"
     values = read_calls(text, HERE).values
-    assert values == {"a": 4, "b": -1, "c": [4, "x"], "d": f"{UNSET}N * 2{UNSET}", "g": True}
+    assert values == {"a": 4, "b": -1, "c": [4, "x"], "d": f"{UNSET}N * M{UNSET}", "g": True}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("args.size if args.size else args.group * 4", 32),
+        ("args.group if args.group > 4 else 1", f"{UNSET}args.group if args.group > 4 else 1{UNSET}"),
+        ("args.group or 100", 8),
+        ("args.size or 100", 100),
+        ("elsewhere() or 100", 100),
+        ("args.size or args.group or 3", 8),
+        ("0.5 * args.group - 1", 3.0),
+        ("args.group // 0", f"{UNSET}args.group // 0{UNSET}"),
+        ("'a' * args.group", f"{UNSET}'a' * args.group{UNSET}"),
+    ],
+)
+def test_a_script_s_sums_and_choices_are_made_with_the_defaults_of_its_options(written, meant):
+    options = "p.add_argument('--size', default=None)\np.add_argument('--group', type=int, default=8)\n"
+    values = read_calls(f"from trl import GRPOConfig\n{options}GRPOConfig(a={written})", HERE).values
+    assert values == {"a": meant}
+
+
+def test_trainings_after_the_first_are_told(tmp_path):
+    start = "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.model.path=a/b"
+    script = tmp_path / "two.sh"
+    script.write_text(f"{start} trainer.total_training_steps=5\n{start} trainer.total_training_steps=10\n")
+    draft = convert(script, rows=640)
+    assert draft.spec["algorithm"]["maxSteps"] == 5
+    assert [entry.key for entry in draft.dropped if "after this one" in entry.why] == ["1 more training"]
+    script.write_text(f"{start} trainer.total_training_steps=5\n")
+    assert not [entry for entry in convert(script, rows=640).dropped if "after this one" in entry.why]
+
+
+def test_sampling_that_is_handed_on_by_an_object_is_named(tmp_path):
+    script = tmp_path / "unsloth.py"
+    script.write_text(
+        "from trl import GRPOConfig, GRPOTrainer\nfrom vllm import SamplingParams\n"
+        "GRPOTrainer(model='a/b', args=GRPOConfig(vllm_sampling_params=SamplingParams(temperature=0.8)))\n"
+    )
+    (told,) = [entry for entry in convert(script, rows=640).dropped if entry.key == "vllm_sampling_params"]
+    assert "fields of rollout.sampling" in told.why
 
 
 @pytest.mark.parametrize(

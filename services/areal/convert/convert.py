@@ -46,6 +46,9 @@ def convert(file: Path, framework: str | None = None, given: Sequence[str] = (),
     draft = JobDraft(read_foreign(file, framework, given), rows)
     _TRANSLATIONS[draft.foreign.framework](draft)
     draft.refuse_unset()
+    if more := draft.foreign.further:
+        told = "the file starts them after this one; leave one training in it to convert another"
+        draft.dropped.append(Entry(f"{more} more training{'s' * (more > 1)}", why=told))
     # a micro-batch that holds the longest sample, where the file names no other
     longest = draft.spec.get("rollout", draft.spec.get("training", {}))
     tokens = longest.get("maxSampleTokens", longest.get("maxTokens", 0))

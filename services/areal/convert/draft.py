@@ -41,6 +41,7 @@ class Foreign:
     values: Mapping[str, Any]
     task: str = ""
     rewards: tuple[str, ...] = ()
+    further: int = 0  # trainings that the file starts after this one
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ configuration class; nothing is run.
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from areal.convert.draft import OTHERS, UNSET, Foreign
-from areal.convert.shell import read_commands
+from areal.convert.shell import SIGNS, read_commands
 from areal.errors import ConfigError
 from areal.spec.locate import leaves
 from areal.yaml_file.document import parse_document, parse_value
@@ -61,7 +61,11 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
         return _of_python(file, text, framework, over)
     script = str(file.absolute())
     variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
-    if (found := _of_commands(file, read_commands(text, variables), framework, over)) is None:
+    commands = read_commands(text, variables)
+    if (found := _of_commands(file, commands, framework, over)) is not None:
+        started = [_of_commands(file, [each], framework, over) for each in commands]
+        found = replace(found, further=len([each for each in started if each is not None]) - 1)
+    else:
         # else one under a condition that isn't known here, if there is no other
         started = [_of_commands(file, [each], framework, over) for each in read_commands(text, variables, sure=False)]
         branches = [each for each in started if each is not None]
@@ -355,6 +359,10 @@ _OTHERS = {"LoraConfig": {"r": "lora_r", "lora_alpha": "lora_alpha", "target_mod
 _PARSED = object()  # comes from the script's command line
 
 
+def _known(value: Any) -> bool:
+    return value is not _PARSED and UNSET not in str(value)
+
+
 @dataclass
 class Calls:
     """Arguments of a script: `values` by argument, the configuration's class as `task`, reward functions by name."""
@@ -480,6 +488,13 @@ class _Names:
                 return self.value(self._assigned[f"args.{name}"], depth + 1) if holder.endswith("args") else _PARSED
             case ast.Attribute(value=ast.Name(id=holder)) if holder.endswith("args"):
                 return _PARSED
-            case ast.BoolOp(op=ast.Or(), values=[*_, last]):
-                return self.value(last, depth + 1)
+            case ast.BoolOp(op=ast.Or(), values=[*firsts, last]):
+                found = [self.value(each, depth + 1) for each in firsts]
+                return next((each for each in found if each and _known(each)), None) or self.value(last, depth + 1)
+            case ast.IfExp(test=test, body=body, orelse=other) if _known(asked := self.value(test, depth + 1)):
+                return self.value(body if asked else other, depth + 1)
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in SIGNS:
+                sides = [self.value(each, depth + 1) for each in (left, right)]
+                if all(isinstance(each, int | float) for each in sides) and sides[1]:
+                    return SIGNS[type(sign)](*sides)
         return f"{UNSET}{ast.unparse(node)}{UNSET}"

@@ -5,11 +5,13 @@ they reach, and so do commands in a substitution but those that name a folder of
 """
 
 import ast
+import operator
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
+from typing import Any
 
 from areal.convert.draft import UNSET
 
@@ -27,9 +29,9 @@ _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _NUMBERS = {
     "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__,
 }  # fmt: skip
-_SIGNS = {
-    ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.FloorDiv: int.__floordiv__,
-    ast.Mod: int.__mod__,
+SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }  # fmt: skip
 _HERE = "\x01"
 
@@ -350,8 +352,8 @@ def _calculated(node: ast.expr) -> int:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return -_calculated(inner)
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SIGNS:
-            return int(_SIGNS[type(sign)](_calculated(left), _calculated(right)))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in SIGNS:
+            return int(SIGNS[type(sign)](_calculated(left), _calculated(right)))
     raise ValueError
 
 
