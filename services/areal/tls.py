@@ -121,8 +121,9 @@ class TrustFile:
 
     def __init__(self) -> None:
         self._usual = Path(ssl.get_default_verify_paths().cafile or certifi.where()).read_bytes()
-        self._place = Path(tempfile.mkdtemp(prefix="areal-trust-")) / CA_FILE
-        self._written = b""
+        self._folder = tempfile.TemporaryDirectory(prefix="areal-trust-")  # goes with this object
+        self._place = Path(self._folder.name) / CA_FILE
+        self._written = b""  # the run's
         self.renew()
         os.environ |= dict.fromkeys(self.VARIABLES, str(self._place))
 

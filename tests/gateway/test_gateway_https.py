@@ -105,8 +105,11 @@ async def test_a_client_of_any_kind_trusts_the_gateway_by_its_environment_and_on
     assert scene.access.base_url.startswith("https://127.0.0.1:")
     with pytest.raises(Exception, match=r"(?i)certificate"):
         await played(scene, client)
-    tls.TrustFile()
+    trust = tls.TrustFile()
     assert await played(scene, client) == len("the")
+    del trust
+    with pytest.raises(FileNotFoundError):  # it goes with who wrote it
+        named(Path(os.environ["SSL_CERT_FILE"]))
 
 
 async def test_an_agent_in_a_python_of_its_own_is_given_a_client_that_trusts_the_gateway(scene: Scene, tmp_path: Path):
@@ -117,10 +120,11 @@ async def test_an_agent_in_a_python_of_its_own_is_given_a_client_that_trusts_the
         f"    said = await http_client.post(f'{{base_url}}/chat/completions', json={ASK!r}, headers=headers)\n"
         "    return float(len(said.json()['choices'][0]['message']['content']))\n"
     )
-    tls.TrustFile()
+    trust = tls.TrustFile()
     child = ChildInterpreter(Target("agent", "talk", sys.executable, str(recipe))).start()
     asked = {"row": {}, "base_url": scene.access.base_url, "api_key": scene.access.api_key}
     assert await (await child.process()).call("agent", **asked) == 3.0
+    del trust
 
 
 async def test_whoever_speaks_plain_http_or_trusts_another_is_hung_up_on(scene: Scene):
