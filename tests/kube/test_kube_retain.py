@@ -112,7 +112,7 @@ def test_a_complete_run_outlives_its_job_is_listed_pulled_and_deleted_by_an_edit
     titles, line = areal("jobs", *where).splitlines()
     assert titles.split()[:3] == ["job", "status", "step"]
     assert line.split()[:3] == ["tiny", "Complete", "2/2"]
-    assert line.split()[4:] == ["0", "0.0", "-"], "on CPUs it held no GPU"
+    assert line.split()[4:7] == ["0", "0.0", "-"], "on CPUs it held no GPU"
     areal("jobs", "--kept", "--delete", "tiny-run", "--yes", *where, code=1)
     gone(admin, namespace)
     only = {"PersistentVolumeClaim/tiny-run"}
