@@ -195,12 +195,14 @@ def test_python_is_read_and_computed_values_are_marked():
         ("elsewhere() or 100", 100),
         ("args.size or args.group or 3", 8),
         ("0.5 * args.group - 1", 3.0),
+        ("args.file if args.file else 'none'", f"{UNSET}args.file if args.file else 'none'{UNSET}"),
         ("args.group // 0", f"{UNSET}args.group // 0{UNSET}"),
         ("'a' * args.group", f"{UNSET}'a' * args.group{UNSET}"),
     ],
 )
 def test_a_script_s_sums_and_choices_are_made_with_the_defaults_of_its_options(written, meant):
     options = "p.add_argument('--size', default=None)\np.add_argument('--group', type=int, default=8)\n"
+    options += "p.add_argument('--file', required=True)\n"
     values = read_calls(f"from trl import GRPOConfig\n{options}GRPOConfig(a={written})", HERE).values
     assert values == {"a": meant}
 
@@ -211,9 +213,11 @@ def test_trainings_after_the_first_are_told(tmp_path):
     script.write_text(f"{start} trainer.total_training_steps=5\n{start} trainer.total_training_steps=10\n")
     draft = convert(script, rows=640)
     assert draft.spec["algorithm"]["maxSteps"] == 5
-    assert [entry.key for entry in draft.dropped if "after this one" in entry.why] == ["1 more training"]
+    assert [entry.key for entry in draft.dropped if "after this one" in entry.why] == ["further trainings: 1"]
     script.write_text(f"{start} trainer.total_training_steps=5\n")
     assert not [entry for entry in convert(script, rows=640).dropped if "after this one" in entry.why]
+    script.write_text(f"{start}\npython3 -m verl.trainer.main_ppo --config-path nowhere --config-name no\n")
+    assert convert(script, rows=640).foreign.further == 1, "one whose file isn't here is one, too"
 
 
 def test_sampling_that_is_handed_on_by_an_object_is_named(tmp_path):

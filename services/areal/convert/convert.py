@@ -47,8 +47,8 @@ def convert(file: Path, framework: str | None = None, given: Sequence[str] = (),
     _TRANSLATIONS[draft.foreign.framework](draft)
     draft.refuse_unset()
     if more := draft.foreign.further:
-        told = "the file starts them after this one; leave one training in it to convert another"
-        draft.dropped.append(Entry(f"{more} more training{'s' * (more > 1)}", why=told))
+        why = "started after this one; leave one training in the file to convert another"
+        draft.dropped.append(Entry(f"further trainings: {more}", why=why))
     # a micro-batch that holds the longest sample, where the file names no other
     longest = draft.spec.get("rollout", draft.spec.get("training", {}))
     tokens = longest.get("maxSampleTokens", longest.get("maxTokens", 0))

@@ -62,20 +62,19 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     script = str(file.absolute())
     variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
     commands = read_commands(text, variables)
-    if (found := _of_commands(file, commands, framework, over)) is not None:
-        started = [_of_commands(file, [each], framework, over) for each in commands]
-        found = replace(found, further=len([each for each in started if each is not None]) - 1)
-    else:
-        # else one under a condition that isn't known here, if there is no other
-        started = [_of_commands(file, [each], framework, over) for each in read_commands(text, variables, sure=False)]
-        branches = [each for each in started if each is not None]
-        found = branches[0] if branches else None
-        if any(each != found for each in branches):
-            fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
-            raise ConfigError(f"{file} starts several trainings, each under a condition that isn't known", fix=fix)
-    if found is None:
+    for at, command in enumerate(commands, 1):
+        if (found := _of_command(file, command, framework, over)) is not None:
+            starts = _TASKS[found.framework].fullmatch
+            more = [each for each in commands[at:] if any(map(starts, each))]
+            return replace(found, further=sum(found.framework != "areal" or "--config" in each for each in more))
+    unsure = read_commands(text, variables, sure=False)  # else one under a condition that isn't known, if there is none
+    branches = [found for each in unsure if (found := _of_command(file, each, framework, over)) is not None]
+    if any(each != branches[0] for each in branches):
+        fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
+        raise ConfigError(f"{file} starts several trainings, each under a condition that isn't known", fix=fix)
+    if not branches:
         raise _unknown(file)
-    return found
+    return branches[0]
 
 
 def _tree(text: str, file: Path) -> dict[str, Any]:
@@ -110,19 +109,18 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     return Foreign(file, framework, dict(leaves(resolved(values, file))) if framework in ("areal", "verl") else keys)
 
 
-def _of_commands(file: Path, commands: list[list[str]], framework: str | None, over: dict[str, Any]) -> Foreign | None:
-    """The first command that starts a training of a framework that is known; None where none does."""
-    for command in commands:
-        for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
-            found = ((k, _TASKS[str(name)].fullmatch(word)) for k, word in enumerate(command))
-            at, task = next(((k, match) for k, match in found if match), (0, None))
-            if task is None and name == "verl" and any(word.startswith("actor_rollout_ref.actor.") for word in command):
-                at = next((k for k in range(1, len(command)) if command[k - 1] == "-m" or command[k][-3:] == ".py"), 0)
-            elif task is None or (name == "areal" and "--config" not in command):
-                continue
-            words = command[at + 1 :]
-            started = next((group for group in (*(task.groups() if task else command[at:]), *words) if group), "")
-            return _of_words(file, str(name), started, words, {**_processes(command[:at]), **over})
+def _of_command(file: Path, command: list[str], framework: str | None, over: dict[str, Any]) -> Foreign | None:
+    """The training of a framework that is known that a command starts; None where it starts none."""
+    for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
+        found = ((k, _TASKS[str(name)].fullmatch(word)) for k, word in enumerate(command))
+        at, task = next(((k, match) for k, match in found if match), (0, None))
+        if task is None and name == "verl" and any(word.startswith("actor_rollout_ref.actor.") for word in command):
+            at = next((k for k in range(1, len(command)) if command[k - 1] == "-m" or command[k][-3:] == ".py"), 0)
+        elif task is None or (name == "areal" and "--config" not in command):
+            continue
+        words = command[at + 1 :]
+        started = next((group for group in (*(task.groups() if task else command[at:]), *words) if group), "")
+        return _of_words(file, str(name), started, words, {**_processes(command[:at]), **over})
     return None
 
 
@@ -237,9 +235,9 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
     values = dict(calls.values)
     task = calls.task
     for found in _COMMAND_LINE.finditer(calls.doc):
-        commands = read_commands(found[0])
+        started = (_of_command(file, each, "trl", {}) for each in read_commands(found[0]))
         try:
-            line = _of_commands(file, commands, "trl", {})
+            line = next(filter(None, started), None)
         except ConfigError:
             continue
         if line is not None and len(line.values) > 1:
@@ -463,8 +461,10 @@ class _Names:
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._assigned.setdefault(name, value)
                 case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(flag)), *_]):
-                    default = next((each.value for each in node.keywords if each.arg == "default"), ast.Constant(None))
-                    self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
+                    said = {each.arg: each.value for each in node.keywords}
+                    if "required" not in said:  # else only its command line knows
+                        default = said.get("default", ast.Constant(None))
+                        self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
 
     def value(self, node: ast.expr, depth: int = 0) -> Any:
         """A constant; what is computed comes as a mark with its source text."""

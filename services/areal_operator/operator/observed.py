@@ -175,8 +175,8 @@ class ControllerReport:
     staleness: float | None
     stalled: str  # why it can't go on without help
     at: float
-    wasted_share: float | None = None
     idle: Idle | None = None  # why it admits nothing now
+    wasted_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,8 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
         status["completionTime"] = times.render(state.ended_at)
     admitted = seen.admitted
     if admitted is not None:
-        tls = admitted.runtime.tls.mode != "Disabled"
         where = {"configMapName": runtime_config_map(seen.key[1]), "hash": admitted.runtime_hash}
-        status["runtimeSnapshot"] = {**where, "tls": tls}
+        status["runtimeSnapshot"] = {**where, "tls": admitted.runtime.tls.mode != "Disabled"}
         status["generation"] = _fleet(seen)
         status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
     status["checkpoint"] = _checkpoint(seen, now)

@@ -7,7 +7,7 @@ trainer by seconds.
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 from areal.errors import ConfigError, InfraError
 from areal.plan.cluster_names import LABEL_JOB, LABEL_ROLE
@@ -16,7 +16,6 @@ from areal.spec.status import ConditionType, JobStatus
 
 from areal_operator.submit.cluster import Cluster
 
-POD_LOSS = "pod lost"
 _LOOK_S = 0.5
 _LOST_S = 600.0  # for a new step
 _SPREAD_S = 5.0  # of the moments: more than a status is behind
@@ -39,16 +38,15 @@ class JobUnderLosses:
         ready, InfraError when the job ends meanwhile.
         """
         draw, there, costs = random.Random(seed), sorted(self._ready()), list[FaultCost]()
-        chosen = list(roles) or there
+        if not there:
+            raise ConfigError(f"no pod of {self._name} is ready", fix=f"see `areal why rljob/{self._name}`")
         if unknown := [role for role in roles if role not in there]:
             raise ConfigError(
-                f"no pod of {unknown[0]!r} is ready in {self._name}", fix=f"name one of {', '.join(there) or 'none'}"
+                f"no pod of {unknown[0]!r} is ready in {self._name}", fix=f"name one of {', '.join(there)}"
             )
+        chosen = list(roles) or there
         for _ in range(times):
             for role in draw.sample(chosen, len(chosen)):
-                self._await(partial(self._made, self._step() + _BETWEEN), "two more steps")
-                self._await(partial(self._is_there, role), f"{role} to be ready")
-                time.sleep(draw.uniform(0, _SPREAD_S))
                 costs.append(self._one(role, draw))
                 tell(costs[-1])
                 if not costs[-1].recovered:
@@ -57,7 +55,11 @@ class JobUnderLosses:
 
     def _one(self, role: str, draw: random.Random) -> FaultCost:
         """One loss, from the moment before it to the first step that was not trained before and that it is behind."""
-        before, newest = self._ready()[role], self._step()
+        least = self._step() + _BETWEEN
+        self._await(lambda: self._step() >= least, "two more steps")
+        time.sleep(draw.uniform(0, _SPREAD_S))
+        before: dict[str, str] = self._await(lambda: self._ready().get(role), f"{role} to be ready")
+        newest = self._step()
         victim = draw.choice(sorted(before, key=before.__getitem__))  # by name: uids are drawn anew each time
         pod = {"kind": "Pod", "metadata": {"namespace": self._namespace, "name": before[victim]}}
         at, began = time.time(), time.monotonic()
@@ -73,7 +75,7 @@ class JobUnderLosses:
                 replaced, newest = since, max(newest, step)
             elif replaced is not None and step > newest:
                 new_step = since
-        return FaultCost(role, POD_LOSS, at, detected, replaced, new_step)
+        return FaultCost(role, "pod lost", at, detected, replaced, new_step)
 
     def _ready(self) -> dict[str, dict[str, str]]:
         """Of each role its ready pods: uid → name."""
@@ -93,19 +95,14 @@ class JobUnderLosses:
             raise InfraError("the job ended meanwhile", fix=f"see `areal why rljob/{self._name}`")
         return status.progress.step if status.progress is not None else 0
 
-    def _made(self, least: int) -> bool:
-        return self._step() >= least
-
-    def _is_there(self, role: str) -> bool:
-        return role in self._ready()
-
-    def _await(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait for it while the job goes on. Raises InfraError."""
+    def _await(self, ready: Callable[[], Any], what: str) -> Any:
+        """Wait for it while the job goes on; returns what it is. Raises InfraError."""
         until = time.monotonic() + _LOST_S
-        while not ready():
+        while not (found := ready()):
             self._step()
             if time.monotonic() > until:
                 raise InfraError(
                     f"the job waits for {what} since {_LOST_S:g} s", fix=f"see `areal why rljob/{self._name}`"
                 )
             time.sleep(_LOOK_S)
+        return found

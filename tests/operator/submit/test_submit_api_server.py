@@ -294,16 +294,20 @@ def test_who_may_make_no_pods_sees_no_page_and_hears_which_right_is_missing(send
 
 @pytest.fixture
 def training(send: Any, admin: Client, namespace: str) -> Iterator[Callable[[str], None]]:
-    """A job with two workers and a trainer that makes ten steps a second; ends with the condition that is told."""
-    job, over = send(), threading.Event()
+    """A job with two workers and a server that makes ten steps a second; ends with the condition that is told.
+
+    Without the roles in whose pods other tests of this API server have something running.
+    """
+    job, over, sets = send(), threading.Event(), []
     restricted = page_pod(job_from_object(job), job["metadata"]["uid"], namespace, "digits-run", TOOLS, "own")
     restricted["spec"].pop("activeDeadlineSeconds", None)
-    for role, replicas in (("worker", 2), ("trainer", 1)):
+    for role, replicas in (("worker", 2), ("generation", 1)):
         labels = {"areal.dev/rljob": "digits", "areal.dev/role": role}
         pod = {"metadata": {"labels": labels}, "spec": {**restricted["spec"], "restartPolicy": "Always"}}
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod, "serviceName": role}
         metadata = {"name": f"digits-{role}", "namespace": namespace}
-        admin.create({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+        sets.append({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec})
+        admin.create(sets[-1])
 
     def says(**status: Any) -> None:
         admin.patch(job, {"status": status}, subresource="status")
@@ -323,11 +327,18 @@ def training(send: Any, admin: Client, namespace: str) -> Iterator[Callable[[str
     yield end
     over.set()
     thread.join()
+    for each in sets:
+        admin.delete(each)
 
 
 def uids(admin: Client, namespace: str, role: str) -> set[str]:
-    pods = admin.list("v1", "Pod", namespace, f"areal.dev/rljob=digits,areal.dev/role={role}")
-    return {pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    """Of the role's pods that are ready."""
+    found = set()
+    for pod in admin.list("v1", "Pod", namespace, f"areal.dev/rljob=digits,areal.dev/role={role}"):
+        held = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
+        if held.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]:
+            found.add(pod["metadata"]["uid"])
+    return found
 
 
 def test_pods_of_a_job_are_lost_one_after_another_and_each_loss_is_timed(
@@ -336,10 +347,11 @@ def test_pods_of_a_job_are_lost_one_after_another_and_each_loss_is_timed(
     monkeypatch.setattr("areal_operator.submit.chaos._SPREAD_S", 0.1)
     hurt, told = JobUnderLosses(target, namespace, "digits"), []
     eventually(lambda: len(uids(admin, namespace, "worker")) == 2, "two workers")
+    eventually(lambda: uids(admin, namespace, "generation"), "a server")
     with pytest.raises(ConfigError, match="'redis' is ready in digits") as caught:
-        eventually(lambda: hurt.lose(["redis"], times=1, seed=0, tell=told.append), "no redis", timeout_s=5)
-    assert "trainer" in caught.value.fix
-    before = uids(admin, namespace, "worker"), uids(admin, namespace, "trainer")
+        hurt.lose(["redis"], times=1, seed=0, tell=told.append)
+    assert "generation, worker" in caught.value.fix
+    before = uids(admin, namespace, "worker"), uids(admin, namespace, "generation")
     costs = hurt.lose(["worker"], times=2, seed=3, tell=told.append)
     assert costs == told
     assert [(cost.role, cost.kind, cost.recovered) for cost in costs] == [("worker", "pod lost", True)] * 2
@@ -348,11 +360,17 @@ def test_pods_of_a_job_are_lost_one_after_another_and_each_loss_is_timed(
     after = uids(admin, namespace, "worker")
     assert len(after) == 2
     assert after != before[0], "pods are gone"
-    assert uids(admin, namespace, "trainer") == before[1], "of no other role"
+    assert uids(admin, namespace, "generation") == before[1], "of no other role"
 
 
 def test_losses_end_with_the_job(training, target, admin, namespace, monkeypatch):
     monkeypatch.setattr("areal_operator.submit.chaos._SPREAD_S", 0.1)
-    eventually(lambda: uids(admin, namespace, "trainer"), "a trainer")
+    eventually(lambda: uids(admin, namespace, "generation"), "a server")
     with pytest.raises(InfraError, match="the job ended meanwhile"):
         JobUnderLosses(target, namespace, "digits").lose([], times=100, seed=0, tell=lambda cost: training("Complete"))
+
+
+def test_a_job_without_pods_has_none_to_lose(send, target, namespace):
+    send()
+    with pytest.raises(ConfigError, match="no pod of digits is ready"):
+        JobUnderLosses(target, namespace, "digits").lose([], times=1, seed=0, tell=print)
