@@ -46,6 +46,8 @@ def test_a_group_s_life_is_one_trace_that_leads_to_the_swaps_of_its_version(star
         run.wait_for("some steps", lambda: run.step() >= 3, timeout_s=240)
         seen = _exemplar(run.run_dir)
         receiver.wait_for(lambda spans: bool(_whole(spans, 0)))
+        saved = "areal_checkpoint_last_success_timestamp_seconds"  # the last of all figures to come
+        run.wait_for("a checkpoint", lambda: saved not in _empty_panels(_served(run.run_dir)), timeout_s=120)
         empty = _empty_panels(_served(run.run_dir))
         run.stop()
         spans = receiver.spans()
