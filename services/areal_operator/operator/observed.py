@@ -161,6 +161,7 @@ class TrainerProgress:
     at: float
     max_steps: int = 0  # as it knows them; 0 where it doesn't say
     evidence: StepEvidence | None = None  # None: an older trainer, which doesn't count what it made itself
+    since: float | None = None  # when this step was heard of first
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ class ControllerReport:
     at: float
     idle: Idle | None = None  # why it admits nothing now
     wasted_share: float | None = None
+    since: float | None = None  # when this step was heard of first
 
 
 @dataclass(frozen=True)

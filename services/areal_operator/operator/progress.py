@@ -56,8 +56,9 @@ def stepped(state: JobState, reports: Reports, now: float) -> JobState:
     if not made:
         return state
     waiting_since = state.waiting_since if state.waiting_since is None else float(int(now))
+    heard = now if report.since is None else report.since  # figures are written some seconds later
     return replace(
-        state, step_at=float(int(now)), fruitless=0, next_epoch_at=None, waited_s=0.0, waiting_since=waiting_since
+        state, step_at=float(int(heard)), fruitless=0, next_epoch_at=None, waited_s=0.0, waiting_since=waiting_since
     )
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -35,6 +35,7 @@ from areal_operator.operator.observed import ControllerReport, LauncherReport, P
 from areal_operator.operator.times import ASK_S, DRAIN_GRACE_S, POLL_S, QUIET_S, TELL_S
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", TrainerProgress, ControllerReport)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Asker:
         heard = {pod.uid: report for pod, report in zip(targets.trainers, launchers, strict=True) if report is not None}
         kept = {pod.uid: last.launchers[pod.uid] for pod in targets.trainers if pod.uid in last.launchers}
         return Reports(
-            controller=controller or (last.controller if targets.controller is not None else None),
-            trainer=trainer or (last.trainer if targets.trainers else None),
+            controller=_dated(controller, last.controller if targets.controller is not None else None),
+            trainer=_dated(trainer, last.trainer if targets.trainers else None),
             launchers={**kept, **heard},
             at=self._clock(),
         )
@@ -148,6 +149,14 @@ class Asker:
             own = partial(self.identities.get, key)
             channels[address] = connect(f"{address[0]}:{address[1]}", token, own=own, name=name)
         return channels[address]
+
+
+def _dated(new: _R | None, last: _R | None) -> _R | None:
+    """An answer with the time since which its step is known; without one, the last."""
+    if new is None or last is None:
+        return last if new is None else replace(new, since=new.at)
+    said = [(each.step, each.evidence if isinstance(each, TrainerProgress) else None) for each in (new, last)]
+    return replace(new, since=last.since if said[0] == said[1] else new.at)
 
 
 async def _answer(call: Awaitable[_T]) -> _T | None:

@@ -188,6 +188,20 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
         "the controller doesn't answer since",
     ),
     (
+        "a step that is known for longer than it is written",
+        seen(
+            remembered(step_at=NOW - 12),
+            reports=replace(
+                reported(1, step=6, epoch=1, made=6),
+                controller=controller(6, at=NOW - 9),
+                trainer=TrainerProgress(6, 4, NOW - 60, NOW, evidence=StepEvidence(1, "p1", 6), since=NOW - 8),
+            ),
+        ),
+        ConditionType.PROGRESSING,
+        "Verifying",
+        "the controller doesn't answer since",
+    ),
+    (
         "steps without the controller",
         seen(remembered(step_at=NOW - 6), reports=replace(seen().reports, controller=controller(at=NOW - 8))),
         ConditionType.PROGRESSING,

@@ -281,6 +281,8 @@ def test_a_step_ends_a_stall() -> None:
     decision = decide(replace(base, reports=replace(base.reports, trainer=TrainerProgress(6, 0, 0.0, NOW))), NOW)
     assert isinstance(decision, Converge)
     assert (decision.state.restarts, decision.state.step, decision.state.step_at) == (0, 6, NOW)
+    known = TrainerProgress(6, 0, 0.0, NOW, since=NOW - 6)  # its time isn't that of the look that writes it
+    assert decide(replace(base, reports=replace(base.reports, trainer=known)), NOW).state.step_at == NOW - 6
 
 
 def test_stalls_use_the_budget_up_and_say_so() -> None:

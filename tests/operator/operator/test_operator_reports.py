@@ -124,6 +124,23 @@ async def test_an_epoch_a_drain_and_hot_fields_reach_their_roles() -> None:
 
 
 @component
+async def test_a_step_is_known_since_it_was_heard_of_first() -> None:
+    """However often it is named again; a new process that names it has made it anew."""
+    clock = [NOW]
+    async with served() as roles:
+        asker = Asker(roles.dial, lambda: clock[0])
+        roles.run.step, roles.run.epochs, reports, heard = 7, [1], Reports(), []
+        for change in ({}, {}, {"step": 8}, {"epochs": [1, 2]}):
+            for name, value in change.items():
+                setattr(roles.run, name, value)
+            reports = await asker.round(KEY, TARGETS, reports)
+            heard.append([each and each.since for each in (reports.trainer, reports.controller)])
+            clock[0] += 4
+        await asker.forget(KEY)
+    assert heard == [[NOW, NOW], [NOW, NOW], [NOW + 8, NOW + 8], [NOW + 12, NOW + 8]]
+
+
+@component
 async def test_who_does_not_answer_keeps_the_last_report_and_its_age() -> None:
     async with served() as roles:
         asker = Asker(roles.dial, lambda: NOW)
