@@ -180,7 +180,7 @@ def test_folders_that_a_script_finds_beside_itself_are_known(tmp_path):
             "echo $A $B $C $(basename $B/own.parquet) $(ls) $(dirname $B && ls)",
         )
     )
-    words = read_commands(lines, {"0": script, "BASH_SOURCE": script})[-1]
+    words = read_commands(lines, {"0": script, "BASH_SOURCE": script})[True][-1]
     assert words[1:5] == [str(folder), str(tmp_path), str(folder), "own.parquet"]
     assert all(UNSET in word for word in words[5:7]), "what a program says stays unknown"
 

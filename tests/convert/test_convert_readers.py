@@ -19,7 +19,7 @@ HERE = Path("there.yaml")
 
 def words(text, **variables):
     """The last command of a script."""
-    return read_commands(text, variables)[-1]
+    return read_commands(text, variables)[True][-1]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_variables_from_outside():
 
 @given(st.text(alphabet="ab1 $\"'\\{}()[]@#|;&<>=\n", max_size=60))
 def test_no_text_stops_the_reader(text):
-    assert all(isinstance(word, str) for command in read_commands(text) for word in command)
+    assert all(isinstance(word, str) for command in read_commands(text)[True] for word in command)
 
 
 def test_arithmetic_is_never_code():

@@ -46,6 +46,8 @@ def convert(file: Path, framework: str | None = None, given: Sequence[str] = (),
     draft = JobDraft(read_foreign(file, framework, given), rows)
     _TRANSLATIONS[draft.foreign.framework](draft)
     draft.refuse_unset()
+    if draft.foreign.note:
+        draft.decide(draft.foreign.note)
     if more := draft.foreign.further:
         why = "started after this one; leave one training in the file to convert another"
         draft.dropped.append(Entry(f"further trainings: {more}", why=why))

@@ -42,6 +42,7 @@ class Foreign:
     task: str = ""
     rewards: tuple[str, ...] = ()
     further: int = 0  # trainings that the file starts after this one
+    note: str = ""  # how it was read, where its author must look
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,10 @@ class Draft:
         """Raise ConfigError for values that the file leaves to its environment and the job needs."""
         if self._unset:
             said = ", ".join(f"{name} (for {key})" for name, key in self._unset.items())
-            first = next(iter(self._unset)).lstrip("$")
-            how = f"{first}=…" if first.isidentifier() or first.isdigit() else f"{next(iter(self._unset.values()))}=…"
-            raise ConfigError(
-                f"{self.foreign.file} doesn't say what these are: {said}",
-                fix=f"Say it: areal convert {self.foreign.file} {how}",
-            )
+            name, key = next(iter(self._unset.items()))
+            given = name[1:] if re.fullmatch(r"\$\w+", name) else key
+            fix = f"Say it: areal convert {self.foreign.file} {given}=…"
+            raise ConfigError(f"{self.foreign.file} doesn't say what these are: {said}", fix=fix)
 
     def _list(self, entries: list[Entry], entry: Entry) -> None:
         if entry.key not in self._listed:
@@ -283,13 +282,13 @@ class JobDraft(Draft):
 
     def put_rows(self, key: str, which: str, *, split: str = "", config: str = "", prompt: str = "") -> None:
         """Source of rows: a file, or a name of the hub. `split`, `config` are texts, `prompt` a column."""
-        if (value := self.get(key)) is None:
+        if not (value := self.get(key)):
             self.no_rows()
             return
         paths = [local(str(file)) for file in (value if isinstance(value, list) else [value])]
         counts = [rows_of(path) or 0 for path in paths]
-        if which == "train" and self.rows is None and all(counts):
-            self.rows = sum(counts)
+        if which == "train" and all(counts):
+            self.rows = self.rows or sum(counts)
         sources = [_source(path, which, split, config, prompt) for path in paths]
         if len(sources) == 1:
             (kind, found), *_ = sources[0].items()
@@ -370,7 +369,7 @@ class JobDraft(Draft):
         self, rank: str, alpha: str, targets: str, *, usual: tuple[int, float], wanted: bool, switch: str = ""
     ) -> None:
         """Adapters, where they are wanted; names of Megatron's layers are translated."""
-        if wanted:
+        if wanted and self.get(rank) != 0:
             self.put(rank, "trainer.lora.rank", default=usual[0])
             self.put(alpha, "trainer.lora.alpha", default=usual[1])
             given = self.get(targets)

@@ -3,6 +3,8 @@
 There GPUs are shared by generation and trainer, in turn. So they are here on one machine; on several each has its own.
 """
 
+import math
+
 from areal.convert.draft import Carried, JobDraft, local, model_source, on_or_off
 from areal.yaml_file.table import read_table
 
@@ -11,7 +13,10 @@ _TABLE = read_table("areal.convert", "fields.yaml")["verl"]
 _ADVANCED, _MEGATRON = "algorithm.advanced", "actor_rollout_ref.actor.megatron"
 _LOSSES = {"vanilla": "", "gspo": "GSPO", "sapo": "SAPO", "cispo": "CISPO", "dppo_tv": "DPPO"}
 _AGGREGATIONS = {"token-mean": "token", "seq-mean-token-mean": "sequence", "seq-mean-token-sum-norm": "constant"}
-_BUILT_IN = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer")
+_STREAM = "async_training."
+_BUILT_IN = (
+    "ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "fully_async_ppo_trainer", "fully_async_ppo_megatron_trainer",
+)  # fmt: skip
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
     "data.seed": "seed", "trainer.seed": "seed", f"{_ACTOR}.grad_clip": "optimizer.gradClip",
@@ -32,7 +37,7 @@ def translate(draft: JobDraft) -> None:
     named = str(draft.get("config-name", _BUILT_IN[0])).removesuffix(".yaml")
     if named not in _BUILT_IN:
         draft.decide(f"spec: the script starts from {named}.yaml, which is not here; what it sets is missing")
-    if {".", "/"} & set(program := draft.foreign.task):
+    if {".", "/"} & set(program := draft.foreign.task) and not program.endswith("fully_async_main"):
         draft.decide(f"spec: {program} is a program of its own, built on verl; what it does otherwise isn't known here")
     column = str(draft.get("data.prompt_key", "prompt"))
     draft.put_rows("data.train_files", "train", prompt="" if column == "prompt" else column)
@@ -71,13 +76,20 @@ def _sft(draft: JobDraft) -> None:
 
 def _rl(draft: JobDraft) -> None:
     draft.put_model(f"{_MODEL}.path", tokenizer=f"{_MODEL}.tokenizer_path")
-    batch = draft.number("data.train_batch_size", 1024)
+    streamed = bool(draft.below(_STREAM))
+    batch = draft.number("data.train_batch_size", 1024) if not streamed else _between_versions(draft)
     name = _algorithm(draft, batch)
-    draft.put("data.train_batch_size", "algorithm.batchSize", default=batch)
+    draft.put("data.train_batch_size", "algorithm.batchSize", batch, default=batch)
     draft.write("rollout.maxConcurrentRollouts", batch)
-    steps = draft.put_steps(
-        "algorithm", batch, epochs="trainer.total_epochs", usual=30, total="trainer.total_training_steps"
+    total, epochs = (
+        ("rollout.total_rollout_steps", "rollout.total_epochs") if streamed else ("", "trainer.total_epochs")
     )
+    if streamed and draft.has(total):
+        steps: int | None = max(1, draft.number(total) // batch)
+        draft.join("algorithm.maxSteps", steps, total, why=f"rows there, steps of {batch} here")
+        draft.drop(epochs, f"{total} decides")
+    else:
+        steps = draft.put_steps("algorithm", batch, epochs=epochs, usual=30, total="trainer.total_training_steps")
     draft.fill(_TABLE["rl"])
     if (agents := draft.number(many := f"{_ROLLOUT}.n_agent", 1)) > 1:  # Search-R1 and its kin repeat rows so often
         draft.put(many, "algorithm.groupSize", agents * draft.number(f"{_ROLLOUT}.n", 1), why="of rollout.n each there")
@@ -85,8 +97,9 @@ def _rl(draft: JobDraft) -> None:
     count = draft.whole(batch, mini, "algorithm.miniBatches")
     why = f"a size there, a count here: {batch} / {mini}"
     draft.put(f"{_ACTOR}.ppo_mini_batch_size", "algorithm.miniBatches", count, default=mini, why=why)
-    lag = "synchronous there; raise it for generation beside training"
-    draft.join("algorithm.maxStaleness", 0, f"{_ROLLOUT}.mode", why=lag)
+    if not streamed:
+        lag = "synchronous there; raise it for generation beside training"
+        draft.join("algorithm.maxStaleness", 0, f"{_ROLLOUT}.mode", why=lag)
     draft.use_once(f"{_ACTOR}.ppo_epochs", count)
     _lengths(draft)
     _loss(draft, name)
@@ -102,6 +115,22 @@ def _rl(draft: JobDraft) -> None:
     _held_out(draft)
     _machines(draft)
     _lora(draft, _MODEL)
+
+
+def _between_versions(draft: JobDraft) -> int:
+    """Rows between two versions of a training that samples are streamed to, verl's fully asynchronous one."""
+    counts = {f"{_STREAM}require_batches": 1, f"{_STREAM}trigger_parameter_sync_step": 4}
+    batch = math.prod(
+        [int(draft.number(key, usual)) for key, usual in {**counts, f"{_ACTOR}.ppo_mini_batch_size": 256}.items()]
+    )
+    draft.note(counts, "algorithm.batchSize", batch, "updates between two versions there; their rows are a step here")
+    lag = math.ceil(draft.number(share := f"{_STREAM}staleness_threshold", 0.1))
+    why = "a share of the rows between two versions there, whole versions here"
+    draft.join("algorithm.maxStaleness", lag, share, why=why)
+    if draft.get(f"{_STREAM}use_rollout_log_probs", True) and not draft.get(f"{_STREAM}compute_prox_log_prob", False):
+        draft.write(f"{_ADVANCED}.proximal", "behaviour")
+    draft.note([f"{_STREAM}use_rollout_log_probs", f"{_STREAM}compute_prox_log_prob"], f"{_ADVANCED}.proximal")
+    return batch
 
 
 def _algorithm(draft: JobDraft, batch: int) -> str:
@@ -258,7 +287,7 @@ def _optimizer(draft: JobDraft, block: str, steps: int | None, usual: tuple[floa
 
 def _held_out(draft: JobDraft) -> None:
     every, kwargs = draft.number("trainer.test_freq", -1), f"{_ROLLOUT}.val_kwargs"
-    if draft.has("data.val_files") and every > 0:
+    if draft.get("data.val_files") and every > 0:
         draft.put_rows("data.val_files", "evaluation")
         draft.put_interval("evaluation.intervalSteps", "trainer.test_freq")
         draft.put("trainer.val_before_train", "evaluation.atStart")
@@ -276,7 +305,9 @@ def _machines(draft: JobDraft) -> None:
     nodes = draft.number("trainer.nnodes", 1)
     world, alone = draft.number("trainer.n_gpus_per_node", 8) * nodes, nodes == 1
     serve = int(draft.number(f"{_ROLLOUT}.tensor_model_parallel_size", 2))
-    training = world if alone else max(1, world // 2)
+    apart = draft.number("rollout.n_gpus_per_node", 8) * draft.number("rollout.nnodes", 1)
+    apart = apart if draft.below(_STREAM) else 0  # servers there have GPUs of their own
+    training = world if alone or apart else max(1, world // 2)
     splits = [
         f"{_MEGATRON}.tensor_model_parallel_size",
         f"{_MEGATRON}.context_parallel_size",
@@ -290,12 +321,10 @@ def _machines(draft: JobDraft) -> None:
         tensor, context = 1, 1
     draft.put_gpus(training, draft.number("trainer.n_gpus_per_node", 8), tensor, context)
     draft.note(splits, "trainer.mesh", {"tensor": tensor, "context": context}, why)
-    draft.put_engine(max(1, (world if alone else world - training) // serve), serve)
-    said = (
-        ""
-        if alone and draft.share(world)
-        else f"{world} GPUs shared in turn there; here {training} train and the others serve"
-    )
+    draft.put_engine(max(1, (apart or (world if alone else world - training)) // serve), serve)
+    said = f"{world} GPUs shared in turn there; here {training} train and the others serve"
+    said = "" if apart or (alone and draft.share(world)) else said
+    draft.note(["rollout.n_gpus_per_node", "rollout.nnodes"], "generation.replicas")
     draft.note(["trainer.n_gpus_per_node", "trainer.nnodes"], "trainer", dict(draft.spec["trainer"]), said)
     draft.note(f"{_ROLLOUT}.tensor_model_parallel_size", "generation.engine.tensorParallel", serve)
     draft.drop(f"{_ROLLOUT}.gpu_memory_utilization", "a share of a GPU that trains as well there; SGLang chooses here")

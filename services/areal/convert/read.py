@@ -4,15 +4,16 @@ YAML, launch scripts (`python -m verl.trainer.main_ppo key=value …`, `--flag v
 configuration class; nothing is run.
 """
 
-import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from areal.convert.draft import OTHERS, UNSET, Foreign
-from areal.convert.shell import SIGNS, read_commands
+from areal.convert.script import LORA, read_calls
+from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from areal.spec.locate import leaves
 from areal.yaml_file.document import parse_document, parse_value
@@ -26,14 +27,20 @@ _TASKS = {
     "trl": re.compile(r"(?:^|.*/)((?:sft|grpo|dpo|rloo|reward|kto|gspo)\w*)\.py|trl"),
     "areal": re.compile(r"(.*\.py)"),
 }
+_LAUNCHES = re.compile(rf"python|accelerate|torchrun|deepspeed|\buvx?\b|\bray\b|{UNSET}")
 _COMMAND_LINE = re.compile(
     r"^[ \t]*(?:[A-Z_]+=\S+ )*(?:accelerate|python3?|torchrun|trl|uv run|uvx)\b.*(?:\\\n.*)*", re.MULTILINE
 )
 _SIGNS = {  # keys that only one framework has
     "verl": ("actor_rollout_ref", "data.train_files"),
-    "areal": ("train_dataset", "gconfig"),
+    "areal": ("train_dataset.path", "train_dataset.batch_size", "gconfig"),
     "trl": ("model_name_or_path", "per_device_train_batch_size"),
 }
+
+
+_TRL = {"per_device_train_batch_size", "gradient_accumulation_steps"}  # names that a block of its arguments has
+_FLAGS = {"areal": {"config"}, "trl": {"config", "model_name_or_path", "dataset_name", "learning_rate", *_TRL}}
+"""Of which a command has one, where any program may have the name of its program."""
 
 
 def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> Foreign:
@@ -62,16 +69,18 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     script = str(file.absolute())
     variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
     commands = read_commands(text, variables)
-    for at, command in enumerate(commands, 1):
+    for at, command in enumerate(commands[True], 1):
         if (found := _of_command(file, command, framework, over)) is not None:
-            starts = _TASKS[found.framework].fullmatch
-            more = [each for each in commands[at:] if any(map(starts, each))]
-            return replace(found, further=sum(found.framework != "areal" or "--config" in each for each in more))
-    unsure = read_commands(text, variables, sure=False)  # else one under a condition that isn't known, if there is none
-    branches = [found for each in unsure if (found := _of_command(file, each, framework, over)) is not None]
+            return replace(
+                found, further=sum(_started(each, found.framework) is not None for each in commands[True][at:])
+            )
+    # else one under a condition that isn't known, if there is none
+    branches = [found for each in commands[None] if (found := _of_command(file, each, framework, over)) is not None]
+    fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
     if any(each != branches[0] for each in branches):
-        fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
         raise ConfigError(f"{file} starts several trainings, each under a condition that isn't known", fix=fix)
+    if not branches and any(_started(each, name) for name in _TASKS for each in commands[False]):
+        raise ConfigError(f"{file} starts its training under a condition that doesn't hold by the file alone", fix=fix)
     if not branches:
         raise _unknown(file)
     return branches[0]
@@ -96,6 +105,8 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     for name, value in over.items():
         _set(values, name.split("."), value)
     keys = dict(leaves(values))
+    if framework in (None, "trl") and (blocks := [key for key in values if _TRL & _names_of(values[key])]):
+        return _of_blocks(file, values, blocks)
     framework = framework or next(
         (
             name
@@ -106,21 +117,50 @@ def _of_values(file: Path, values: dict[str, Any], framework: str | None, over: 
     )
     if framework is None:
         raise _unknown(file)
+    if framework == "verl":
+        values = _composed(values, file)
     return Foreign(file, framework, dict(leaves(resolved(values, file))) if framework in ("areal", "verl") else keys)
+
+
+def _names_of(block: Any) -> set[str]:
+    return set(block) if isinstance(block, dict) else set()
+
+
+def _of_blocks(file: Path, values: dict[str, Any], blocks: list[str]) -> Foreign:
+    """The file of a script of somebody's own that hands whole blocks to TRL's classes, and one to LoRA's."""
+    flat = {name: value for key in blocks for name, value in values[key].items()}
+    rest = {key: value for key, value in values.items() if key not in blocks}
+    for key in [key for key in rest if {"r", "lora_alpha"} <= _names_of(rest[key])]:
+        flat |= {LORA.get(name, f"lora.{name}"): value for name, value in rest.pop(key).items()} | {"use_peft": True}
+    note = f"spec: keys of {', '.join(blocks)} are read as TRL's; a script decides what it does with the file"
+    task = next((key for key in blocks if key in ("grpo", "sft", "dpo", "rloo", "reward")), "")
+    return Foreign(file, "trl", dict(leaves({**rest, **flat})), task, note=note)
 
 
 def _of_command(file: Path, command: list[str], framework: str | None, over: dict[str, Any]) -> Foreign | None:
     """The training of a framework that is known that a command starts; None where it starts none."""
-    for name in [framework] if framework else ["verl", "openrlhf", "trl", "areal"]:
-        found = ((k, _TASKS[str(name)].fullmatch(word)) for k, word in enumerate(command))
-        at, task = next(((k, match) for k, match in found if match), (0, None))
-        if task is None and name == "verl" and any(word.startswith("actor_rollout_ref.actor.") for word in command):
-            at = next((k for k in range(1, len(command)) if command[k - 1] == "-m" or command[k][-3:] == ".py"), 0)
-        elif task is None or (name == "areal" and "--config" not in command):
+    for name in [framework] if framework else _TASKS:
+        if (found := _started(command, name)) is None:
             continue
+        at, named = found
         words = command[at + 1 :]
-        started = next((group for group in (*(task.groups() if task else command[at:]), *words) if group), "")
-        return _of_words(file, str(name), started, words, {**_processes(command[:at]), **over})
+        started = next((group for group in (*named, *words) if group), "")
+        return _of_words(file, name, started, words, {**_processes(command[:at]), **over})
+    return None
+
+
+def _started(command: list[str], framework: str) -> tuple[int, Sequence[str]] | None:
+    """The place at which a command names a training of a framework, and its names; None where it starts none."""
+    launched = next((k for k, word in enumerate(command) if _LAUNCHES.search(word)), len(command))
+    flags = {word.lstrip("-").partition("=")[0] for word in command}
+    if command[:1] == ["echo"] or (framework in _FLAGS and not _FLAGS[framework] & flags):
+        return None
+    for k, word in enumerate(command):
+        if (found := _TASKS[framework].fullmatch(word)) is not None and (launched < k or word == "trl"):
+            return k, found.groups()
+    at = next((k for k in range(1, len(command)) if command[k - 1] == "-m" or command[k][-3:] == ".py"), 0)
+    if at and framework == "verl" and any(word.startswith("actor_rollout_ref.actor.") for word in command):
+        return at, command[at:]
     return None
 
 
@@ -154,7 +194,7 @@ def _of_words(file: Path, framework: str, task: str, words: list[str], over: dic
         return Foreign(file, framework, values, task)
     tree = _tree(config.read_text(), config)
     if framework == "verl":
-        tree = {name: value for name, value in tree.items() if name not in ("defaults", "hydra")}
+        tree = _composed(tree, config)
     for name, value in keys.items() if framework in ("areal", "verl") else ():
         _set(tree, name.split("."), value)
     return Foreign(file, framework, {**dict(leaves(resolved(tree, config))), **values}, task)
@@ -173,7 +213,9 @@ def _config(file: Path, framework: str, flags: Mapping[str, Any]) -> Path | None
         return None
     found = next((path for path in (named, file.parent / named, file.parent / named.name) if path.is_file()), None)
     if found is None and framework != "verl":
-        raise ConfigError(f"{file} names {named}, which is not here", fix="Convert that file, or put it there.")
+        unknown = re.search(rf"{UNSET}\$(\w+){UNSET}", str(named))
+        fix = f"Say it: areal convert {file} {unknown[1]}=…" if unknown else "Convert that file, or put it there."
+        raise ConfigError(f"{file} names {str(named).replace(UNSET, '')}, which is not here", fix=fix)
     return found
 
 
@@ -223,11 +265,11 @@ def _value(text: str) -> Any:
         value = parse_value(text)
     except ConfigError:
         return text
-    return text if isinstance(value, dict) and not text.startswith("{") else value
+    return text if isinstance(value, dict) and (not text.startswith("{") or None in value.values()) else value
 
 
 def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, Any]) -> Foreign:
-    calls: Calls = read_calls(text, file)
+    calls = read_calls(text, file)
     if framework not in (None, "trl"):
         raise ConfigError(f"{file}: Python is read of TRL's scripts only", fix="Convert the YAML or the launch script.")
     if not calls.uses_trl:
@@ -235,7 +277,7 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
     values = dict(calls.values)
     task = calls.task
     for found in _COMMAND_LINE.finditer(calls.doc):
-        started = (_of_command(file, each, "trl", {}) for each in read_commands(found[0]))
+        started = (_of_command(file, each, "trl", {}) for each in read_commands(found[0])[True])
         try:
             line = next(filter(None, started), None)
         except ConfigError:
@@ -272,6 +314,31 @@ def resolved(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
             fix="Write the composed configuration out: add `--cfg job --resolve` to the command, and convert that.",
         )
     return {name: _resolve(value, values, (str(name),), file, 0) for name, value in values.items()}
+
+
+def _composed(values: dict[str, Any], file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Hydra's `defaults`: files beside this one under its keys. verl's own parts are what a file leaves out anyway.
+
+    Where others are named, they stay for the refusal.
+    """
+    made: dict[str, Any] = {}
+    own = {name: value for name, value in values.items() if name not in ("defaults", "hydra")}
+    parts = values.get("defaults", [])
+    for part in parts if "_self_" in parts else [*parts, "_self_"]:
+        group, name = next(iter(part.items())) if isinstance(part, dict) else ("", part)
+        folder, placed, place = str(group).partition("@")
+        beside = file.parent / folder / f"{name}.yaml"
+        if part == "_self_":
+            inner = own
+        elif beside.is_file() and beside not in (file, *above):
+            inner = _composed(_tree(beside.read_text(), beside), beside, (file, *above))
+        elif placed or re.fullmatch(r"\w+_trainer\w*", str(part)):
+            continue
+        else:
+            return values
+        for key, value in leaves(inner):
+            _set(made, [*filter(None, (place or folder).replace("/", ".").split(".")), *key.split(".")], value)
+    return made
 
 
 def _resolve(value: Any, root: Mapping[str, Any], place: tuple[str, ...], file: Path, depth: int) -> Any:
@@ -323,6 +390,8 @@ def _lookup(path: str, root: Mapping[str, Any], place: tuple[str, ...], file: Pa
     resolver, colon, rest = path.partition(":")
     fallback: tuple[Any, ...] = ()
     if colon:
+        if resolver == "mul" and all(part.strip().isdigit() for part in rest.split(",")):
+            return math.prod(int(part) for part in rest.split(","))
         if resolver != "oc.select":
             raise ConfigError(
                 f"{file}: {'.'.join(place)}: the resolver {resolver!r} runs code, which is not done here",
@@ -346,155 +415,3 @@ def _lookup(path: str, root: Mapping[str, Any], place: tuple[str, ...], file: Pa
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# ---- Arguments of TRL's configuration classes in a Python script, read from its syntax tree: never executed
-
-
-_CONFIGS = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig", "SFTConfig", "DPOConfig", "RewardConfig")
-_OTHERS = {"LoraConfig": {"r": "lora_r", "lora_alpha": "lora_alpha", "target_modules": "lora_target_modules"},
-           "ModelConfig": {}, "ScriptArguments": {}}  # fmt: skip
-_PARSED = object()  # comes from the script's command line
-
-
-def _known(value: Any) -> bool:
-    return value is not _PARSED and UNSET not in str(value)
-
-
-@dataclass
-class Calls:
-    """Arguments of a script: `values` by argument, the configuration's class as `task`, reward functions by name."""
-
-    doc: str = ""
-    uses_trl: bool = False
-    task: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-    rewards: tuple[str, ...] = ()
-
-
-def read_calls(text: str, file: Path) -> Calls:
-    """Raises ConfigError for what is no Python."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{file}: this is no Python: {error}", fix="Name TRL's training script.") from None
-    found = Calls(doc=ast.get_docstring(tree) or "")
-    names = _Names(tree)
-    nodes = list(ast.walk(tree))
-    found.uses_trl = any(
-        (isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "trl")
-        or (isinstance(node, ast.Import) and any(each.name == "trl" for each in node.names))
-        for node in nodes
-    )
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            last_name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            _read_call(last_name, _arguments(node, names), node, names, found)
-    found.task = found.task or next((name for name in _imported(nodes) if name in _CONFIGS), "")
-    found.task = found.task or next((name for name in _imported(nodes) if name.endswith("Config")), "")
-    found.values = {key: value for key, value in found.values.items() if value is not _PARSED}
-    return found
-
-
-def _imported(nodes: list[ast.AST]) -> list[str]:
-    """Classes of trl that a script imports, but for those of every training."""
-    return [
-        each.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "trl"
-        for each in node.names
-        if each.name not in _OTHERS
-    ]
-
-
-def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names", found: Calls) -> None:
-    given = {key: value for key, value in given.items() if value is not _PARSED}
-    if name in _CONFIGS:
-        found.task = found.task or name
-        found.values |= given
-    elif name in _OTHERS:
-        renamed = _OTHERS[name]
-        found.values |= {renamed.get(key, f"lora.{key}" if renamed else key): value for key, value in given.items()}
-        if renamed:
-            found.values["use_peft"] = True
-    elif name.endswith("Trainer"):
-        if isinstance(model := given.get("model"), str) and UNSET not in model:
-            found.values.setdefault("model_name_or_path", model)
-        rewards = next((key.value for key in node.keywords if key.arg == "reward_funcs"), None)
-        if rewards is not None:
-            items = rewards.elts if isinstance(rewards, ast.List | ast.Tuple) else [rewards]
-            found.rewards = tuple(ast.unparse(item) for item in items)
-    elif name == "load_dataset" and node.args and "dataset_name" not in found.values:
-        first = names.value(node.args[0])
-        if isinstance(first, str):
-            found.values["dataset_name"] = first
-            if len(node.args) > 1 and isinstance(second := names.value(node.args[1]), str):
-                found.values["dataset_config"] = second
-            split = given.get("split")
-            split = split[0] if isinstance(split, list) and split else split
-            if isinstance(split, str):
-                found.values["dataset_train_split"] = split
-    elif name == "from_pretrained" and node.args and "ModelFor" in ast.unparse(node.func):
-        found.values.setdefault("model_name_or_path", names.value(node.args[0]))
-
-
-def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for keyword in node.keywords:
-        value = names.value(keyword.value)
-        if keyword.arg is not None:
-            given[keyword.arg] = value
-        elif isinstance(value, Mapping):
-            given |= value
-    return given
-
-
-class _Names:
-    """Constants that a script gives names to, and defaults of its command line."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._assigned: dict[str, ast.expr] = {}
-        for node in ast.walk(tree):
-            match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self._assigned.setdefault(name, value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    self._assigned.setdefault(name, value)
-                case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(flag)), *_]):
-                    said = {each.arg: each.value for each in node.keywords}
-                    if "required" not in said:  # else only its command line knows
-                        default = said.get("default", ast.Constant(None))
-                        self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
-
-    def value(self, node: ast.expr, depth: int = 0) -> Any:
-        """A constant; what is computed comes as a mark with its source text."""
-        if depth > 8:
-            return f"{UNSET}{ast.unparse(node)}{UNSET}"
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.List(elts=items) | ast.Tuple(elts=items):
-                return [self.value(item, depth + 1) for item in items]
-            case ast.Dict(keys=keys, values=values):
-                return {str(self.value(key, depth + 1)): self.value(value, depth + 1)
-                        for key, value in zip(keys, values, strict=True) if key is not None}  # fmt: skip
-            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
-                return {str(each.arg): self.value(each.value, depth + 1) for each in keywords}
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return -number
-            case ast.Name(id=name) if name in self._assigned:
-                return self.value(self._assigned[name], depth + 1)
-            case ast.Attribute(value=ast.Name(id=holder), attr=name) if f"args.{name}" in self._assigned:
-                return self.value(self._assigned[f"args.{name}"], depth + 1) if holder.endswith("args") else _PARSED
-            case ast.Attribute(value=ast.Name(id=holder)) if holder.endswith("args"):
-                return _PARSED
-            case ast.BoolOp(op=ast.Or(), values=[*firsts, last]):
-                found = [self.value(each, depth + 1) for each in firsts]
-                return next((each for each in found if each and _known(each)), None) or self.value(last, depth + 1)
-            case ast.IfExp(test=test, body=body, orelse=other) if _known(asked := self.value(test, depth + 1)):
-                return self.value(body if asked else other, depth + 1)
-            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in SIGNS:
-                sides = [self.value(each, depth + 1) for each in (left, right)]
-                if all(isinstance(each, int | float) for each in sides) and sides[1]:
-                    return SIGNS[type(sign)](*sides)
-        return f"{UNSET}{ast.unparse(node)}{UNSET}"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
+from pathlib import Path
 from typing import Any
 
 from areal.convert.draft import UNSET
@@ -22,7 +23,8 @@ _TOKEN = re.compile(
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?(\+?)=(.*)", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+")
 _PATH = re.compile(
-    r"\$\(\s*(?:(dirname|basename)\s+(?:--\s+)?([^|;&<>]+?)|cd\s+(?:--\s+)?([^|;&<>]+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)",
+    r"\$\(\s*(?:(dirname|basename|realpath|readlink\s+-f)\s+(?:--\s+)?([^|;&<>]+?)"
+    r"|cd\s+(?:--\s+)?([^|;&<>]+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)",
     re.DOTALL,
 )
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
@@ -34,6 +36,7 @@ SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
 }  # fmt: skip
 _HERE = "\x01"
+_DEEPEST = 8  # functions and texts inside each other
 
 
 def unset(name: str) -> str:
@@ -41,11 +44,14 @@ def unset(name: str) -> str:
     return f"{UNSET}{name}{UNSET}"
 
 
-def read_commands(text: str, given: Mapping[str, str] | None = None, *, sure: bool = True) -> list[list[str]]:
-    """The words of every command that is reached, or not `sure`ly; `given` are variables from outside."""
+def read_commands(text: str, given: Mapping[str, str] | None = None) -> dict[bool | None, list[list[str]]]:
+    """The words of every command: those that are reached (True), that may be (None), and that aren't (False).
+
+    `given` are variables from outside.
+    """
     shell = _Shell(dict(given or {}))
     shell.run(list(_tokens(text.replace("\r\n", "\n"))))
-    return shell.commands if sure else shell.unsure
+    return shell.commands
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -91,6 +97,8 @@ def _end_of_part(text: str, k: int) -> int:
         return k + 1
     if text[k] == "\\":
         return min(k + 2, len(text))
+    if text[k] == UNSET:
+        return text.find(UNSET, k + 1) + 1 or len(text)
     for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}"), ("(", ")")):
         if text.startswith(opening, k):
             return _closing(text, k, opening[-1], closing)
@@ -115,10 +123,11 @@ class _Shell:
     """Variables, and the commands so far."""
 
     variables: dict[str, str | list[str]]
-    commands: list[list[str]] = field(default_factory=list)
-    unsure: list[list[str]] = field(default_factory=list)  # under a condition that can't be said
+    commands: dict[bool | None, list[list[str]]] = field(default_factory=lambda: {True: [], None: [], False: []})
     _branches: list[list[bool | None]] = field(default_factory=list)  # [taken here (None: unknown), some branch was]
-    _functions: int = 0  # definitions that are open
+    _bodies: dict[str, list[list[str]]] = field(default_factory=dict)  # the lines of functions
+    _open: list[str] = field(default_factory=list)  # functions that are being defined, and groups in them
+    _depth: int = 0
 
     def run(self, tokens: list[str]) -> None:
         line: list[str] = []
@@ -136,10 +145,16 @@ class _Shell:
         if not line:
             return
         if line[0] == "function" or line[1:3] == ["(", ")"]:
-            self._functions += 1
-            return
-        if self._functions:
-            self._functions -= line[0] == "}"
+            self._open.append(line[line[0] == "function"])
+            self._bodies[self._open[0]] = []
+            line = line[line.index("{") :] if "{" in line else []
+        if self._open:
+            body = self._bodies[self._open[0]]
+            if line[:1] == ["}"]:
+                self._open.pop()
+            elif line:
+                self._open += [""] if line[0] == "{" and body else []
+                body.append(line)
             return
         while line and line[0] in ("then", "do", "{", "}", "!"):
             line = line[1:]
@@ -163,8 +178,9 @@ class _Shell:
         elif head in ("fi", "done", "esac"):
             if self._branches:
                 self._branches.pop()
-        elif not any(taken is False for taken, _ in self._branches):
-            self._simple(line)
+        else:
+            open_branches = [each for each, _ in self._branches]
+            self._simple(line, False if False in open_branches else None if None in open_branches else True)
 
     def _holds(self, words: list[str]) -> bool | None:
         """Truth of a test; None where that can't be said without running something."""
@@ -192,22 +208,59 @@ class _Shell:
         """A word of a test: what nobody set is empty there."""
         return re.sub(f"{UNSET}[^{UNSET}]*{UNSET}", "", "".join(self.expand(word)[:1]))
 
-    def _simple(self, line: list[str]) -> None:
-        unsure = any(taken is None for taken, _ in self._branches)
+    def _simple(self, line: list[str], reached: bool | None) -> None:
         if line[0] == "read" and line[-1].startswith(_HERE):
-            self._assign(line[-2], "", line[-1][1:], unsure, here=True)
+            self._assign(line[-2], "", line[-1][1:], reached, here=True)
             return
         words = line[1:] if line[0] in _DECLARES else line
         while words and (found := _ASSIGNMENT.fullmatch(words[0])) and not words[0].startswith("-"):
-            self._assign(found[1], found[3], found[4], unsure)
+            self._assign(found[1], found[3], found[4], reached)
             words = words[1:]
         if words and line[0] not in _DECLARES:
-            reached = self.unsure if unsure else self.commands
-            reached.append([text for word in _until_redirected(words) for text in self.expand(word)])
+            self._command([text for word in _until_redirected(words) for text in self.expand(word)], reached)
 
-    def _assign(self, name: str, plus: str, raw: str, unsure: bool, *, here: bool = False) -> None:
+    def _command(self, words: list[str], reached: bool | None) -> None:
+        """Keep a command; read a function's lines instead, another script's, and the text that a shell is given."""
+        body = self._bodies.get(words[0]) if words else None
+        inner = " ".join(words[1:]) if words[:1] == ["eval"] else ""
+        inner = next((text for shell, c, text in zip(words, words[1:], words[2:], strict=False)
+                      if c in ("-c", "-lc") and re.fullmatch(r"(.*/)?(ba|z|da)?sh", shell)), inner)  # fmt: skip
+        at, script = next(((k, path) for k, word in enumerate(words[:3]) if (path := self._beside(word))), (0, None))
+        if self._depth == _DEEPEST or not (body or inner or script):
+            self.commands[reached].append(words)
+            if words[:1] == ["shift"]:
+                self._give(self._items("@")[1:])
+            return
+        self._depth += 1
+        outer = {name: value for name, value in self.variables.items() if _positional(name)}
+        if body or script:
+            self._give(words[at + 1 :])
+        if body:
+            for line in body:
+                self._statement(line)
+        elif script is not None:
+            self.variables["0"] = str(script)
+            inner = script.read_text(errors="replace")
+        self.run(list(_tokens(inner)))
+        self.variables = {name: value for name, value in self.variables.items() if not _positional(name)} | outer
+        self._depth -= 1
+
+    def _beside(self, word: str) -> Path | None:
+        """Another script that a command starts, where it is here."""
+        own = Path(str(self.variables.get("0", ".")))
+        places = (Path(word), own.parent / word, own.parent / Path(word).name) if word.endswith(".sh") else ()
+        return next((path for path in places if path.is_file() and path.resolve() != own.resolve()), None)
+
+    def _give(self, words: list[str]) -> None:
+        """Set `$@` and `$1`, `$2`, …"""
+        others = {name: value for name, value in self.variables.items() if name == "0" or not _positional(name)}
+        self.variables = others | {"@": words} | {str(k): word for k, word in enumerate(words, 1)}
+
+    def _assign(self, name: str, plus: str, raw: str, reached: bool | None, *, here: bool = False) -> None:
         value: str | list[str]
-        if unsure:
+        if reached is False:
+            return
+        if reached is None:
             value = unset(f"${name}")
         elif here:
             value = self._quoted(raw)
@@ -245,7 +298,7 @@ class _Shell:
                 if part == "$" and k < len(raw) and (name := re.match(r"\w+|[@#*?$!]", raw[k:])):
                     part, k = part + name[0], k + name.end()
                 array = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", part)
-                listed = self._items(array[1]) if array else [] if part in ("$@", "$*") else None
+                listed = self._items(array[1]) if array else self._items("@") if part in ("$@", "$*") else None
                 text = self._value(part) if listed is None else " ".join(listed)
                 pieces = text.split() if split and UNSET not in text else [text]
                 if not pieces:
@@ -267,6 +320,9 @@ class _Shell:
             if text[k] == "\\" and k + 1 < len(text):
                 made += "" if text[k + 1] == "\n" else text[k + 1] if text[k + 1] in '$`"\\' else text[k : k + 2]
                 k += 2
+            elif text[k] == UNSET:
+                end = _end_of_part(text, k)
+                made, k = made + text[k:end], end
             elif text[k] == "$":
                 end = _end_of_part(text, k)
                 if end == k + 1 and (name := re.match(r"\w+|[@#*?$!]", text[end:])):
@@ -318,15 +374,15 @@ class _Shell:
         (path,) = self.expand(of or folder, split=False) or [UNSET]
         if UNSET in path:
             return ""
-        if how:
+        if how in ("dirname", "basename"):
             return os.path.basename(path) if how == "basename" else os.path.dirname(path) or "."
-        return os.path.abspath(path)
+        return path if how else os.path.abspath(path)
 
     def _variable(self, name: str) -> str | None:
         if name in ("@", "*"):
-            return ""
+            return " ".join(self._items("@"))
         if name == "#":
-            return "0"
+            return str(len(self._items("@")))
         if (index := re.fullmatch(r"(\w+)\[(\d+)\]", name)) is not None:
             items = self._items(index[1])
             return items[int(index[2])] if int(index[2]) < len(items) else None
@@ -355,6 +411,10 @@ def _calculated(node: ast.expr) -> int:
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in SIGNS:
             return int(SIGNS[type(sign)](_calculated(left), _calculated(right)))
     raise ValueError
+
+
+def _positional(name: str) -> bool:
+    return name == "@" or name.isdigit()
 
 
 def _until_redirected(words: list[str]) -> Iterator[str]:

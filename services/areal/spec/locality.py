@@ -11,7 +11,10 @@ from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Finding, Severity
 from areal.spec.sources import on_volume
 
-_FOLDERS = ("models", "model", "checkpoints", "weights", "runs", "data")  # of people's machines; no owners on the hub
+_FOLDERS = (  # of people's machines; no owners on the hub
+    "models", "model", "checkpoints", "checkpoint", "ckpts", "ckpt", "weights", "runs", "data", "outputs", "output",
+    "results", "saves",
+)  # fmt: skip
 _OF_RUN = re.compile(r"(?:^|/)runs/([^/]+)/(?:model|exports/)")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*")
 
