@@ -46,20 +46,17 @@ def why_run(
     """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died, and
     of a job on a cluster.
     """
-    if (name := arguments.job_name(run)) is not None:
-        if bundle is not None:
-            raise ConfigError("--bundle reads a run directory", fix=f"fetch it first: areal pull {run}")
-        if slow:
-            from areal_view.pages.slow import show_slow
-
-            show_slow(arguments.run_here(run, namespace, kubeconfig, context, "journal"), as_json=as_json)
-            return
-        load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
-        return
+    name = arguments.job_name(run)
+    if name is not None and bundle is not None:
+        raise ConfigError("--bundle reads a run directory", fix=f"fetch it first: areal pull {run}")
     if slow:
         from areal_view.pages.slow import show_slow
 
-        show_slow(arguments.existing(run), as_json=as_json)
+        here = arguments.run_here(run, namespace, kubeconfig, context, "journal") if name is not None else None
+        show_slow(here or arguments.existing(run), as_json=as_json)
+        return
+    if name is not None:
+        load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
         return
     from areal.observe.causes import why
     from areal.observe.live import read_live

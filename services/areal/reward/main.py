@@ -39,13 +39,11 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
     settings = ctx.resolved.spec.reward
     offered: list[Verifier]
     if ctx.role == "reward-custom":
-        if ctx.resolved.recipe_path is None:
+        recipe = ctx.resolved.recipe_path
+        if recipe is None:
             raise ConfigError("the custom verifier needs a recipe", fix="set recipe.file in the job")
-        offered = [
-            CustomVerifier(
-                ctx.resolved.recipe_path, deadline_s=settings.deadline_seconds, weights=settings.weights, waits=waits
-            )
-        ]
+        deadline_s = settings.deadline_seconds
+        offered = [CustomVerifier(recipe, deadline_s=deadline_s, weights=settings.weights, waits=waits)]
     elif ctx.role == "reward-model":
         path, model = ctx.resolved.reward_model_path, settings.model
         if path is None or model is None:

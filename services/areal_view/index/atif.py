@@ -75,12 +75,10 @@ def _steps(made: record.SampleRecord, number: int) -> Iterator[dict[str, Any]]:
                     "timestamp": datetime.fromtimestamp(made.made_at, UTC).isoformat(),
                     "model_name": policy,
                     "metrics": {
-                        "prompt_tokens": low,
-                        "completion_tokens": high - low,
-                        "completion_token_ids": ids[low:high],
-                        "logprobs": logprobs[low:high],
+                        "prompt_tokens": low, "completion_tokens": high - low,
+                        "completion_token_ids": ids[low:high], "logprobs": logprobs[low:high],
                     },
-                }
+                }  # fmt: skip
             yield step
         at = end
     if at < len(ids):

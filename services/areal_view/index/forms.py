@@ -9,6 +9,7 @@ import orjson
 from areal.distribution import install
 from areal.errors import ConfigError
 from areal.v1 import record_pb2 as record
+from areal.yaml_file.table import read_table
 
 from areal_view.index import atif
 from areal_view.index.record_index import RecordIndex, SampleRow
@@ -42,7 +43,7 @@ def _parquet(samples: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
         from pyarrow.parquet import ParquetWriter
     except ImportError:
         raise ConfigError("Parquet needs pyarrow, which is not installed", fix=f"`{install('data')}`") from None
-    schema = _schema(pyarrow)
+    schema = pyarrow.schema(_arrow(pyarrow, read_table("areal_view.index", "parquet.yaml")))
 
     def made() -> Iterator[bytes]:
         with tempfile.TemporaryFile() as file:
@@ -57,23 +58,13 @@ def _parquet(samples: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     return made()
 
 
-def _schema(pa: Any) -> Any:
-    text, figure = pa.string(), pa.float64()
-    span = pa.struct([("start", pa.uint32()), ("end", pa.uint32()), ("policy", text), ("server", text)])
-    sequence = pa.struct([
-        ("text", text), ("tokenIds", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float32())),
-        ("lossMask", pa.list_(pa.uint8())), ("reward", figure), ("finishReason", text), ("spans", pa.list_(span)),
-    ])  # fmt: skip
-    verdict = pa.struct([
-        ("score", figure), ("status", text), ("method", text), ("detail", text), ("figures", pa.map_(text, figure)),
-    ])  # fmt: skip
-    return pa.schema([
-        ("group", pa.uint64()), ("index", pa.uint32()), ("attempt", pa.uint32()), ("evaluation", text),
-        ("outcome", text), ("reward", figure), ("worker", text), ("madeAt", figure), ("xxh3", text),
-        ("note", text), ("expected", text),
-        ("verdict", verdict), ("fault", pa.struct([("message", text), ("traceback", text)])),
-        ("sequences", pa.list_(sequence)),
-    ])  # fmt: skip
+def _arrow(pa: Any, told: Any) -> Any:
+    """A type of the table as Arrow has it."""
+    if isinstance(told, list):
+        return pa.list_(_arrow(pa, told[0]))
+    if isinstance(told, dict):
+        return pa.struct([(name, _arrow(pa, field)) for name, field in told.items()])
+    return pa.map_(pa.string(), pa.float64()) if told == "figures" else getattr(pa, told)()
 
 
 # ---- Export of recorded samples as JSON lines: whole text, token ids, log-probabilities, spans, verdict, for scripts
@@ -111,10 +102,7 @@ def _sample(row: SampleRow, made: record.SampleRecord) -> dict[str, Any]:
         "note": made.note,
         "expected": made.expected,
         "verdict": {
-            "score": verdict.score,
-            "status": verdict.status,
-            "method": verdict.method,
-            "detail": verdict.detail,
+            **{name: getattr(verdict, name) for name in ("score", "status", "method", "detail")},
             "figures": dict(verdict.figures),
         },
         "fault": {"message": fault.message, "traceback": fault.traceback} if fault.message else None,

@@ -186,14 +186,9 @@ def _fed(one: JournalRequest, sequence: TrainedSequence, at: int) -> bool:
 
 
 def _unexplained(
-    report: TokenReport,
-    name: str,
-    sequence: TrainedSequence,
-    at: int,
-    until: int,
-    made: Sequence[JournalRequest],
+    report: TokenReport, name: str, sequence: TrainedSequence, at: int, until: int, made: Sequence[JournalRequest],
     gaps: bool,
-) -> int:
+) -> int:  # fmt: skip
     """Tokens that nobody journaled, up to the next that somebody did; returns where that is."""
     end = next((place for place in range(at + 1, until) if any(_fed(one, sequence, place) for one in made)), until)
     tokens = int(sequence.trained[at:end].sum())

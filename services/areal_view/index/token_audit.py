@@ -165,16 +165,10 @@ def _sampled(place: _TokenPlace) -> JournalRequest | None:
     for span in one.spans:
         versions[span.start : span.end] = version_of(span.policy_id)
     return JournalRequest(
-        request=f"{one.request_id} at {one.server_id}",
-        attempt=one.key.attempt,
-        fed=np.frombuffer(one.fed, "<i4"),
-        ids=ids,
-        logprobs=np.frombuffer(one.logprobs, "<f4"),
-        versions=versions,
-        temperature=one.temperature,
-        whole=one.end in _OWN_ENDS,
+        f"{one.request_id} at {one.server_id}", one.key.attempt, np.frombuffer(one.fed, "<i4"), ids,
+        np.frombuffer(one.logprobs, "<f4"), versions, one.temperature, whole=one.end in _OWN_ENDS,
         routes=np.frombuffer(one.routes, "<u4") if one.routes else None,
-    )
+    )  # fmt: skip
 
 
 def _samples(batch: record.TrainedBatch) -> dict[Key, list[TrainedSequence]]:

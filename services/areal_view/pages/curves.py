@@ -276,10 +276,7 @@ def _merged(lines: Sequence[Series], band: Band) -> Series:
 
 def _column(rows: Sequence[Mapping[str, Any]], line: FigureLine) -> Values:
     above = _floats(figure_of(row, line.figure) for row in rows)
-    if not line.per:
-        return above
-    below = _floats(figure_of(row, line.per) for row in rows)
-    return _ratio(above, below)
+    return _ratio(above, _floats(figure_of(row, line.per) for row in rows)) if line.per else above
 
 
 def _ratio(above: Values, below: Values) -> Values:

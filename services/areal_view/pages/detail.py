@@ -250,21 +250,11 @@ def _page(
             policies[span.policy_id, span.server_id] += span.end - span.start
     fault = made.fault
     return SamplePage(
-        row.group,
-        row.index,
-        made.outcome,
-        made.reward,
-        visible(made.sample.worker_id),
-        made.sample.key.attempt,
-        group.step if group else None,
-        fact,
-        is_trained,
-        row.evaluation,
+        row.group, row.index, made.outcome, made.reward, visible(made.sample.worker_id), made.sample.key.attempt,
+        group.step if group else None, fact, is_trained, row.evaluation,
         [_sequence(made, place) for place in range(len(made.sample.sequences))],
         [(m.what, m.turn, m.began - began, m.ended - m.began) for m in made.moments],
-        visible(made.note),
-        visible(made.expected),
-        [*_words(made), *_figures(made)],
+        visible(made.note), visible(made.expected), [*_words(made), *_figures(made)],
         [(name, visible(text)) for name, text in
          (("message", fault.message), ("fix", fault.fix), ("traceback", fault.traceback)) if text],
         [(name, visible(server), count, max(_version(name) - 1, -1)) for (name, server), count in policies.items()],

@@ -112,20 +112,11 @@ def line_of(run: ShownRun) -> RunLine:
     rewards = _scores(run, rows)
     seconds = [row["wall_s"] for row in rows[-100:] if isinstance(row.get("wall_s"), float | int)]
     return RunLine(
-        run.name,
-        state_of(run),
-        _trained(rows),
-        _max_steps(run),
-        _mean(rewards[-5:]),
-        float(held_out[-1]["mean"]) if held_out else None,
-        _best(held_out),
+        run.name, state_of(run), _trained(rows), _max_steps(run), _mean(rewards[-5:]),
+        float(held_out[-1]["mean"]) if held_out else None, _best(held_out),
         rows[-1].get("staleness_mean") if rows else None,
-        thinned(rewards, 60),
-        run.training,
-        run.study,
-        run.began,
-        _mean(seconds),
-    )
+        thinned(rewards, 60), run.training, run.study, run.began, _mean(seconds),
+    )  # fmt: skip
 
 
 def page_of(run: ShownRun, choice: ChartChoice | None = None) -> RunPage:
@@ -134,19 +125,12 @@ def page_of(run: ShownRun, choice: ChartChoice | None = None) -> RunPage:
     newest = list(reversed(rows[-12:]))
     columns = _COLUMNS["supervised" if run.is_supervised else "rl"]
     return RunPage(
-        run.name,
-        state_of(run),
-        _trained(rows),
-        _max_steps(run),
-        spec_of(run, "algorithm", "maxStaleness"),
+        run.name, state_of(run), _trained(rows), _max_steps(run), spec_of(run, "algorithm", "maxStaleness"),
         _supervised_facts(run, rows) if run.is_supervised else _rl_facts(run, rows),
-        why(live) if live is not None else None,
-        live,
-        run.index.outcomes(),
-        newest,
+        why(live) if live is not None else None, live, run.index.outcomes(), newest,
         [one for one in columns if any(figure_of(row, one[1]) is not None for row in newest)],
         choice or chosen_charts([run], usual_charts(run)),
-    )
+    )  # fmt: skip
 
 
 def _rl_facts(run: ShownRun, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

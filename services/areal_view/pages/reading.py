@@ -92,15 +92,9 @@ def query_of(asked: Mapping[str, str], figures: Sequence[str], evaluation: str =
     if order.lstrip("-") not in (NEWEST, REWARD, *(FIGURE + name for name in figures)):
         raise ValueError(f"order is {NEWEST}, {REWARD} or {FIGURE}NAME, with - for the highest first")
     ranges = {name: _range(asked, f"low.{name}", f"high.{name}") for name in figures}
-    return SampleQuery(
-        evaluation,
-        outcome,
-        _range(asked, "low", "high"),
-        _range(asked, "from_version", "to_version"),
-        {name: span for name, span in ranges.items() if span != (None, None)},
-        text,
-        order,
-    )
+    kept = {name: span for name, span in ranges.items() if span != (None, None)}
+    reward, version = _range(asked, "low", "high"), _range(asked, "from_version", "to_version")
+    return SampleQuery(evaluation, outcome, reward, version, kept, text, order)
 
 
 def sample_list(run: ShownRun, asked: Mapping[str, str], evaluation: str = "") -> SampleList:

@@ -30,6 +30,9 @@ class Review(Enum):
     SILENT = auto()  # it can't be asked
 
 
+_MEANING = {201: Review.ALLOWED, 401: Review.UNKNOWN, 403: Review.FORBIDDEN}  # of a review's HTTP status
+
+
 @dataclass(frozen=True)
 class ApiServer:
     """Where the API server is, and whose certificate it has."""
@@ -87,24 +90,16 @@ class OwnReview:
     def __call__(self, token: str) -> Review:
         if not _is_token(token):
             return Review.UNKNOWN
-        asked = {
-            "verb": "get", "group": RLJOBS.group, "resource": RLJOBS.plural, "namespace": self.namespace,
-            "name": self.job,
-        }  # fmt: skip
+        asked = {"group": RLJOBS.group, "resource": RLJOBS.plural, "namespace": self.namespace, "name": self.job}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": {"verb": "get", **asked}},
         }
         status, answer = self.server.ask(_REVIEWS, token, body)
-        match status:
-            case 201:
-                return Review.ALLOWED if answer.get("status", {}).get("allowed") is True else Review.FORBIDDEN
-            case 401:
-                return Review.UNKNOWN
-            case 403:
-                return Review.FORBIDDEN
-        return Review.SILENT
+        if status == 201 and answer.get("status", {}).get("allowed") is not True:
+            return Review.FORBIDDEN
+        return _MEANING.get(status, Review.SILENT)
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ class KnownReview:
 
     def __call__(self, token: str) -> Review:
         status, _ = self._ask(token)
-        return {201: Review.ALLOWED, 401: Review.UNKNOWN, 403: Review.FORBIDDEN}.get(status, Review.SILENT)
+        return _MEANING.get(status, Review.SILENT)
 
     def name_of(self, token: str) -> str:
         """As whom the API server knows them; empty when it does not."""

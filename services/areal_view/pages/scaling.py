@@ -33,9 +33,8 @@ def show_plan(job: RLJob, gpus: Sequence[int], run: Path | None, card: str | Non
             if own not in (chosen.generation, count):
                 rows.append((count, "apart", scale.split(speeds, own, count - own)))
     if as_json:
-        print(
-            json.dumps({"constants": words, "rows": [{"gpus": n, "how": how, **asdict(one)} for n, how, one in rows]})
-        )
+        told = [{"gpus": count, "how": how, **asdict(one)} for count, how, one in rows]
+        print(json.dumps({"constants": words, "rows": told}))
         return
     console = Console()
     for line in words:

@@ -102,33 +102,28 @@ def page(root: Path, summary: Mapping[str, Any]) -> str:
 
 
 def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
-    name = (
-        run.resolved().get("job", {}).get("metadata", {}).get("name") or run.name
-    )  # in a pod all directories are alike
+    told = run.resolved().get("job", {}).get("metadata", {})
+    name = told.get("name") or run.name  # in a pod all directories are alike
     shown = replace(overview.page_of(run), name=name, state=summary["status"], live=None, why=cause_of(summary))
     figures = [(name, title, Markup(_inline(curve(run, name)))) for name, title in shown.choice.charts]
     rows = run.rows()
-    answers = (
-        _read("answers", lambda: last_answers(run.index, int(rows[-1]["step"])), list[ShownSample]()) if rows else []
-    )
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            run=name,
-            linked=False,
-            page=shown,
-            figures=figures,
-            about=_read("the job", lambda: _about(run), list[tuple[str, str]]()),
-            answers=answers,
-            evaluations=overview.evaluations_of(run, run.index),
-            supervised=run.is_supervised,
-            time=_read("its time", lambda: time_page(run), None),
-            summary=[(name, value) for name, value in leaves(summary) if value or not name.startswith("restarts.")],
-            fields=[(name, value) for name, value in leaves(overview.spec_of(run)) if value not in (None, {}, [])],
-            style=Markup((STATIC / "uPlot.min.css").read_text() + (STATIC / "page.css").read_text()),
-            scripts=[Markup((STATIC / name).read_text()) for name in ("uPlot.iife.min.js", "charts.js")],
-        )
+    template = environment().get_template("report.html")
+    return template.render(
+        run=name,
+        linked=False,
+        page=shown,
+        figures=figures,
+        answers=_read(
+            "answers", lambda: last_answers(run.index, int(rows[-1]["step"])) if rows else [], list[ShownSample]()
+        ),
+        about=_read("the job", lambda: _about(run), list[tuple[str, str]]()),
+        evaluations=overview.evaluations_of(run, run.index),
+        supervised=run.is_supervised,
+        time=_read("its time", lambda: time_page(run), None),
+        summary=[(name, value) for name, value in leaves(summary) if value or not name.startswith("restarts.")],
+        fields=[(name, value) for name, value in leaves(overview.spec_of(run)) if value not in (None, {}, [])],
+        style=Markup((STATIC / "uPlot.min.css").read_text() + (STATIC / "page.css").read_text()),
+        scripts=[Markup((STATIC / name).read_text()) for name in ("uPlot.iife.min.js", "charts.js")],
     )
 
 

@@ -25,6 +25,7 @@ from areal_view.why.job_facts import redacted
 
 TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
 PROJECT = "areal"
+_ENDINGS: Mapping[str, Ending] = {"Complete": "Complete", "Stopped": "Stopped"}  # by status; any other: Failed
 _LOOK_S = 1.0
 _VARIABLES = {
     "wandb": "WANDB_API_KEY, WANDB_BASE_URL, WANDB_MODE",
@@ -117,12 +118,5 @@ def _ending(layout: RunLayout) -> Ending | None:
     live = read_live(layout.live)
     if live is not None and live.goes_on:
         return None
-    match (summary.read(layout.summary) or {}).get("status"):
-        case None:
-            return None
-        case "Complete":
-            return "Complete"
-        case "Stopped":
-            return "Stopped"
-        case _:
-            return "Failed"
+    status = (summary.read(layout.summary) or {}).get("status")
+    return _ENDINGS.get(status, "Failed") if status is not None else None

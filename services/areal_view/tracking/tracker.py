@@ -43,26 +43,20 @@ class FigureRows:
 
     def refresh(self) -> Sequence[FigureRow]:
         """Read what is new; all rows by now."""
-        new = [row for line in self._metrics.new() if (row := trained(line)) is not None]
-        new += [row for line in self._evaluations.new() if (row := evaluated(line)) is not None]
+        told = [(STEP, line.get("step"), line, step_figures(line)) for line in self._metrics.new()]
+        told += [
+            (VERSION, line.get("version"), line, evaluation_figures(line))
+            for line in self._evaluations.new()
+            if line.get("mean") is not None
+        ]
+        new = [row for one in told if (row := _row(*one)) is not None]
         for row in sorted(new, key=lambda one: one.time_s):
             self._rows[row.axis, row.at_axis] = row  # a key that is there keeps its place
         return list(self._rows.values())
 
 
-def trained(line: Mapping[str, Any]) -> FigureRow | None:
-    """A line of metrics.jsonl; None for one that is no step."""
-    return _row(STEP, line.get("step"), line, step_figures(line))
-
-
-def evaluated(line: Mapping[str, Any]) -> FigureRow | None:
-    """A line of evaluations.jsonl; None for one that measured nothing."""
-    if line.get("mean") is None:
-        return None
-    return _row(VERSION, line.get("version"), line, evaluation_figures(line))
-
-
 def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str, float]) -> FigureRow | None:
+    """A line of a file; None for one that is no step and no version."""
     time_s = line.get("at")
     if not isinstance(at_axis, int):
         return None

@@ -12,7 +12,7 @@ from areal.observe.live import Diagnosis
 from areal.spec.cluster import MANAGER
 
 from areal_view.why.job_facts import JobFacts, Json, moment
-from areal_view.why.job_pods import FIXES, POD_CAUSES, fix_by_words
+from areal_view.why.job_pods import FIXES, PLACED_CAUSES, VOLUME_CAUSES, fix_by_words
 
 UNSEEN_S = 10.0  # an operator that runs looks at a new job within a second or two
 _OPERATOR = "look at the operator: `kubectl get pods -A -l app.kubernetes.io/name=areal`, and at its log"
@@ -164,6 +164,6 @@ def _trains(facts: JobFacts) -> Diagnosis:
 
 JOB_CAUSES: tuple[Callable[[JobFacts], Diagnosis | None], ...] = (
     _managed_elsewhere, _unseen, _behind, _failed, _complete, _refused, _suspension,
-    *POD_CAUSES.volumes, _placing, *POD_CAUSES.placed, _preparing, _held_up, _controllers_words,
+    *VOLUME_CAUSES, _placing, *PLACED_CAUSES, _preparing, _held_up, _controllers_words,
     *_AT_LAST, _trains,
 )  # fmt: skip

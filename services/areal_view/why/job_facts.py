@@ -42,11 +42,8 @@ class JobFacts:
     def false(self, kind: str, *reasons: str) -> Json | None:
         """The condition while it is False or nobody knows, for one of the reasons if any are named."""
         found = self.condition(kind)
-        return (
-            found
-            if found.get("status") in ("False", "Unknown") and (not reasons or found.get("reason") in reasons)
-            else None
-        )
+        told = found.get("status") in ("False", "Unknown") and (not reasons or found.get("reason") in reasons)
+        return found if told else None
 
     def since(self, text: str | None) -> float | None:
         """Age of a moment in RFC 3339."""

@@ -1,7 +1,6 @@
 """Causes in a job's pods: claims without a volume, nodes that are gone, images, mounts, containers, probes. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from areal.observe.live import Diagnosis
@@ -29,14 +28,6 @@ STUCK_S = 10.0  # beyond a terminating pod's grace period
 FIXES: Mapping[str, Mapping[Any, str]] = read_table("areal_view.why", "fixes.yaml")
 
 Cause = Callable[[JobFacts], Diagnosis | None]
-
-
-@dataclass(frozen=True)
-class PodCauses:
-    """The causes before, and after, a pod has a node."""
-
-    volumes: tuple[Cause, ...]
-    placed: tuple[Cause, ...]
 
 
 def fix_by_words(whose: str, words: str) -> str:
@@ -215,9 +206,10 @@ def _probe(facts: JobFacts) -> Diagnosis | None:
     return None
 
 
-POD_CAUSES = PodCauses(
-    volumes=(_claim_missing, _claim_unbound),
-    placed=(
-        _refused_by_event, _node, _evicted, _image, _container, _not_created, _crashes, _stuck, _probe,
-    ),
+VOLUME_CAUSES: tuple[Cause, ...] = (_claim_missing, _claim_unbound)
+"""The causes before a pod has a node."""
+
+PLACED_CAUSES: tuple[Cause, ...] = (
+    _refused_by_event, _node, _evicted, _image, _container, _not_created, _crashes, _stuck, _probe,
 )  # fmt: skip
+"""The causes after it has one."""

@@ -78,19 +78,12 @@ def constants_of(
         evaluating += covered(union([*own, *others]), began, ended) - covered(own, began, ended)
     ended_at = {group: _lasted(own)[1] for group, own in groups.items()}
     return Constants(
-        batch=gate.batch,
-        ahead=gate.ahead,
-        staleness=gate.staleness,
-        admission_order=gate.admission_order,
-        max_concurrent=max_concurrent,
-        servers=servers,
-        generation_s=busy / (len(rows) * gate.batch),
-        latencies_s=_latencies_s(groups),
+        gate.batch, gate.ahead, gate.staleness, gate.admission_order, max_concurrent, servers,
+        generation_s=busy / (len(rows) * gate.batch), latencies_s=_latencies_s(groups),
         work_s=[max(0.0, row.wall_s - row.seconds.get("wait", 0.0)) for row in rows],
-        swap_s=_swap_s(rows, episodes),
-        hand_over_s=_hand_over_s(rows, ended_at, batches),
+        swap_s=_swap_s(rows, episodes), hand_over_s=_hand_over_s(rows, ended_at, batches),
         evaluation_s=evaluating / len(rows),
-    )
+    )  # fmt: skip
 
 
 def _lasted(own: Sequence[EpisodeTimes]) -> tuple[float, float]:

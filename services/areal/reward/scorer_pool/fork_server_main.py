@@ -23,7 +23,6 @@ import orjson
 from areal.errors import ArealError
 from areal.processes.keeper import die_with
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool.frames import ProgressArea
 from areal.reward.scorer_pool.process_main import Judge, limit_memory, make_judge, serve
 
 PACKET_BYTES = 4096
@@ -38,7 +37,7 @@ def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list
         os.setsid()
         die_with(parent)
         link = socket.socket(fileno=descriptors[0])
-        current = ProgressArea(descriptors[1])
+        current = frames.ProgressArea(descriptors[1])
         if asked["memory_bytes"]:
             limit_memory(asked["memory_bytes"])
         lacking = importlib.import_module(_JUDGE).confine() if asked["confined"] else ()

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from areal.errors import DataError, InfraError
 from areal.processes.family import Command, Family
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool import frames as shared
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _REAP_S = 10.0  # after SIGKILL; longer means a process stuck in the kernel
@@ -92,7 +91,7 @@ class _ScorerLink(asyncio.Protocol):
 class Child:
     """A running child. A `Starter` makes them."""
 
-    def __init__(self, process: Process, link: _ScorerLink, area: shared.ProgressArea) -> None:
+    def __init__(self, process: Process, link: _ScorerLink, area: frames.ProgressArea) -> None:
         self._process = process
         self._link = link
         self._area = area
@@ -171,7 +170,7 @@ class Spawner:
     async def start_child(self, timeout_s: float) -> Child:
         """As `Starter` says."""
         ours, theirs = socket.socketpair()
-        descriptor = shared.create()
+        descriptor = frames.create()
         command = self._command
         argv = [sys.executable, "-m", "areal.reward.scorer_pool.process_main", command.scorer, *command.arguments,
                 "--socket", str(theirs.fileno()), "--current", str(descriptor),
@@ -181,7 +180,7 @@ class Spawner:
             process = Family.start(
                 Command(command.name, argv, env, descriptors=(theirs.fileno(), descriptor)), output=2
             )
-            area = shared.ProgressArea(descriptor)
+            area = frames.ProgressArea(descriptor)
         finally:
             theirs.close()
             os.close(descriptor)
@@ -192,7 +191,7 @@ class Spawner:
 
 
 async def join(
-    command: ScorerCommand, process: Process, ours: socket.socket, area: shared.ProgressArea, timeout_s: float
+    command: ScorerCommand, process: Process, ours: socket.socket, area: frames.ProgressArea, timeout_s: float
 ) -> Child:
     """The child at the other end of `ours`, once it says that it is ready. Raises as `Starter` says."""
     ours.setblocking(False)

@@ -18,7 +18,6 @@ from typing import Any
 
 from areal.errors import ArealError
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool.frames import ProgressArea
 
 Judge = Callable[[Any], Any]
 _FLUSH_AFTER_S = 0.002  # results wait at most one item longer than this
@@ -39,7 +38,7 @@ def limit_memory(added_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def serve(link: socket.socket, current: ProgressArea, judge: Judge) -> None:
+def serve(link: socket.socket, current: frames.ProgressArea, judge: Judge) -> None:
     """Judges batches until the service closes its end."""
     reader = frames.FrameReader()
     done = 0
@@ -82,7 +81,7 @@ def main() -> int:
     if given.memory_bytes:
         limit_memory(given.memory_bytes)
     link.sendall(frames.encode({"ready": True, "pid": os.getpid()}))
-    serve(link, ProgressArea(given.current), judge)
+    serve(link, frames.ProgressArea(given.current), judge)
     return 0
 
 

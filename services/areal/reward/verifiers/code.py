@@ -61,11 +61,8 @@ class CodeSettings:
         return cls(tenant, reward.programs, reward.longest_score_s)
 
     def options(self) -> api.Options:
-        return api.Options(
-            scoring=api.Scoring(self.code.scoring),
-            min_tier=api.Tier[self.code.min_tier],
-            total_s=self.code.total_seconds,
-        )
+        code = self.code
+        return api.Options(api.Scoring(code.scoring), min_tier=api.Tier[code.min_tier], total_s=code.total_seconds)
 
     def adapted(self, suite: api.Suite) -> api.Suite:
         """A row's suite with what the job says of all rows."""
@@ -132,10 +129,8 @@ class CodeVerifier(Verifier):
         return await self._reading.share(key, lambda: self._read(key, item))  # a group asks for one row at once
 
     async def _read(self, key: bytes, item: pb.ScoreItem) -> api.StoredSuite:
-        if len(item.row_json) > _LARGE_ROW_BYTES:
-            suite = await asyncio.to_thread(self._parsed, item)
-        else:
-            suite = self._parsed(item)
+        large = len(item.row_json) > _LARGE_ROW_BYTES
+        suite = await asyncio.to_thread(self._parsed, item) if large else self._parsed(item)
         if suite.size_bytes <= _SUITE_BYTES:
             self._suites[key] = suite
         return suite

@@ -78,6 +78,7 @@ class CustomVerifier(Verifier):
         return [result for result in results if result is not None]
 
     def _result(self, outcome: Outcome) -> pb.ScoreResult:
+        reward, took_s = f"the reward in {self._recipe}", 0.0
         match outcome:
             case ScorerAnswer(["score", score], wall_s):
                 return pb.ScoreResult(score=score, wall_s=wall_s)
@@ -89,26 +90,16 @@ class CustomVerifier(Verifier):
             case ScorerAnswer(value):
                 return fault_result(common.FAULT_KIND_BUG, f"a scorer answered {value!r:.80}")
             case DeadlineHit(deadline_s):
-                return fault_result(
-                    common.FAULT_KIND_DATA,
-                    f"the reward in {self._recipe} did not return within {deadline_s:g} s and was killed",
-                    fix="make it faster or raise reward.deadlineSeconds",
-                    wall_s=deadline_s,
-                )
+                said, took_s = f"{reward} did not return within {deadline_s:g} s and was killed", deadline_s
+                fix = "make it faster or raise reward.deadlineSeconds"
             case ScorerCrash(how, killed=True):
                 limit_gib = pod_memory_bytes() / (1 << 30)
-                signal_name = how.removeprefix("signal ")
-                return fault_result(
-                    common.FAULT_KIND_DATA,
-                    f"the process of the reward in {self._recipe} was killed twice ({signal_name}): out of memory? "
-                    f"All of the reward service has {limit_gib:.1f} GiB",
-                    fix="use less memory for this sample, or give the reward role more",
-                )
+                said = f"the process of {reward} was killed twice ({how.removeprefix('signal ')}): out of memory? "
+                said += f"All of the reward service has {limit_gib:.1f} GiB"
+                fix = "use less memory for this sample, or give the reward role more"
             case ScorerCrash(how):
-                return fault_result(
-                    common.FAULT_KIND_DATA,
-                    f"the reward in {self._recipe} ended its process twice on this sample ({how})",
-                    fix="look at its last lines in the reward's log; a native library may have crashed",
-                )
+                said = f"{reward} ended its process twice on this sample ({how})"
+                fix = "look at its last lines in the reward's log; a native library may have crashed"
             case _:
                 return fault_result(common.FAULT_KIND_INFRA, outcome.reason, fix="it is tried again")
+        return fault_result(common.FAULT_KIND_DATA, said, fix=fix, wall_s=took_s)

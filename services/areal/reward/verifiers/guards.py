@@ -21,7 +21,6 @@ _SCIENTIFIC = re.compile(r"\d\.?[eE][+-]?(\d+)")
 _EXPONENT = re.compile(r"\^[{(]*[+-]?(\d+)")
 _NESTED_POWER = re.compile(r"\^[{(]*(\d+)\^[{(]*(\d+)")  # 9^{9^{9}}
 _POWER_OF_POWER = re.compile(r"\^[{(]*(\d+)[})]+\^[{(]*(\d+)")  # (9^{9})^{9}
-_POWER_TOKEN = re.compile(r"\\[a-zA-Z]+|\d+|\S")
 _FACTORIAL = re.compile(r"(\d+)!")
 _BRACKET_FACTORIAL = re.compile(r"[)}\]]!")
 _BINOMIAL = re.compile(r"\\[dt]?binom|\\choose|\bbinomial\(")
@@ -86,7 +85,7 @@ def _tower_height(text: str) -> int:
     highest = level = above = last = 0
     raised = False  # the next token begins an exponent, of height `above`
     outer: list[tuple[int, int]] = []  # level outside an open bracket, and height of the bracket itself
-    for token in _POWER_TOKEN.findall(text):
+    for token in _TOKEN.findall(text):
         if token == "^":
             above = max(level, last) + 1
             highest = max(highest, above)

@@ -54,9 +54,7 @@ class MathVerifier(Verifier):
     ) -> None:
         workers = max(2, (os.cpu_count() or 2) // 2)
         command = ScorerCommand(SCORER, memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
-        default = PoolSize(
-            least=workers, most=workers, recycle_items=_RECYCLE_ITEMS, recycle_growth_bytes=_RECYCLE_GROWTH_BYTES
-        )
+        default = PoolSize(workers, workers, recycle_items=_RECYCLE_ITEMS, recycle_growth_bytes=_RECYCLE_GROWTH_BYTES)
         self._field = answer_field
         self._gold_rounds = gold_rounds
         self._check_s = check_s

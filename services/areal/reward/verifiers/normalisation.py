@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from areal.reward.verifiers.units import DENIALS, TEXT_COMMANDS, UNITS, without_unit
+from areal.yaml_file.table import read_table
 
 LONGEST_CHARS = 8_000  # a longer answer is too complex anyway
 _FUNCTIONS = "sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|arccot|arcsec|arccsc|sinh|cosh|tanh|coth|exp|log|ln|max|min"
@@ -45,41 +46,12 @@ def _letter(found: re.Match[str]) -> str:
     return f"{before}{letter}"
 
 
-_TABLE: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"\\left\s*\.|\\right\s*\.", ""),
-        (r"(?:\\\$|[€£¥₹])\s*(?=[\d.])", ""),  # money
-        (r"(?<=\d)\s*(?:\\\$|[€£¥₹])", ""),
-        (r"(?<![\\a-zA-Z])(?:np|numpy|math)\.(sqrt|pi|e)\b", r"\\\1"),
-        (rf"(?<![\\a-zA-Z])(?:np|numpy|math)\.({_FUNCTIONS})\b", r"\\\1"),
-        (r"\\e\b", "e"),
-        (r"\\sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"\*\*\s*(-?\w+)", r"^{\1}"),
-        # a letter's shape; what stands over a letter is part of its name
-        (rf"((?:^|\S)\s*)\\({TEXT_COMMANDS}|boldsymbol|bm|vec|overrightarrow)\s*\{{\s*([a-zA-Z]|\\pi)\s*\}}(?!\s*_)",
-         _letter),
-        (r"\\mathrm\s*\{\s*d\s*\}\s*(?=[a-z])", "d"),
-        (r"\\(hat|tilde)\s*\{?\s*([a-zA-Z])\s*\}?(?!\s*_)", r"\2_{\1}"),
-        (rf"\\operatorname\*?\s*\{{\s*({_FUNCTIONS})\s*\}}", r"\\\1 "),
-        (r"_\s*\{\s*\\(max|min|odot|oplus|star|ast)\s*\}", r"_{\1}"),
-        (r"(?<![\\a-zA-Z])E(?=\s*_)", r"\\Xi"),  # the library takes an E for Euler's number, whatever its index
-        # numbers
-        (r"(?<![\d.,])\d{1,3}(?:(?:\s|~|\\[,;:! ]|\{,\}|,\\!|\\!,)\d{3})+(?![\d])", _joined),
-        (r"(?<=\d)\.(?=\s*(?:[/*+)\]}-]|$))", ""),
-        (r"(?<![\w.)])\.(?=\d)", "0."),
-        (r"(?<=\d)\s*(?:\\text\s*\{\s*)?degrees?\b\s*\}?", r"^\\circ "),
-        # sets
-        (r"\\varnothing|\\oslash|\\\{\s*\\\}|∅", r"\\emptyset"),
-        (r"(?:\\left\s*)?\\\{\s*[a-zA-Z](?:\s*\\in\s*\\(?:mathbb|mathbf)\s*\{?R\}?)?\s*(?:\\mid|\\vert|\\middle\||\||:)"
-         r"([^{}]*(?:\{[^{}]*\}[^{}]*)*?)(?:\\right\s*)?\\\}", r"\1"),
-        (r"\\[lr]?vert(?![a-zA-Z])|\\mid(?![a-zA-Z])", "|"),
-        (r"(\\bigcup\s*_[^()\[\]]*?\\infty\s*\}?)\s*(?:\\left\s*)?\\\{(.*)\\\}$", r"\1\2"),
-        (r"\\right(?=\s*$)", ""),
-        (r"\\bigcup\s*_\s*\{\s*([a-zA-Z])\s*=\s*-\s*\\infty\s*\}\s*\^\s*\{?\s*\+?\\infty\s*\}?",
-         r"\\{Z_{\1}\\} \\cup "),
-    )
-)  # fmt: skip
+def _rewriting(pattern: str, to: str | dict[str, str]) -> tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]:
+    pattern = pattern.replace("FUNCTIONS", _FUNCTIONS).replace("TEXT_COMMANDS", TEXT_COMMANDS)
+    return re.compile(pattern), to if isinstance(to, str) else {"joined": _joined, "letter": _letter}[to["by"]]
+
+
+_TABLE = [_rewriting(*row) for row in read_table("areal.reward.verifiers", "normalisation.yaml")]
 _PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?|[a-zA-Z]")  # most answers of most tasks
 _BETWEEN = re.compile(r"\\quad(?![a-zA-Z])|\\text\s*\{\s*and\s*\}|\band\b|\n+")
 _PARAMETER = re.compile(r",\s*(?:where\s+)?[a-zA-Z](?:_\{?\w+\}?)?\s*\\in\s*\\mathbb\s*\{?[ZR]\}?\s*$")
