@@ -313,6 +313,10 @@ def _progressing(view: _View) -> ConditionText:
     if controller is not None and view.now - max(controller.at, unbroken) > QUIET_S:
         text = f"the controller doesn't answer since {render(controller.at)}; step {state.step} was last"
         return ConditionText(ProgressingReason.VERIFYING, text)
+    lost_role = next((f for f in reversed(state.failures) if f.role in (Role.CONTROLLER, Role.REDIS)), None)
+    if lost_role is not None and lost_role.at >= unbroken:  # the new one's first answer is no step
+        text = f"{lost_role.pod or lost_role.role} was lost ({lost_role.reason}); step {state.step} was last"
+        return ConditionText(ProgressingReason.RECOVERING, text)
     began = max(state.started_at or 0.0, last.at if last is not None else 0.0)
     shown = state.evidence
     if shown is None and unbroken > began:  # as an operator before this one left it

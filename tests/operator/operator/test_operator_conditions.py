@@ -23,7 +23,15 @@ from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, StepEvidence, state_in
+from areal_operator.operator.job_state import (
+    JobCondition,
+    JobFailure,
+    JobOutcome,
+    JobState,
+    Rest,
+    StepEvidence,
+    state_in,
+)
 from areal_operator.operator.observed import (
     BatchJob,
     BatchStage,
@@ -200,6 +208,27 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
         ConditionType.PROGRESSING,
         "Verifying",
         "the controller doesn't answer since",
+    ),
+    (
+        "a controller that answers anew",
+        seen(remembered(step_at=NOW - 80, failures=(JobFailure(NOW - 10, "controller", "c0", reason="NodeLost"),))),
+        ConditionType.PROGRESSING,
+        "Recovering",
+        "c0 was lost (NodeLost); step 5 was last",
+    ),
+    (
+        "a step after the loss of a controller",
+        seen(remembered(step_at=NOW - 9, failures=(JobFailure(NOW - 10, "controller", "c0", reason="NodeLost"),))),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "steps are being trained",
+    ),
+    (
+        "a server was lost meanwhile",
+        seen(remembered(step_at=NOW - 80, failures=(JobFailure(NOW - 10, "generation", "g0", reason="NodeLost"),))),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "steps are being trained",
     ),
     (
         "steps without the controller",
