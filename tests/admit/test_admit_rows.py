@@ -52,6 +52,18 @@ def test_check_says_how_each_source_is_read(tmp_path: Path) -> None:
     assert verdict.read_as == ((places[0], "read as a text prompt"), (places[1], "read as ShareGPT"))
 
 
+def test_check_names_texts_that_a_question_is_about_and_the_prompt_lacks(tmp_path: Path) -> None:
+    """ASDiv has its story in `body`, SQuAD its paragraph in `context`: the question alone can't be answered."""
+    asked = {"question": "How many?", "body": "Seven apples.", "context": "", "answer": "7"}
+    verdict = admit(
+        job_of(tmp_path, [TEXT, {**asked, "question": "Two apples. How many?", "body": "Two apples."}, asked]), tmp_path
+    )
+    (_, words) = verdict.read_as[1]
+    assert words.startswith("texts of body aren't in the prompt")
+    whole = admit(job_of(tmp_path, [TEXT, {**asked, "question": "Seven apples. How many?"}]), tmp_path)
+    assert whole.read_as == (("dataset.train", "read as a text prompt"),)
+
+
 def test_a_row_of_another_form_is_refused_with_both_names_unless_each_may_have_its_own(tmp_path: Path) -> None:
     verdict = admit(job_of(tmp_path, [TEXT, CHAT]), tmp_path)
     words = r"rows\.jsonl:2: the row is read as OpenAI's messages, the first row of its source as a text prompt"

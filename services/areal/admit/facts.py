@@ -303,6 +303,9 @@ class _FactReader(FileFacts):
         name, dropped = field.removeprefix("spec."), self.job.spec.dataset.long_prompts == "drop"
         if measure.form is not None:
             self.read_as.append((name, f"read as {measure.form}"))
+        if measure.beside:
+            words = f"texts of {', '.join(sorted(measure.beside))} aren't in the prompt: nobody who answers reads them"
+            self.read_as.append((name, f"{words} (the recipe's `dataset(split)` can put them in)"))
         if measure.opening is not None and name != "dataset.evaluation":
             opened, written = measure.opening
             words = f"answers are learned behind {written!r}; the chat template opens one to generate with {opened!r}"

@@ -27,7 +27,7 @@ from areal.spec.rollout import ENVIRONMENT
 from areal.spec.sources import DatasetSource
 from areal.workflow.examples import margin_of, other_opening, sequences_of
 from areal.workflow.rlvr import prompt_of
-from areal.workflow.rows.forms import PROMPT_COLUMNS, answer_text, column_of, form_name, prompt_row
+from areal.workflow.rows.forms import PROMPT_COLUMNS, TEXT_PROMPTS, answer_text, column_of, form_name, prompt_row
 from areal.workflow.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
@@ -37,6 +37,8 @@ BAD_ROWS = "badrows.jsonl"
 
 _READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
 _FIRST_ROWS = 64
+_MATERIAL = ("context", "passage", "body", "document", "article", "background", "premise", "story")
+"""Columns in which public data sets keep the text that a question is about."""
 _EXAMPLES = 2_000
 ASKED_ROWS = 4  # of which a recipe's reward is asked
 _WRONG = "I don't know."
@@ -245,6 +247,7 @@ class RowMeasure:
         self.longest: int | None = None  # tokens of a prompt
         self.place = ""
         self.too_long = 0
+        self.beside: set[str] = set()  # columns of texts that belong to a question, and aren't in the prompt
 
     @property
     def image_bytes(self) -> int:
@@ -272,6 +275,10 @@ class RowMeasure:
         self._rows += 1
         try:
             self._same_form(row)
+            asked = next((row[name] for name in TEXT_PROMPTS if isinstance(row.get(name), str)), None)
+            if asked is not None and self._rows <= _FIRST_ROWS:
+                texts = {name: str(row.get(name) or "").strip() for name in _MATERIAL}
+                self.beside |= {name for name, text in texts.items() if text not in asked}
             if self._spec.supervised is not None:
                 self._example(row, self._tokenizer)
             elif self._length is not None and (self._rows <= _FIRST_ROWS or not self._length.surely_fits(row)):
