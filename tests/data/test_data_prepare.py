@@ -74,12 +74,20 @@ def test_an_unchanged_source_is_still_checked_for_a_column_that_was_not_asked_be
         prepare(source, tmp_path / "out", required=("prompt", "answer"))
 
 
+def test_a_column_of_nulls_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    """AGIEval's rows have both `answer` and `label`, and one of them is null."""
+    source = write(tmp_path / "a.jsonl", [{"prompt": "1", "answer": None, "reward_model": {"ground_truth": "2"}}])
+    with pytest.raises(DataError, match='column "answer" is null') as raised:
+        prepare(source, tmp_path / "out", required=("prompt", "answer"))
+    assert raised.value.fix.startswith("reward.answerField: reward_model.ground_truth, if that is it; ")
+
+
 def test_a_missing_column_names_file_line_and_what_was_found(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", [{"prompt": "1", "answer": "1"}, {"prompt": "2", "solution": "2"}])
     with pytest.raises(DataError) as raised:
         prepare(source, tmp_path / "out", required=("prompt", "answer"))
     assert 'a.jsonl:2: column "answer" is missing (found "prompt", "solution")' in raised.value.message
-    assert "reward.answerField" in raised.value.fix
+    assert raised.value.fix.startswith("reward.answerField: solution, if that is it; ")
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 

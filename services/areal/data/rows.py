@@ -25,6 +25,17 @@ class ColumnKey:
     wanted_by: str
 
 
+_LIKELY = (
+    "reward_model.ground_truth",
+    "ground_truth",
+    "solution",
+    "label",
+    "target",
+    "gold",
+    "correct",
+    "final_answer",
+)
+"""Columns in which public data sets keep the answer."""
 Column = str | tuple[str, ...] | ColumnKey
 """A column with a value; a tuple: any one of these."""
 
@@ -42,9 +53,12 @@ def check_row(row: Mapping[str, Any], required: Sequence[Column], place: str) ->
         names = (column,) if isinstance(column, str) else column
         if not any(column_of(row, name) is not None for name in names):
             wanted = " or ".join(f'"{name}"' for name in names)
+            lacks = "is null" if any(name in row for name in names) else "is missing"
+            likely = [name for name in _LIKELY if names == ("answer",) and column_of(row, name) is not None][:1]
+            fields = "".join(f"reward.answerField: {name}, if that is it; " for name in likely)
             raise DataError(
-                f"{place}: column {wanted} is missing (found {_has(row)})",
-                fix=f"give every row {wanted}, or name the right column in the job "
+                f"{place}: column {wanted} {lacks} (found {_has(row)})",
+                fix=f"{fields}give every row {wanted}, or name the right column in the job "
                 "(reward.answerField, huggingFace.columns)",
             )
 
