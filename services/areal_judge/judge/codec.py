@@ -166,15 +166,6 @@ class _Decoder:
             raise CodecError(MALFORMED, "a length beyond the end")
         return count
 
-    def none(self, depth: int) -> None:
-        return None
-
-    def true(self, depth: int) -> bool:
-        return True
-
-    def false(self, depth: int) -> bool:
-        return False
-
     def integer(self, depth: int) -> int:
         length: int = _read_short(self._bytes(2))[0]
         if not 0 < length <= MAX_INT_BITS // 8 + 1:
@@ -190,9 +181,6 @@ class _Decoder:
     def double(self, depth: int) -> float:
         value: float = _read_double(self._bytes(8))[0]
         return value
-
-    def pair(self, depth: int) -> complex:
-        return complex(*_read_complex(self._bytes(16)))
 
     def text(self, depth: int) -> str:
         raw = self._bytes(self._count())
@@ -219,9 +207,6 @@ class _Decoder:
         size: int = count * struct.calcsize(f"<{code}")
         return list(_unpack(f"<{count}{code}", self._bytes(size)))
 
-    def tuple_(self, depth: int) -> tuple[Any, ...]:
-        return tuple(self.items(depth))
-
     def set_(self, depth: int) -> set[Any]:
         items = self.items(depth)
         _bounded_hashes(items)
@@ -229,9 +214,6 @@ class _Decoder:
         if _len(value) != _len(items):
             raise CodecError(MALFORMED, "a set holds a value twice")
         return value
-
-    def frozenset_(self, depth: int) -> frozenset[Any]:
-        return frozenset(self.set_(depth))
 
     def dict_(self, depth: int) -> dict[Any, Any]:
         if depth >= MAX_DEPTH:
@@ -248,9 +230,12 @@ class _Decoder:
 
 
 _READERS: dict[bytes, Callable[..., Any]] = {
-    b"N": _Decoder.none, b"T": _Decoder.true, b"F": _Decoder.false, b"i": _Decoder.integer, b"f": _Decoder.double,
-    b"c": _Decoder.pair, b"s": _Decoder.text, b"b": _Decoder.raw, b"l": _Decoder.items, b"t": _Decoder.tuple_,
-    b"S": _Decoder.set_, b"Z": _Decoder.frozenset_, b"d": _Decoder.dict_,
+    b"N": lambda _, depth: None, b"T": lambda _, depth: True, b"F": lambda _, depth: False,
+    b"i": _Decoder.integer, b"f": _Decoder.double,
+    b"c": lambda reader, depth: complex(*_read_complex(reader._bytes(16))),
+    b"s": _Decoder.text, b"b": _Decoder.raw, b"l": _Decoder.items,
+    b"t": lambda reader, depth: tuple(reader.items(depth)),
+    b"S": _Decoder.set_, b"Z": lambda reader, depth: frozenset(reader.set_(depth)), b"d": _Decoder.dict_,
     **{tag: partial(_Decoder.packed, code=code) for code, tag in _PACKED.items()},
 }  # fmt: skip
 

@@ -147,11 +147,7 @@ async def _sampling(sandbox: Sandbox, dispatcher: JudgeDispatcher) -> None:
     while True:
         await asyncio.sleep(_SAMPLE_S)
         counters = sandbox.counters()
-        counts = {
-            "runs": float(counters.runs),
-            "zygote_restarts": float(counters.zygote_restarts),
-            "spare_misses": float(counters.spare_misses),
-        }
+        counts = {name: float(getattr(counters, name)) for name in ("runs", "zygote_restarts", "spare_misses")}
         kills = {why: float(n) for why, n in counters.endings.items() if why not in _ENDED_ITSELF}
         dispatcher.meters.sample(dispatcher.scheduler, loop.time(), counts, kills)
 

@@ -152,12 +152,10 @@ def _unary(call: HttpCall) -> Callable[[Request], Awaitable[Response]]:
         try:
             asked = await _message(call.request, await request.body())
             result = await _unless_gone(request, call.answer(asked))
-        except MalformedError as error:
+        except (MalformedError, DataError) as error:
             return _reply(422, str(error))
         except RefusedError as refused:
             return _reply(400, refused.message)
-        except DataError as error:
-            return _reply(422, str(error))
         if result is None:
             return Response(status_code=499)
         status = http_status(result)

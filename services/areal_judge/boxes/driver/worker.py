@@ -93,10 +93,8 @@ class CommandWorker(ABC):
         try:
             self.pid = processes.spawn(given, self.become)
         finally:
-            for descriptor in given.values():
-                if descriptor != output[1]:
-                    os.close(descriptor)
-            os.close(output[1])
+            for descriptor in set(given.values()):
+                os.close(descriptor)
         self._pipes = _Pipes(commands[1], reports[0], output[0])
         for descriptor in (commands[1], reports[0], output[0]):
             os.set_blocking(descriptor, False)

@@ -8,21 +8,11 @@ from cachetools import LRUCache
 
 from areal_judge.judge.dispatch.values import Execution, ExecutionResult
 from areal_judge.judge.languages.toolchains import Toolchains
+from areal_judge.judge.record import LIMITS
 from areal_judge.judge.suites import to_json, validate
 from areal_judge.judge.values import CaseResult, Status, Submission, Suite
 from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import Ending, RunEnding
-
-_STATUS = {
-    Ending.WALL_LIMIT: Status.TIME_LIMIT,
-    Ending.CPU_LIMIT: Status.TIME_LIMIT,
-    Ending.MEMORY_LIMIT: Status.MEMORY_LIMIT,
-    Ending.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
-    Ending.DISK_LIMIT: Status.DISK_LIMIT,
-    Ending.PROCESS_LIMIT: Status.PROCESS_LIMIT,
-    Ending.SIGNALED: Status.RUNTIME_ERROR,
-}
-
 
 ANSWER_BYTES = 15 << 20  # of output and kept files: a message has 16 MiB
 
@@ -75,7 +65,7 @@ def status_of(ended: RunEnding) -> Status:
     """PASSED is an end by itself with exit code 0."""
     if ended.clean:
         return Status.PASSED
-    return _STATUS.get(ended.ending, Status.RUNTIME_ERROR)
+    return LIMITS[ended.ending][0] if ended.ending in LIMITS else Status.RUNTIME_ERROR
 
 
 # ---- Suites that were uploaded once, so that requests carry a digest instead of megabytes of tests

@@ -220,8 +220,7 @@ def _calls_check(node: ast.AST) -> bool:
 
 def _name_of_call(node: ast.AST) -> str:
     """Of a statement that is a call: the last part of what it calls."""
-    return _name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
-
-
-def _name_called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return ""
+    called = node.value.func
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

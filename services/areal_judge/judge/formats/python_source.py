@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-from collections.abc import Iterator
 
 from areal_judge.judge.validation import parsed_source
 
@@ -58,11 +57,8 @@ def _assigned(tree: ast.Module) -> set[str]:
 
 def called(tree: ast.AST) -> set[str]:
     """Plain names that are called: of `f(g(1)).h()`, f and g."""
-    return {node.func.id for node in _calls(tree) if isinstance(node.func, ast.Name)}
-
-
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {call.func.id for call in calls if isinstance(call.func, ast.Name)}
 
 
 def read(tree: ast.AST) -> set[str]:
@@ -74,16 +70,11 @@ def foreign(tree: ast.Module) -> set[str]:
     """Names that the module reads but binds nowhere, and that are no builtins."""
     bound = imported(tree) | _assigned(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.arguments):
-            bound |= {argument.arg for argument in _parameters(node)}
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
         elif isinstance(node, _Function | ast.ClassDef | ast.ExceptHandler) and node.name:
             bound.add(node.name)
     return {name for name in read(tree) - bound if not hasattr(builtins, name)}
-
-
-def _parameters(arguments: ast.arguments) -> list[ast.arg]:
-    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return found + [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
 
 
 def needs_numpy(*trees: ast.AST) -> bool:

@@ -144,8 +144,5 @@ def _rust(programs: Mapping[str, str]) -> _Answer | str:
 
 
 _DETAILS: Mapping[str, Callable[[Mapping[str, str]], _Answer | str]] = {
-    "python": _python,
-    "java": _java,
-    "go": _go,
-    "rust": _rust,
-}
+    "python": _python, "java": _java, "go": _go, "rust": _rust,
+}  # fmt: skip

@@ -16,29 +16,6 @@ PATH = "/usr/bin:/bin"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _C_LOCALE = MappingProxyType({"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/tmp"})
 
-COMPILE_LIMITS = Limits(
-    wall_s=20.0,  # twice the CPU time: other runs share the cores
-    cpu_s=10.0,
-    memory_bytes=1 << 30,
-    output_bytes=64 << 10,
-    stderr_bytes=64 << 10,
-    disk_bytes=64 << 20,
-    inodes=1024,
-    processes=32,
-    open_files=256,
-)
-PREPARE_LIMITS = Limits(
-    wall_s=300.0,
-    cpu_s=200.0,
-    memory_bytes=3 << 30,
-    output_bytes=64 << 10,
-    stderr_bytes=64 << 10,
-    disk_bytes=1 << 30,
-    inodes=20_000,
-    processes=64,
-    open_files=1024,
-)
-
 
 @dataclass(frozen=True)
 class Language:
@@ -76,6 +53,7 @@ class Language:
 
 
 _TABLE = read_table("areal_judge.judge.languages", "languages.yaml")
+COMPILE_LIMITS, PREPARE_LIMITS = (Limits(**_TABLE["limits"][step]) for step in ("compile", "prepare"))
 COREUTILS: tuple[str, ...] = tuple(_TABLE["coreutils"])
 """What a bash program finds on its PATH, of what the machine has."""
 

@@ -5,15 +5,17 @@ Owns the directories `areal-sandbox-*` below the service's own groups; it remove
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from areal_judge.sandbox.kernel.cgroups import Groups
+from areal_judge.sandbox.kernel.cgroups import CellGroup, Groups
 
 _PREFIX = "areal-sandbox"
 _CONTROLLERS = ("memory", "pids")
 _ACCOUNT = "cpuacct"  # of version 1; version 2 counts CPU time in every group
+_REMOVE_S = 1.0  # version 1 keeps a group busy for a moment after its last process
 
 
 @dataclass(frozen=True)
@@ -71,24 +73,28 @@ def _below(point: str, root: str, path: str) -> str:
 
 def _works(delegation: Delegation) -> bool:
     try:
-        made = make_parent(delegation, "probe")
-    except OSError:
-        return False
-    try:
-        groups = Groups.opened(delegation.version, made)
-        try:
-            cell = groups.make("cell")
-            try:
-                cell.limit(64 << 20, 16)
-            finally:
-                cell.close()
-        finally:
-            groups.close()
+        with cell_group(delegation, "probe") as cell:
+            cell.limit(64 << 20, 16)
         return True
     except OSError:
         return False
+
+
+@contextlib.contextmanager
+def cell_group(delegation: Delegation, label: str) -> Iterator[CellGroup]:
+    """A group as a cell's, to try it; gone afterwards. Raises OSError."""
+    parent = make_parent(delegation, label)
+    try:
+        with contextlib.closing(Groups.opened(delegation.version, parent)) as groups:
+            group = groups.make("cell")
+            try:
+                yield group
+            finally:
+                until = time.monotonic() + _REMOVE_S
+                while not group.close() and time.monotonic() < until:
+                    time.sleep(0.002)
     finally:
-        remove_parent(made)
+        remove_parent(parent)
 
 
 def _owner() -> str:

@@ -22,9 +22,9 @@ from areal.errors import InfraError
 
 from areal_judge.sandbox.host import acts
 from areal_judge.sandbox.host.acts import NotHeld, Outside
-from areal_judge.sandbox.host.delegation import find, make_parent, remove_parent
+from areal_judge.sandbox.host.delegation import cell_group, find
 from areal_judge.sandbox.kernel import calls as kernel
-from areal_judge.sandbox.kernel.cgroups import CellGroup, Groups
+from areal_judge.sandbox.kernel.cgroups import CellGroup
 from areal_judge.sandbox.values import Powers, Tier, TierProbe
 
 # ---- Acts that try a cgroup's bounds: memory above them ends a process, one task more is refused
@@ -32,7 +32,6 @@ from areal_judge.sandbox.values import Powers, Tier, TierProbe
 
 _MEMORY_BYTES = 48 << 20
 _TASKS = 2
-_REMOVE_S = 1.0  # version 1 keeps a group busy for a moment after its last process
 
 
 def memory_of_group(outside: Outside) -> str:
@@ -59,22 +58,9 @@ def _group(label: str) -> Iterator[tuple[CellGroup, int]]:
     delegation = find()
     if not delegation.version:
         raise NotHeld("no cgroup with memory and pids can be made here")
-    parent = make_parent(delegation, label)
-    try:
-        groups = Groups.opened(delegation.version, parent)
-        try:
-            group = groups.make("cell")
-            try:
-                group.limit(_MEMORY_BYTES, _TASKS)
-                yield group, delegation.version
-            finally:
-                until = time.monotonic() + _REMOVE_S
-                while not group.close() and time.monotonic() < until:
-                    time.sleep(0.002)
-        finally:
-            groups.close()
-    finally:
-        remove_parent(parent)
+    with cell_group(delegation, label) as group:
+        group.limit(_MEMORY_BYTES, _TASKS)
+        yield group, delegation.version
 
 
 def _in_group(group: CellGroup, act: Callable[[], int]) -> int:

@@ -14,7 +14,7 @@ import resource
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal.errors import ConfigError, InfraError
@@ -124,11 +124,6 @@ class Sandbox:
         return self._counters
 
     @property
-    def capacity(self) -> int:
-        """How many runs there are at once."""
-        return self._slots.capacity
-
-    @property
     def spares(self) -> int:
         """Cells made ahead, a zygote."""
         return self._config.spares
@@ -137,10 +132,6 @@ class Sandbox:
         """Where its zygotes are now, those that only end their last runs too."""
         alive = [zygote for profile in self._profiles.values() for zygote in profile.zygotes()]
         return tuple(ZygotePlace(zygote.process.pid, zygote.groups) for zygote in alive)
-
-    @property
-    def _namespaced(self) -> bool:
-        return self.powers.base >= values.Tier.T3
 
     async def _profile(self, numpy: bool) -> Profile:
         async with self._starting:
@@ -165,7 +156,7 @@ class Sandbox:
             packages.append(os.path.dirname(place))
             readable += [place, f"{place}.libs"]
         return ZygoteConfig(
-            namespaces=self._namespaced,
+            namespaces=self.powers.base >= values.Tier.T3,
             drivers=config.drivers,
             preload=preload,
             import_paths=tuple(dict.fromkeys((*packages, *config.driver_paths))),
@@ -338,32 +329,22 @@ class Sandbox:
                 raise InfraError("a sandbox zygote did not answer and was ended", fix="try again") from None
             except asyncio.CancelledError:
                 kill("cancel")
-                await self._await_end(zygote, flight.ended)
+                with contextlib.suppress(TimeoutError, InfraError):  # its slot isn't free before it is gone
+                    async with asyncio.timeout(_STUCK_S):
+                        await asyncio.shield(flight.ended)
                 raise
             if event["failure"]:
                 raise InfraError(f"the sandbox could not set up a run: {event['failure']}", fix="try again")
             until = asyncio.get_running_loop().time() + _GRACE_S
             out, err = await output.finish(until), await errors.finish(until)
             files = unpack(await brought.finish(until)) if brought is not None else {}
-        return self._ended(run, event, asked, out, err, errors.over, files, output.over)
-
-    async def _await_end(self, zygote: Zygote, ended: asyncio.Future[dict[str, Any]]) -> None:
-        """Waits until a cancelled run is gone; its slot isn't free before."""
-        with contextlib.suppress(TimeoutError, InfraError):
-            async with asyncio.timeout(_STUCK_S):
-                await asyncio.shield(ended)
+        ended = self._ended(run.limits, event, asked, err, output.over)
+        return replace(ended, stdout=out, stderr_truncated=errors.over, files=files)
 
     def _ended(
-        self,
-        run: values.ProgramRun,
-        event: dict[str, Any],
-        asked: float,
-        out: bytes,
-        err: bytes,
-        truncated: bool,
-        files: dict[str, bytes],
-        over: bool,
+        self, limits: values.Limits, event: dict[str, Any], asked: float, err: bytes, over: bool
     ) -> values.RunEnding:
+        """How a run ended, by what its zygote tells; `over` where it printed too much."""
         if event.get("lost") and not event["reason"] and not event["oom"]:
             raise InfraError("the first process of a cell was lost", fix="try again")
         began = event["went"] if event["went"] is not None else event["ended"]
@@ -373,15 +354,15 @@ class Sandbox:
             cpu_s=event["cpu_s"], cpu_all_s=event["cpu_all_s"], rss_bytes=event["rss"], out_of_memory=event["oom"],
             tasks_refused=event["tasks_hit"], disk_full=event["full"], stderr=err,
         )  # fmt: skip
-        said = verdict(seen, run.limits)
+        said = verdict(seen, limits)
         counters = self._counters
         counters.runs += 1
         counters.spare_misses += bool(event["cold"])
         counters.endings[said.ending] = counters.endings.get(said.ending, 0) + 1
         return values.RunEnding(
-            ending=said.ending, exit_code=said.exit_code, signal=said.signal, stdout=out, stderr=err,
-            stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
-            memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
+            ending=said.ending, exit_code=said.exit_code, signal=said.signal, stderr=err, wall_s=wall_s,
+            cpu_s=event["cpu_s"], max_rss_bytes=event["rss"], memory_peak_bytes=event["peak"],
+            setup_s=max(0.0, began - asked), tier=self.powers.tier,
         )  # fmt: skip
 
 

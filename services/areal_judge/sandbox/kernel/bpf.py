@@ -114,10 +114,11 @@ class Checks:
 
     def _write(self, out: Assembler, check: _Check) -> None:
         stop, on = out.label(), out.label()
+        lower = 16 + 8 * check.argument  # its upper half is behind it: both processors are little-endian here
         if check.wide:
-            out.load(_high(check.argument))
+            out.load(lower + 4)
             out.add(JEQ, 0, false=stop)
-        out.load(_low(check.argument))
+        out.load(lower)
         if check.mask != 0xFFFFFFFF:
             out.add(_ALU_AND, check.mask)
         *earlier, last = check.values
@@ -128,14 +129,6 @@ class Checks:
         out.here(stop)
         out.give(check.action)
         out.here(on)
-
-
-def _low(argument: int) -> int:
-    return 16 + 8 * argument  # both processors are little-endian here
-
-
-def _high(argument: int) -> int:
-    return 20 + 8 * argument
 
 
 Ranges = Sequence[tuple[int, int | Checks]]
