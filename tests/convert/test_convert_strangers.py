@@ -229,6 +229,10 @@ def test_another_script_that_a_script_starts_is_read_with_its_overrides(tmp_path
     (tmp_path / "run.sh").write_text(f'{TRAINING} "$@"\n')
     draft = read(tmp_path, 'exec "$(dirname "$0")/run.sh" trainer.total_training_steps=1 "$@"\n', "smoke.sh")
     assert (draft.spec["algorithm"]["maxSteps"], draft.spec["algorithm"]["batchSize"]) == (1, 8)
+    (tmp_path / "a.sh").write_text("bash b.sh\n" * 9)
+    (tmp_path / "b.sh").write_text("bash a.sh\n" * 9)
+    with pytest.raises(ConfigError, match="no configuration or launch script"):  # and soon
+        read(tmp_path, "bash a.sh\nbash -c '" + "x" * 300 + ".sh'\n", "circle.sh")
     alone = VERL.replace("actor_rollout_ref.", "actor_rollout_ref.actor.")
     with pytest.raises(ConfigError, match="no configuration or launch script"):
         read(tmp_path, f"/elsewhere/run_grpo.sh {alone}\n", "other.sh")

@@ -122,22 +122,26 @@ class _Names:
         self._assigned: dict[str, ast.expr] = {}
         self._parameters: dict[ast.AST, dict[str, ast.expr]] = {}  # of the functions that a node lies in
         nodes = list(ast.walk(tree))
+        calls: dict[str, list[ast.Call]] = {}
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                calls.setdefault(node.func.id, []).append(node)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-        fields = [each for node in classes for each in node.body if isinstance(each, ast.AnnAssign)]
+        fields = {id(each): each for node in classes for each in node.body if isinstance(each, ast.AnnAssign)}
         for node in nodes:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._assigned.setdefault(name, value)
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    self._assigned.setdefault(f".{name}" if node in fields else name, value)
+                    self._assigned.setdefault(f".{name}" if id(node) in fields else name, value)
                 case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(flag)), *_]):
                     said = {each.arg: each.value for each in node.keywords}
                     if "required" not in said:  # else only its command line knows
                         default = said.get("default", ast.Constant(None))
                         self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
                 case ast.FunctionDef(name=name):
-                    self._bind(node, [each for each in nodes if isinstance(each, ast.Call) and _is(each.func, name)])
-        several = Counter(each.target.id for each in fields if isinstance(each.target, ast.Name))
+                    self._bind(node, calls.get(name, []))
+        several = Counter(each.target.id for each in fields.values() if isinstance(each.target, ast.Name))
         for name in [name for name, count in several.items() if count > 1]:
             self._assigned.pop(f".{name}", None)
 
@@ -152,7 +156,7 @@ class _Names:
             found |= {each.arg: each.value for each in call.keywords if each.arg}
         inside = list(ast.walk(function))
         assigned = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-        own = {name: value for name, value in found.items() if name not in assigned and not _is(value, name)}
+        own = {name: value for name, value in found.items() if name not in assigned and ast.unparse(value) != name}
         for each in inside if len(calls) < 2 else ():
             self._parameters[each] = self._parameters.get(each, {}) | own
 
@@ -216,7 +220,3 @@ class _Names:
                 if isinstance(text := self.value(inner, depth + 1), str) and _known(text):
                     return text.split(joint)
         return f"{UNSET}{ast.unparse(node)}{UNSET}"
-
-
-def _is(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name

@@ -36,7 +36,7 @@ SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
 }  # fmt: skip
 _HERE = "\x01"
-_DEEPEST = 8  # functions and texts inside each other
+_DEEPEST, _MOST = 8, 500  # functions, scripts and texts inside each other, and in all
 
 
 def unset(name: str) -> str:
@@ -128,6 +128,7 @@ class _Shell:
     _bodies: dict[str, list[list[str]]] = field(default_factory=dict)  # the lines of functions
     _open: list[str] = field(default_factory=list)  # functions that are being defined, and groups in them
     _depth: int = 0
+    _followed: int = 0
 
     def run(self, tokens: list[str]) -> None:
         line: list[str] = []
@@ -226,12 +227,12 @@ class _Shell:
         inner = next((text for shell, c, text in zip(words, words[1:], words[2:], strict=False)
                       if c in ("-c", "-lc") and re.fullmatch(r"(.*/)?(ba|z|da)?sh", shell)), inner)  # fmt: skip
         at, script = next(((k, path) for k, word in enumerate(words[:3]) if (path := self._beside(word))), (0, None))
-        if self._depth == _DEEPEST or not (body or inner or script):
+        if self._depth == _DEEPEST or self._followed == _MOST or not (body or inner or script):
             self.commands[reached].append(words)
             if words[:1] == ["shift"]:
                 self._give(self._items("@")[1:])
             return
-        self._depth += 1
+        self._depth, self._followed = self._depth + 1, self._followed + 1
         outer = {name: value for name, value in self.variables.items() if _positional(name)}
         if body or script:
             self._give(words[at + 1 :])
@@ -248,7 +249,8 @@ class _Shell:
     def _beside(self, word: str) -> Path | None:
         """Another script that a command starts, where it is here."""
         own = Path(str(self.variables.get("0", ".")))
-        places = (Path(word), own.parent / word, own.parent / Path(word).name) if word.endswith(".sh") else ()
+        named = re.fullmatch(r"\S{1,200}\.sh", word)
+        places = (Path(word), own.parent / word, own.parent / Path(word).name) if named else ()
         return next((path for path in places if path.is_file() and path.resolve() != own.resolve()), None)
 
     def _give(self, words: list[str]) -> None:
