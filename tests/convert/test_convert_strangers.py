@@ -241,6 +241,9 @@ def test_another_script_that_a_script_starts_is_read_with_its_overrides(tmp_path
 def test_a_path_that_realpath_makes_is_the_path(tmp_path):
     text = f'F=d/a.parquet\n{TRAINING} data.train_files="$(realpath "$F")" data.val_files=$(readlink -f b.parquet)\n'
     assert read(tmp_path, text).spec["dataset"]["train"]["huggingFace"]["path"] == "d/a.parquet"
+    here = '"$(cd -- "$(dirname "${BASH_SOURCE[0]}")/.." >/dev/null 2>&1 && pwd)"'
+    (words,) = read_commands(f"run {here}", {"BASH_SOURCE": "/w/a/run.sh"})[True]
+    assert words == ["run", "/w"]
 
 
 def test_a_file_that_a_command_names_by_a_variable_is_asked_for(tmp_path):
@@ -399,3 +402,26 @@ def test_a_streamed_training_that_computes_its_own_proximal_policy_is_decoupled(
     draft = read(tmp_path, text.replace("rollout.total_rollout_steps=4800 ", ""))
     assert "proximal" not in draft.spec["algorithm"]["advanced"]
     assert draft.spec["algorithm"]["maxSteps"] == 3  # as trainer.total_training_steps says
+
+
+def test_names_of_verls_newest_configuration_are_those_of_before(tmp_path):
+    """Of August 2026: the reward's keys have a block of their own; 23 of its examples lost their overlong penalty."""
+    keys = (
+        "reward.reward_manager.name=dapo reward.reward_kwargs.overlong_buffer_cfg.enable=True model_engine=veomni "
+        "reward.reward_kwargs.overlong_buffer_cfg.len=96 reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5 "
+        "reward.reward_kwargs.max_resp_len=512 reward.custom_reward_function.path=mine.py reward.num_workers=4 "
+        "trainer.test_freq=after_each_epoch data.val_files=b.parquet"
+    )
+    draft = read(tmp_path, f"{TRAINING} {keys}\n")
+    assert draft.spec["algorithm"]["overlong"] == {"window": 96, "factor": 0.5, "maxTokens": 512}
+    assert any("mine.py is loaded from where it is" in what for what in draft.decisions)
+    assert any("trainer.test_freq is after_each_epoch there" in what for what in draft.decisions)
+    assert not any("unknown" in entry.why for entry in draft.dropped)
+
+
+def test_a_teacher_of_verls_is_a_decision(tmp_path):
+    keys = "distillation.enabled={} distillation.teacher_models.t.model_path=x/y"
+    draft = read(tmp_path, f"{TRAINING} {keys.format(True)}\n")
+    assert any(what.startswith("algorithm.teacher: a teacher judges") for what in draft.decisions)
+    off = read(tmp_path, f"{TRAINING} {keys.format(False)}\n")
+    assert not any("teacher" in what for what in off.decisions)

@@ -4,6 +4,7 @@ There GPUs are shared by generation and trainer, in turn. So they are here on on
 """
 
 import math
+from dataclasses import replace
 
 from areal.convert.draft import Carried, JobDraft, local, model_source, on_or_off
 from areal.yaml_file.table import read_table
@@ -33,6 +34,14 @@ _CARRIED: dict[str, Carried] = {
 
 def translate(draft: JobDraft) -> None:
     """The whole file."""
+    names = {key: _as_before(key) for key in draft.foreign.values}
+    values = {names[key]: value for key, value in draft.foreign.values.items()}
+    for key in [key for key, value in values.items() if value == "after_each_epoch"]:
+        values[key] = None
+        draft.decide(
+            f"{'checkpoint' if 'save' in key else 'evaluation'}.intervalSteps: {key} is after_each_epoch there"
+        )
+    draft.foreign = replace(draft.foreign, values=values)
     draft.name_job("trainer.project_name", "trainer.experiment_name", default=draft.foreign.file.stem)
     named = str(draft.get("config-name", _BUILT_IN[0])).removesuffix(".yaml")
     if named not in _BUILT_IN:
@@ -47,6 +56,11 @@ def translate(draft: JobDraft) -> None:
         _rl(draft)
     learned = [key for key in draft.foreign.values if not key.startswith(("data.", f"{_MODEL}."))]
     draft.apply(_CARRIED, "verl", ("data.custom_cls.", *learned))
+
+
+def _as_before(key: str) -> str:
+    """A key of verl's newest configuration by the name that it had before."""
+    return next((old + key.removeprefix(new) for new, old in _TABLE["renamed"].items() if key.startswith(new)), key)
 
 
 def _sft(draft: JobDraft) -> None:
@@ -245,6 +259,9 @@ def _scores(draft: JobDraft) -> None:
         draft.put(f"{block}.penalty_factor", "algorithm.overlong.factor", default=1.0)
         draft.put(f"{kwargs}max_resp_len", "algorithm.overlong.maxTokens")
     draft.drop(draft.below(kwargs, f"{old}."), "the penalty is off there, or says it")
+    words = "algorithm.teacher: a teacher judges each sampled token there; name it here (docs/supervised.md)"
+    taught = bool(draft.get("distillation.enabled"))
+    draft.drop(draft.below("distillation."), "a teacher's, or off there", decide=words if taught else "")
     if draft.get("reward_model.enable"):
         draft.write("reward.verifier", "model")
         source = model_source(str(draft.get("reward_model.model.path", "models/reward")))[1]

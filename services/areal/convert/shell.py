@@ -24,7 +24,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[\w+\])?(\+?)=(.*)", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+")
 _PATH = re.compile(
     r"\$\(\s*(?:(dirname|basename|realpath|readlink\s+-f)\s+(?:--\s+)?([^|;&<>]+?)"
-    r"|cd\s+(?:--\s+)?([^|;&<>]+?)\s*&&\s*pwd(?:\s+-P)?)\s*\)",
+    r"|cd\s+(?:--\s+)?([^|;&<>]+?)\s*(?:(?:\d?>|&>)\s*(?:/dev/null|&1)\s*)*&&\s*pwd(?:\s+-P)?)\s*\)",
     re.DOTALL,
 )
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
