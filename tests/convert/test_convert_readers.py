@@ -109,7 +109,7 @@ def test_relative_interpolations():
     ("tree", "said"),
     [
         ({"a": "${b}", "b": "${a}"}, "refers to itself"),
-        ({"a": "${oc.env:HOME}"}, "runs code"),
+        ({"a": "${oc.decode:HOME}"}, "runs code"),
         ({"a": "${b"}, "no closing brace"),
         ({"defaults": ["base"], "a": 1}, "composes files"),
     ],
@@ -161,7 +161,7 @@ def test_a_command_with_a_file_and_overrides_of_its_keys(tmp_path):
 def test_what_is_given_comes_before_interpolations(tmp_path):
     """An overridden path is everybody's who refers to it, and a resolver that runs code can be replaced."""
     (tmp_path / "rl.yaml").write_text(
-        "actor: {path: a/b, backend: 'fsdp:d1'}\nref: {path: '${actor.path}'}\ntokenizer_path: '${oc.env:X}'\n"
+        "actor: {path: a/b, backend: 'fsdp:d1'}\nref: {path: '${actor.path}'}\ntokenizer_path: '${oc.decode:X}'\n"
         "train_dataset: {path: '???', batch_size: 8}\ngconfig: {n_samples: 2}\n"
     )
     given = ["actor.path=c/d", "tokenizer_path=${actor.path}", "train_dataset.path=x/y"]

@@ -285,6 +285,11 @@ def test_a_product_in_a_file_is_calculated(tmp_path):
     assert resolved(tree, tmp_path / "a.yaml")["b"] == 42
 
 
+def test_the_environments_value_is_its_default_or_asked_for(tmp_path):
+    tree = {"a": "${oc.env:PORT,8000}", "b": "${oc.env:KEY}", "c": "${oc.env:NAME, null}"}
+    assert resolved(tree, tmp_path / "a.yaml") == {"a": 8000, "b": "\x00$KEY\x00", "c": None}
+
+
 def test_empty_lists_of_rows_are_no_rows(tmp_path):
     draft = read(tmp_path, f"{TREE}data: {{train_files: [], val_files: [], train_batch_size: 8}}\n", "a.yaml")
     assert any(what.startswith("dataset.train: rows are named nowhere") for what in draft.decisions)
@@ -313,9 +318,23 @@ def test_blocks_of_trls_arguments_are_read_and_asked_about(tmp_path):
     assert "spec: keys of grpo are read as TRL's; a script decides what it does with the file" in draft.decisions
 
 
-def test_a_file_of_nemo_rl_is_known_by_its_policy(tmp_path):
-    with pytest.raises(ConfigError, match="a file of NeMo-RL"):
-        read(tmp_path, "grpo: {num_prompts_per_step: 32}\npolicy: {model_name: x/y}\n", "a.yaml")
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        ("grpo: {num_prompts_per_step: 32}\npolicy: {model_name: x/y}\n", "NeMo-RL"),
+        ("defaults: ../grpo_math_1B.yaml\ngrpo: {num_prompts_per_step: 32}\n", "NeMo-RL"),
+        ("tinker_base_url: null\ndata: {train_files: a.parquet}\n", "rLLM on Tinker"),
+    ],
+)
+def test_files_of_others_are_known_by_what_only_they_have(text, whose, tmp_path):
+    with pytest.raises(ConfigError, match=f"a file of {whose}"):
+        read(tmp_path, text, "a.yaml")
+
+
+def test_areals_file_with_a_cluster_and_defaults_is_areals(tmp_path):
+    text = "defaults: [{base: x}]\ncluster: {n_nodes: 1}\ngconfig: {n_samples: 4}\n"
+    with pytest.raises(ConfigError, match="composes files"):
+        read(tmp_path, text, "a.yaml")
 
 
 PYTHON = """\

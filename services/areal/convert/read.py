@@ -392,6 +392,9 @@ def _lookup(path: str, root: Mapping[str, Any], place: tuple[str, ...], file: Pa
     if colon:
         if resolver == "mul" and all(part.strip().isdigit() for part in rest.split(",")):
             return math.prod(int(part) for part in rest.split(","))
+        if resolver == "oc.env":
+            name, comma, other = rest.partition(",")
+            return parse_value(other.strip()) if comma else f"{UNSET}${name.strip()}{UNSET}"
         if resolver != "oc.select":
             raise ConfigError(
                 f"{file}: {'.'.join(place)}: the resolver {resolver!r} runs code, which is not done here",
