@@ -30,5 +30,4 @@ def test_the_page_shows_the_cases_as_they_were_measured() -> None:
     claimed = {case["role"]: 0.0 for case in cases if "kind" in case}
     for case in cases:
         claimed[case["role"]] = max(claimed[case["role"]], case.get("false_s", 0.0))
-    assert claimed.pop("controller") == 8.0, "the page says so"
-    assert not any(claimed.values()), "this, too"
+    assert not any(claimed.values()), "the page says so"
