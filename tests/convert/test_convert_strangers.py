@@ -229,6 +229,11 @@ def test_another_script_that_a_script_starts_is_read_with_its_overrides(tmp_path
     (tmp_path / "run.sh").write_text(f'{TRAINING} "$@"\n')
     draft = read(tmp_path, 'exec "$(dirname "$0")/run.sh" trainer.total_training_steps=1 "$@"\n', "smoke.sh")
     assert (draft.spec["algorithm"]["maxSteps"], draft.spec["algorithm"]["batchSize"]) == (1, 8)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "in.sh").write_text('run "$(dirname "${BASH_SOURCE[0]}")" $1\n')
+    own = {"0": f"{tmp_path}/x.sh", "BASH_SOURCE": f"{tmp_path}/x.sh"}
+    commands = read_commands('source sub/in.sh a\nrun "$(dirname "${BASH_SOURCE[0]}")"\n', own)[True]
+    assert commands == [["run", f"{tmp_path}/sub", "a"], ["run", str(tmp_path)]]
     (tmp_path / "a.sh").write_text("bash b.sh\n" * 9)
     (tmp_path / "b.sh").write_text("bash a.sh\n" * 9)
     with pytest.raises(ConfigError, match="no configuration or launch script"):  # and soon
@@ -378,8 +383,8 @@ def test_a_scripts_dataclass_its_functions_and_its_options_give_their_values(tmp
 
 @pytest.mark.parametrize(
     "call",
-    ["adapter(8, 16)\nadapter(4, 8)", "adapter(*sizes)", "adapter(int(os.environ.get('R')), 16)"],
-    ids=["called-twice", "spread", "environment"],
+    ["adapter(8, 16)\nadapter(4, 8)", "adapter(*sizes)", "adapter(int(os.environ.get('R')), 16)", "x.adapter(rank)"],
+    ids=["called-twice", "spread", "environment", "a-method"],
 )
 def test_a_parameter_that_could_be_anything_is_asked_for(call, tmp_path):
     text = PYTHON.replace("peft_config=adapter(8, alpha=16), ", "") + f"{call}\n"

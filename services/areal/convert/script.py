@@ -124,8 +124,8 @@ class _Names:
         nodes = list(ast.walk(tree))
         calls: dict[str, list[ast.Call]] = {}
         for node in nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                calls.setdefault(node.func.id, []).append(node)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                calls.setdefault(getattr(node.func, "id", getattr(node.func, "attr", "")), []).append(node)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         fields = {id(each): each for node in classes for each in node.body if isinstance(each, ast.AnnAssign)}
         for node in nodes:
@@ -152,13 +152,14 @@ class _Names:
         found = dict(zip(reversed(names), reversed(taken.defaults), strict=False))
         found |= {each.arg: value for each, value in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if value}
         for call in calls:
-            found |= dict(zip(names, call.args, strict=False))
+            own = isinstance(call.func, ast.Attribute) and names[:1] in (["self"], ["cls"])
+            found |= dict(zip(names[own:], call.args, strict=False))
             found |= {each.arg: each.value for each in call.keywords if each.arg}
         inside = list(ast.walk(function))
         assigned = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-        own = {name: value for name, value in found.items() if name not in assigned and ast.unparse(value) != name}
+        kept = {name: value for name, value in found.items() if name not in assigned and ast.unparse(value) != name}
         for each in inside if len(calls) < 2 else ():
-            self._parameters[each] = self._parameters.get(each, {}) | own
+            self._parameters[each] = self._parameters.get(each, {}) | kept
 
     def value(self, node: ast.expr, depth: int = 0) -> Any:
         """A constant; what is computed comes as a mark with its source text."""

@@ -240,7 +240,7 @@ class _Shell:
             for line in body:
                 self._statement(line)
         elif script is not None:
-            self.variables["0"] = str(script)
+            self.variables |= {"0": str(script), "BASH_SOURCE": str(script)}
             inner = script.read_text(errors="replace")
         self.run(list(_tokens(inner)))
         self.variables = {name: value for name, value in self.variables.items() if not _positional(name)} | outer
@@ -255,7 +255,8 @@ class _Shell:
 
     def _give(self, words: list[str]) -> None:
         """Set `$@` and `$1`, `$2`, …"""
-        others = {name: value for name, value in self.variables.items() if name == "0" or not _positional(name)}
+        kept = ("0", "BASH_SOURCE")
+        others = {name: value for name, value in self.variables.items() if name in kept or not _positional(name)}
         self.variables = others | {"@": words} | {str(k): word for k, word in enumerate(words, 1)}
 
     def _assign(self, name: str, plus: str, raw: str, reached: bool | None, *, here: bool = False) -> None:
@@ -416,7 +417,7 @@ def _calculated(node: ast.expr) -> int:
 
 
 def _positional(name: str) -> bool:
-    return name == "@" or name.isdigit()
+    return name in ("@", "BASH_SOURCE") or name.isdigit()
 
 
 def _until_redirected(words: list[str]) -> Iterator[str]:
