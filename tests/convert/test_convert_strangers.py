@@ -414,7 +414,7 @@ def test_verls_fully_asynchronous_training_keeps_its_versions_its_age_and_its_ma
     draft = read(tmp_path, STREAMED.format(share))
     algorithm = draft.spec["algorithm"]
     assert (algorithm["batchSize"], algorithm["miniBatches"], algorithm["maxSteps"]) == (48, 6, 100)
-    assert algorithm["maxStaleness"] == lag
+    assert (algorithm["maxStaleness"], draft.spec["rollout"]["maxConcurrentRollouts"]) == (lag, 48 * (1 + lag))
     assert algorithm["advanced"]["proximal"] == "behaviour"
     assert (draft.spec["generation"]["replicas"], draft.spec["trainer"]["gpus"]) == (4, 8)
     assert "placement" not in draft.spec

@@ -94,7 +94,8 @@ def _rl(draft: JobDraft) -> None:
     batch = draft.number("data.train_batch_size", 1024) if not streamed else _between_versions(draft)
     name = _algorithm(draft, batch)
     draft.put("data.train_batch_size", "algorithm.batchSize", batch, default=batch)
-    draft.write("rollout.maxConcurrentRollouts", batch)
+    ahead = draft.spec["algorithm"].get("maxStaleness", 0) if streamed else 0
+    draft.write("rollout.maxConcurrentRollouts", batch * (1 + ahead))
     total, epochs = (
         ("rollout.total_rollout_steps", "rollout.total_epochs") if streamed else ("", "trainer.total_epochs")
     )
