@@ -449,3 +449,35 @@ def test_a_teacher_of_verls_is_a_decision(tmp_path):
     assert any(what.startswith("algorithm.teacher: a teacher judges") for what in draft.decisions)
     off = read(tmp_path, f"{TRAINING} {keys.format(False)}\n")
     assert not any("teacher" in what for what in off.decisions)
+
+
+CASE = """\
+gpus=1
+case "$DEVICE" in
+    cuda|gpu)
+        gpus=8 ;;
+    npu*) gpus=16
+        nodes=2
+        ;;
+    (*) echo "no such device"; exit 1 ;;
+esac
+run $gpus $nodes
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("gpu", ["8", "\x00$nodes\x00"]),
+        ("cuda", ["8", "\x00$nodes\x00"]),
+        ("npu2", ["16", "2"]),
+        ("x", ["1", "\x00$nodes\x00"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "f() {{\n{}}}\nf\n"], ids=["plain", "in-a-function"])
+def test_the_branch_of_a_case_is_taken_where_what_it_looks_at_is_known(form, device, words):
+    """As a dozen of verl's examples choose their numbers by DEVICE, and others' by the model."""
+    assert read_commands(form.format(CASE), {"DEVICE": device})[True][-1] == ["run", *words]
+    unknown = read_commands(form.format(CASE), {})
+    assert unknown[True][-1] == ["run", "\x00$gpus\x00", "\x00$nodes\x00"]
+    assert ["exit", "1"] in unknown[None]

@@ -127,6 +127,9 @@ class _Shell:
     _branches: list[list[bool | None]] = field(default_factory=list)  # [taken here (None: unknown), some branch was]
     _bodies: dict[str, list[list[str]]] = field(default_factory=dict)  # the lines of functions
     _open: list[str] = field(default_factory=list)  # functions that are being defined, and groups in them
+    _cases: list[str] = field(default_factory=list)  # what each open `case` looks at
+    _patterns: list[str] = field(default_factory=list)  # of the branch that begins
+    _at_pattern: bool = False
     _depth: int = 0
     _followed: int = 0
 
@@ -136,6 +139,7 @@ class _Shell:
             if token not in ("\n", ";", ";;", "&&", "||", "&", "|"):
                 line.append(token)
                 continue
+            line += [token] if token == ";;" else []
             if line and not (token in ("&&", "||") and line[0] in ("if", "elif", "[[", "[")):
                 self._statement(line)
                 line = []
@@ -157,11 +161,24 @@ class _Shell:
                 self._open += [""] if line[0] == "{" and body else []
                 body.append(line)
             return
+        ends, begins = line[-1] == ";;", self._at_pattern
+        self._at_pattern, line = ends, line[:-1] if ends else line
+        if begins and line and line[0] != "esac":
+            patterns, closed, rest = line, ")" in line, list[str]()
+            if closed:
+                patterns, rest = line[: line.index(")")], line[line.index(")") + 1 :]
+            self._patterns += [self._one(word) for word in patterns if word != "("]
+            self._at_pattern = ends or not closed  # `a | b)` comes in two parts
+            if closed:
+                self._choose()
+            line = rest
         while line and line[0] in ("then", "do", "{", "}", "!"):
             line = line[1:]
         if not line:
             return
         head = line[0]
+        if head in ("elif", "else") and not self._branches:
+            return
         if head in ("if", "elif"):
             if head == "if":
                 self._branches.append([False, False])
@@ -172,16 +189,31 @@ class _Shell:
             _, done = self._branches[-1]
             self._branches[-1] = [None if done is None else not done, True]
             self._statement(line[1:])
-        elif head in ("for", "while", "until", "case", "select"):
+        elif head == "case":
+            self._cases.append(next(iter(self.expand(line[1])), "") if len(line) > 1 else "")
+            self._branches.append([False, False])
+            self._at_pattern = True
+        elif head in ("for", "while", "until", "select"):
             self._branches.append([None, None])
             if head == "for" and len(line) > 1:
                 self.variables[line[1]] = unset(f"${line[1]}")
         elif head in ("fi", "done", "esac"):
             if self._branches:
                 self._branches.pop()
+            if head == "esac" and self._cases:
+                self._cases.pop()
         else:
             open_branches = [each for each, _ in self._branches]
             self._simple(line, False if False in open_branches else None if None in open_branches else True)
+
+    def _choose(self) -> None:
+        """Take the branch of a `case` behind its patterns, leave it, or neither."""
+        subject, patterns, self._patterns = (self._cases or [""])[-1], self._patterns, []
+        if not self._branches:
+            return
+        fits = None if UNSET in subject else any(re.fullmatch(translate(each), subject) for each in patterns)
+        _, done = self._branches[-1]
+        self._branches[-1] = [False if done else fits, True if fits else None if None in (fits, done) else done]
 
     def _holds(self, words: list[str]) -> bool | None:
         """Truth of a test; None where that can't be said without running something."""
