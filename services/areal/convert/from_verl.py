@@ -244,8 +244,8 @@ def _correction(draft: JobDraft) -> None:
             f"{_ADVANCED}.truncate", {"upper": float(bound)}, f"{block}.rollout_is", f"{block}.rollout_is_threshold"
         )
         draft.write(f"{_ADVANCED}.rejection", {"metric": "ratio", "upper": max(5.0, 2 * float(bound))})
-    if draft.get(f"{block}.bypass_mode"):
-        draft.put(f"{block}.bypass_mode", f"{_ADVANCED}.proximal", "behaviour")
+    for bypass in filter(draft.get, (f"{block}.bypass_mode", f"{_ACTOR}.use_rollout_log_probs")):
+        draft.put(bypass, f"{_ADVANCED}.proximal", "behaviour")
     if rejected := draft.get(f"{block}.rollout_rs"):
         draft.decide(f"{_ADVANCED}.rejection: rollout_rs is {rejected} there, and its bounds are on −log r")
     draft.drop(draft.below(f"{block}."), "off there, or a part without an equivalent")

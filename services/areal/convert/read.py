@@ -193,6 +193,8 @@ def _of_words(file: Path, framework: str, task: str, words: list[str], over: dic
     if config is None:
         return Foreign(file, framework, values, task)
     tree = _tree(config.read_text(), config)
+    if framework == "areal" and not {"train_dataset", "gconfig"} & tree.keys():  # any program may have a --config
+        raise _unknown(config)
     if framework == "verl":
         tree = _composed(tree, config)
     for name, value in keys.items() if framework in ("areal", "verl") else ():
