@@ -1,4 +1,4 @@
-"""What sixty public repositories did that no test had: each case is a shape that was read wrongly or not at all."""
+"""What some forty public repositories did that no test had: shapes that were read wrongly or not at all."""
 
 from __future__ import annotations
 
