@@ -70,6 +70,7 @@ def test_another_script_that_a_script_starts_is_read_with_its_overrides(tmp_path
     assert (draft.spec["algorithm"]["maxSteps"], draft.spec["algorithm"]["batchSize"]) == (1, 8)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "in.sh").write_text('run "$(dirname "${BASH_SOURCE[0]}")" $1\n')
+    assert read_commands("bash $HERE/run.sh a")[True] == [["bash", "\x00$HERE\x00/run.sh", "a"]]
     own = {"0": f"{tmp_path}/x.sh", "BASH_SOURCE": f"{tmp_path}/x.sh"}
     commands = read_commands('source sub/in.sh a\nrun "$(dirname "${BASH_SOURCE[0]}")"\n', own)[True]
     assert commands == [["run", f"{tmp_path}/sub", "a"], ["run", str(tmp_path)]]
@@ -121,6 +122,11 @@ def test_verls_own_defaults_are_what_a_file_leaves_out_and_files_beside_are_comp
     for unknown in (HYDRA.replace("base", "elsewhere"), HYDRA):  # a name that isn't here, and a circle
         with pytest.raises(ConfigError, match="composes files"):
             read(tmp_path, unknown + TREE, "mine.yaml")
+    with pytest.raises(ConfigError, match="composes files"):
+        read(tmp_path, "defaults: [{}]\n" + TREE, "mine.yaml")
+    rows = "data: {train_files: a.parquet, train_batch_size: 8}\n"
+    for none in ("defaults:\n", "defaults: [{override hydra/job_logging: disabled}, _self_]\n"):
+        assert read(tmp_path, none + rows + TREE, "own.yaml").spec["algorithm"]["groupSize"] == 4
 
 
 def test_a_product_in_a_file_is_calculated(tmp_path):
@@ -201,7 +207,7 @@ def main(steps: int = typer.Option(7, help="steps"), seed=None):
     cfg = parse(Config)
     args = GRPOConfig(
         learning_rate=cfg.rate, num_generations=cfg.group, max_steps=int(steps),
-        per_device_train_batch_size=8 if cfg.quiet is not None else 9, seed=int(os.environ.get("SEED", 5)),
+        per_device_train_batch_size=8 if cfg.quiet is not None else 9, seed=int(os.environ.get("SEED", "5")),
         **more,
     )
     rows = load_dataset("json", data_files=f"{'data'}/rows.jsonl")
@@ -230,6 +236,12 @@ def test_a_parameter_that_could_be_anything_is_asked_for(call, tmp_path):
     with pytest.raises(ConfigError, match=r"doesn't say what these are: .*\(for lora_r\)") as refused:
         read(tmp_path, text, "train.py")
     assert str(refused.value).endswith("train.py lora_r=…")
+
+
+def test_a_text_that_is_formatted_is_asked_for(tmp_path):
+    text = PYTHON.replace("f\"{'data'}/rows.jsonl\"", 'f"rows-{7:05d}.jsonl"')
+    with pytest.raises(ConfigError, match=r"05d.*\(for dataset_name\)"):
+        read(tmp_path, text, "train.py")
 
 
 def test_an_adapter_of_rank_nothing_is_none(tmp_path):
@@ -317,6 +329,8 @@ run $gpus $nodes
 def test_the_branch_of_a_case_is_taken_where_what_it_looks_at_is_known(form, device, words):
     """As a dozen of verl's examples choose their numbers by DEVICE, and others' by the model."""
     assert read_commands(form.format(CASE), {"DEVICE": device})[True][-1] == ["run", *words]
+    line = read_commands("case $D in gpu) n=8;; *) n=9;; esac\nrun $n", {"D": device})[True][-1]
+    assert line == ["run", "8" if device == "gpu" else "9"]
     unknown = read_commands(form.format(CASE), {})
     assert unknown[True][-1] == ["run", "\x00$gpus\x00", "\x00$nodes\x00"]
     assert ["exit", "1"] in unknown[None]

@@ -38,9 +38,8 @@ def translate(draft: JobDraft) -> None:
     values = {names[key]: value for key, value in draft.foreign.values.items()}
     for key in [key for key, value in values.items() if value == "after_each_epoch"]:
         values[key] = None
-        draft.decide(
-            f"{'checkpoint' if 'save' in key else 'evaluation'}.intervalSteps: {key} is after_each_epoch there"
-        )
+        block = "checkpoint" if "save" in key else "evaluation"
+        draft.decide(f"{block}.intervalSteps: {key} is after_each_epoch there")
     draft.foreign = replace(draft.foreign, values=values)
     draft.name_job("trainer.project_name", "trainer.experiment_name", default=draft.foreign.file.stem)
     named = str(draft.get("config-name", _BUILT_IN[0])).removesuffix(".yaml")
@@ -96,9 +95,7 @@ def _rl(draft: JobDraft) -> None:
     draft.put("data.train_batch_size", "algorithm.batchSize", batch, default=batch)
     ahead = draft.spec["algorithm"].get("maxStaleness", 0) if streamed else 0
     draft.write("rollout.maxConcurrentRollouts", batch * (1 + ahead))
-    total, epochs = (
-        ("rollout.total_rollout_steps", "rollout.total_epochs") if streamed else ("", "trainer.total_epochs")
-    )
+    total, epochs = "rollout.total_rollout_steps", f"{'rollout' if streamed else 'trainer'}.total_epochs"
     if streamed and draft.has(total):
         steps: int | None = max(1, draft.number(total) // batch)
         draft.join("algorithm.maxSteps", steps, total, why=f"rows there, steps of {batch} here")

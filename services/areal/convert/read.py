@@ -71,9 +71,8 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     commands = read_commands(text, variables)
     for at, command in enumerate(commands[True], 1):
         if (found := _of_command(file, command, framework, over)) is not None:
-            return replace(
-                found, further=sum(_started(each, found.framework) is not None for each in commands[True][at:])
-            )
+            more = [each for each in commands[True][at:] if _started(each, found.framework) is not None]
+            return replace(found, further=len(more))
     # else one under a condition that isn't known, if there is none
     branches = [found for each in commands[None] if (found := _of_command(file, each, framework, over)) is not None]
     fix = "Say the variables of its conditions, NODE_RANK=0 for example, or leave one training in it."
@@ -325,16 +324,16 @@ def _composed(values: dict[str, Any], file: Path, above: tuple[Path, ...] = ()) 
     """
     made: dict[str, Any] = {}
     own = {name: value for name, value in values.items() if name not in ("defaults", "hydra")}
-    parts = values.get("defaults", [])
+    parts = values.get("defaults") or []
     for part in parts if "_self_" in parts else [*parts, "_self_"]:
-        group, name = next(iter(part.items())) if isinstance(part, dict) else ("", part)
+        group, name = next(iter(part.items()), ("", "")) if isinstance(part, dict) else ("", part)
         folder, placed, place = str(group).partition("@")
         beside = file.parent / folder / f"{name}.yaml"
         if part == "_self_":
             inner = own
         elif beside.is_file() and beside not in (file, *above):
             inner = _composed(_tree(beside.read_text(), beside), beside, (file, *above))
-        elif placed or re.fullmatch(r"\w+_trainer\w*", str(part)):
+        elif placed or "hydra/" in str(group) or re.fullmatch(r"\w+_trainer\w*", str(part)):
             continue
         else:
             return values

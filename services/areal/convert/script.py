@@ -1,6 +1,7 @@
 """Arguments of TRL's configuration classes in a Python script, read from its syntax tree: never executed."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from areal.errors import ConfigError
 _CONFIGS = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig", "SFTConfig", "DPOConfig", "RewardConfig")
 LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "target_modules": "lora_target_modules"}
 _OTHERS: dict[str, dict[str, str]] = {"LoraConfig": LORA, "ModelConfig": {}, "ScriptArguments": {}}
+_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?")
 _PARSED = object()  # comes from the script's command line
 _AS_GIVEN = {"str": 0, "Path": 0, "int": 0, "float": 0, "typer.Option": 0, "typer.Argument": 0, "os.getenv": 1,
              "os.environ.get": 1}  # fmt: skip  # calls that change no value, and the place of what they are given
@@ -179,13 +181,10 @@ class _Names:
                 return self.value(next(each.value for each in said if each.arg == "default"), depth + 1)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return -number
+            case ast.FormattedValue(value=inner, format_spec=None):
+                return self.value(inner, depth + 1)
             case ast.JoinedStr(values=parts):
-                said = [
-                    self.value(
-                        getattr(each, "value", each) if isinstance(each, ast.FormattedValue) else each, depth + 1
-                    )
-                    for each in parts
-                ]
+                said = [self.value(each, depth + 1) for each in parts]
                 if all(map(_known, said)):
                     return "".join(map(str, said))
             case ast.Name(id=name) if name in (given := self._parameters.get(node, {})) or name in self._assigned:
@@ -213,7 +212,11 @@ class _Names:
                     return SIGNS[type(sign)](*sides)
             case ast.Call(func=called, args=[_, *_]) if (place := _AS_GIVEN.get(ast.unparse(called))) is not None:
                 if place < len(node.args):
-                    return self.value(node.args[place], depth + 1)
+                    found = self.value(node.args[place], depth + 1)
+                    is_text = (
+                        isinstance(found, str) and _NUMBER.fullmatch(found) and ast.unparse(called) in ("int", "float")
+                    )
+                    return float(found) if is_text else found
             case ast.ListComp(elt=made, generators=[ast.comprehension(target=ast.Name(id=item), iter=items)]):
                 if ast.unparse(made) in (item, f"{item}.strip()") and isinstance(found := self.value(items), list):
                     return [each.strip() for each in found if str(each).strip()]

@@ -193,6 +193,7 @@ class _Shell:
             self._cases.append(next(iter(self.expand(line[1])), "") if len(line) > 1 else "")
             self._branches.append([False, False])
             self._at_pattern = True
+            self._statement([*line[3:], *([";;"] if ends else [])])  # its first branch may stand on the same line
         elif head in ("for", "while", "until", "select"):
             self._branches.append([None, None])
             if head == "for" and len(line) > 1:
@@ -283,12 +284,18 @@ class _Shell:
         own = Path(str(self.variables.get("0", ".")))
         named = re.fullmatch(r"\S{1,200}\.sh", word)
         places = (Path(word), own.parent / word, own.parent / Path(word).name) if named else ()
-        return next((path for path in places if path.is_file() and path.resolve() != own.resolve()), None)
+        return next(
+            (
+                path
+                for path in places
+                if path.is_file() and os.access(path, os.R_OK) and path.resolve() != own.resolve()
+            ),
+            None,
+        )
 
     def _give(self, words: list[str]) -> None:
         """Set `$@` and `$1`, `$2`, …"""
-        kept = ("0", "BASH_SOURCE")
-        others = {name: value for name, value in self.variables.items() if name in kept or not _positional(name)}
+        others = {k: v for k, v in self.variables.items() if k in ("0", "BASH_SOURCE") or not _positional(k)}
         self.variables = others | {"@": words} | {str(k): word for k, word in enumerate(words, 1)}
 
     def _assign(self, name: str, plus: str, raw: str, reached: bool | None, *, here: bool = False) -> None:

@@ -26,15 +26,8 @@ class ColumnKey:
 
 
 _LIKELY = (
-    "reward_model.ground_truth",
-    "ground_truth",
-    "solution",
-    "label",
-    "target",
-    "gold",
-    "correct",
-    "final_answer",
-)
+    "reward_model.ground_truth", "ground_truth", "solution", "label", "target", "gold", "correct", "final_answer",
+)  # fmt: skip
 """Columns in which public data sets keep the answer."""
 Column = str | tuple[str, ...] | ColumnKey
 """A column with a value; a tuple: any one of these."""
