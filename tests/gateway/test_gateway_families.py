@@ -17,7 +17,7 @@ import pytest
 from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall, names_of
 from areal.gateway.reading import AnswerReader, Manner, read
-from areal.gateway.templates.forms import Form
+from areal.gateway.templates.forms import FORMS, Grammar
 from areal.gateway.templates.template import Template
 from areal.workflow.tokenizer import Tokenizer
 from support.chat_tokenizer import control_strings, write_chat_tokenizer
@@ -25,6 +25,7 @@ from support.family_templates import FAMILIES
 
 CONVERSATIONS = int(os.environ.get("AREAL_CONVERSATIONS", "12"))
 END = "</s>"
+ALONE = (FORMS["LLAMA"], FORMS["GPT_OSS"])  # forms in which an answer holds one call
 TYPES = {"n": "integer", "s": "string", "t": "string", "l": "array", "b": "boolean", "o": "object"}
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": "Does.", "parameters": {
@@ -60,8 +61,7 @@ every = pytest.mark.parametrize(
 def test_a_familys_form_is_found_and_its_turns_are_proved(family, request):
     template, tokenizer = family
     name = request.node.callspec.id
-    assert template.form is Form[name]
-    assert template.calls.parallel is (name not in ("LLAMA", "GPT_OSS"))
+    assert template.form is FORMS[name]
     assert template.unproved == ""
     assert tokenizer.turns.unproved(("tool",), calls=1) == ""
     assert tokenizer.turns.end in tokenizer.eos_ids
@@ -81,14 +81,14 @@ def value(kind: str, rng: random.Random, depth: int = 2) -> Any:
             return {f"k{n}": value(rng.choice([*TYPES.values()]), rng, depth - 1) for n in range(2 * (depth > 0))}
 
 
-def calls_of(rng: random.Random, most: int, form: Form) -> list[ToolCall]:
+def calls_of(rng: random.Random, most: int, form: Grammar) -> list[ToolCall]:
     found = []
     for number in range(rng.randint(1, most)):
         arguments = {key: value(TYPES[key], rng) for key in rng.sample([*TYPES], rng.randrange(4))}
-        if form.value.arguments.name == "PYTHON":  # these templates write texts without escapes
+        if form.arguments.name == "PYTHON":  # these templates write texts without escapes
             arguments = json.loads(json.dumps(arguments, ensure_ascii=False).replace("'", "").replace("\\\\", ""))
         name = TOOLS[rng.randrange(2)]["function"]["name"]
-        named = f"functions.{name}:{number}" if form is Form.KIMI else f"call0000{number}"
+        named = f"functions.{name}:{number}" if form is FORMS["KIMI"] else f"call0000{number}"
         found.append(ToolCall(named, name, json.dumps(arguments)))
     return found
 
@@ -113,7 +113,7 @@ def test_t7_t10_calls_are_read_back_whatever_pieces_tokens_come_in(family):
     template, tokenizer = family
     rng = random.Random(7)
     for _ in range(CONVERSATIONS):
-        calls = calls_of(rng, 2 if template.calls.parallel else 1, template.form)
+        calls = calls_of(rng, 1 if template.form in ALONE else 2, template.form)
         ids = written(tokenizer, calls)
         manner = Manner(form=template.form, names=names_of(TOOLS), thinks=template.thinks, tags=template.tags)
         whole = read(AnswerReader(tokenizer, manner), ids)
@@ -199,7 +199,7 @@ def test_a_result_stands_behind_the_real_call(family, request):
 
 def test_brackets_within_more_than_64_others_are_text(tmp_path):
     tokenizer = tokenizer_for(tmp_path, FAMILIES["HERMES"])
-    manner = Manner(form=Form.HERMES, names=names_of(TOOLS))
+    manner = Manner(form=FORMS["HERMES"], names=names_of(TOOLS))
     for depth, calls in ((60, 1), (70, 0), (5000, 0)):
         value = '{"a":' * depth + "1" + "}" * depth
         said = f'<tool_call>{{"name": "look", "arguments": {value}}}</tool_call>'
@@ -215,7 +215,7 @@ def test_brackets_within_more_than_64_others_are_text(tmp_path):
 def test_what_no_client_could_read_is_text(tmp_path, arguments):
     tokenizer = tokenizer_for(tmp_path, FAMILIES["HERMES"])
     said = f'<tool_call>{{"name": "look", "arguments": {arguments}}}</tool_call>'
-    reader = AnswerReader(tokenizer, Manner(form=Form.HERMES, names=names_of(TOOLS)))
+    reader = AnswerReader(tokenizer, Manner(form=FORMS["HERMES"], names=names_of(TOOLS)))
     answer = read(reader, tokenizer.encode(said, special=False).tolist())
     assert (answer.tool_calls, answer.text, reader.unparsed) == ((), said, True)
 
@@ -224,7 +224,7 @@ def test_a_close_within_a_text_of_the_arguments_is_no_close(tmp_path):
     tokenizer = tokenizer_for(tmp_path, FAMILIES["HERMES"])
     said = '<tool_call>{"name": "look", "arguments": {"s": "</tool_call>\\""}}</tool_call>'
     answer = read(
-        AnswerReader(tokenizer, Manner(form=Form.HERMES, names={"look"})),
+        AnswerReader(tokenizer, Manner(form=FORMS["HERMES"], names={"look"})),
         tokenizer.encode(said, special=False).tolist(),
     )
     assert [json.loads(call.arguments) for call in answer.tool_calls] == [{"s": '</tool_call>"'}]
@@ -246,7 +246,7 @@ def test_a_close_within_a_text_of_the_arguments_is_no_close(tmp_path):
 def test_values_between_tags_have_the_type_of_the_tools_schema(tmp_path, kind, text, found):
     tokenizer = tokenizer_for(tmp_path, FAMILIES["QWEN_CODER"])
     said = f"<tool_call>\n<function=f>\n<parameter=v>\n{text}\n</parameter>\n</function>\n</tool_call>"
-    manner = Manner(form=Form.QWEN_CODER, names={"f": {"properties": {"v": kind}}})
+    manner = Manner(form=FORMS["QWEN_CODER"], names={"f": {"properties": {"v": kind}}})
     answer = read(AnswerReader(tokenizer, manner), tokenizer.encode(said, special=False).tolist())
     assert json.loads(answer.tool_calls[0].arguments) == {"v": found}
 
@@ -274,7 +274,7 @@ def test_channels_of_gpt_oss_are_reasoning_text_and_calls(tmp_path):
         "<|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary to=functions.look "
         '<|constrain|>json<|message|>{"n": 7}<|call|>'
     )
-    manner = Manner(form=Form.GPT_OSS, names=names_of(TOOLS), thinks=True, tags=template.tags)
+    manner = Manner(form=FORMS["GPT_OSS"], names=names_of(TOOLS), thinks=True, tags=template.tags)
     answer = read(AnswerReader(tokenizer, manner), tokenizer.encode(said, special=False).tolist())
     assert (answer.text, answer.reasoning) == ("", "Look first.")
     assert [call.canonical for call in answer.tool_calls] == [("look", '{"n": 7}')]

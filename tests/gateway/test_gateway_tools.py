@@ -10,7 +10,7 @@ from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message, ToolCall, parse_messages, parse_tools
 from areal.gateway.reading import AnswerReader, Manner, Reasoning, Text, read
 from areal.gateway.session import EpisodeCalls, SessionCall, SessionLimits, SessionRequest
-from areal.gateway.templates.forms import Form
+from areal.gateway.templates.forms import FORMS
 from areal.gateway.templates.template import Template
 from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
@@ -21,8 +21,8 @@ from support.chat_tokenizer import HERMES, write_chat_tokenizer
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}}}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-HERMES_TOOLS = Manner(form=Form.HERMES, names={"add"}, thinks=True)
-LLAMA_TOOLS = Manner(form=Form.LLAMA, names={"add"})
+HERMES_TOOLS = Manner(form=FORMS["HERMES"], names={"add"}, thinks=True)
+LLAMA_TOOLS = Manner(form=FORMS["LLAMA"], names={"add"})
 LIMITS = SessionLimits(64, 4096, 64)
 USER = Message("user", "q")
 

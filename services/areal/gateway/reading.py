@@ -15,7 +15,7 @@ from areal.gateway.templates.forms import (
     THINKING,
     ArgumentKind,
     ClosingFinder,
-    Form,
+    Grammar,
     Thinking,
     WrittenToolCall,
     calls_in,
@@ -46,7 +46,7 @@ class Manner:
     """How an answer is to be read. Without a form, calls of tools are text."""
 
     stops: Sequence[str] = ()
-    form: Form | None = None
+    form: Grammar | None = None
     names: Collection[str] = field(default_factory=frozenset)  # of the tools that may be called; may map to schemas
     thinks: bool = False  # the model may begin with its reasoning
     thinking: bool = False  # the prompt ends within it
@@ -69,7 +69,7 @@ class AnswerReader:
 
     def __init__(self, tokenizer: Tokenizer, manner: Manner | None = None) -> None:
         manner = manner or Manner()
-        grammar = manner.form.value if manner.form is not None else None
+        grammar = manner.form
         self._grammar = grammar if grammar is not None and grammar.opening else None
         self._bare = grammar if grammar is not None and not grammar.opening else None
         tags = manner.tags if manner.thinks else None

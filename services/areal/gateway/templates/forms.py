@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from areal.values.strict_json import MOST_DEPTH, first_json, members, read_json
+from areal.yaml_file.table import read_table, tuple_fields
 
 QUOTE = '<|"|>'  # around Gemma's texts
 
@@ -35,9 +36,8 @@ class Grammar:
     `value` and sometimes `string`, which says whether it is a text.
     """
 
-    about: str
-    opening: str
-    closing: str
+    opening: str = ""
+    closing: str = ""
     arguments: ArgumentKind = ArgumentKind.JSON
     head: re.Pattern[str] | None = None
     tail: re.Pattern[str] = re.compile("")
@@ -51,97 +51,6 @@ class Grammar:
         quote = QUOTE if self.arguments is ArgumentKind.GEMMA else ""
         told = [re.sub(r"\\(.)", r"\1", pattern.pattern) for pattern in patterns if pattern is not None]
         return " ".join((self.opening, self.closing, quote, *told))
-
-
-def _re(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.DOTALL)
-
-
-_QWEN_HEAD = _re(r"<function=(?P<name>[^<>\n]+)>\s*")
-_QWEN_PAIR = _re(r"<parameter=(?P<key>[^<>\n]+)>\n?(?P<value>.*?)\n?</parameter>\s*")
-_DSML = "｜DSML｜"
-
-
-class Form(Enum):
-    """The forms that are known here; the order in which they are tried."""
-
-    HERMES = Grammar("Qwen, Hermes and EXAONE: JSON in <tool_call>…</tool_call>", "<tool_call>", "</tool_call>")
-    QWEN_CODER = Grammar(
-        "Qwen3-Coder, Qwen3.5, Nemotron 3: <function=…> with <parameter=…> in <tool_call>",
-        "<tool_call>", "</tool_call>", ArgumentKind.TAGS, _QWEN_HEAD, _re("</function>"), _QWEN_PAIR,
-    )  # fmt: skip
-    GLM = Grammar(
-        "GLM 4.5 and later: <arg_key> and <arg_value> in <tool_call>",
-        "<tool_call>", "</tool_call>", ArgumentKind.TAGS, _re(r"(?P<name>[^<>\s]+)\s*"), _re(""),
-        _re(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>\s*"),
-    )  # fmt: skip
-    MINIMAX = Grammar(
-        "MiniMax M2: <invoke name=…> in <minimax:tool_call>",
-        "<minimax:tool_call>", "</minimax:tool_call>", ArgumentKind.TAGS,
-        _re(r'<invoke name="(?P<name>[^"<>\n]+)">\s*'), _re("</invoke>"),
-        _re(r'<parameter name="(?P<key>[^"<>\n]+)">(?P<value>.*?)</parameter>\s*'),
-    )  # fmt: skip
-    SEED = Grammar(
-        "Seed-OSS: <function=…> in <seed:tool_call>",
-        "<seed:tool_call>", "</seed:tool_call>", ArgumentKind.TAGS, _QWEN_HEAD, _re("</function>"),
-        _re(r"<parameter=(?P<key>[^<>\n]+)>(?P<value>.*?)</parameter>\s*"),
-    )  # fmt: skip
-    DEEPSEEK_V32 = Grammar(
-        "DeepSeek V3.2: <｜DSML｜invoke name=…>",
-        f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", ArgumentKind.TAGS,
-        _re(rf'<{_DSML}invoke name="(?P<name>[^"<>\n]+)">\s*'), _re(rf"</{_DSML}invoke>"),
-        _re(rf'<{_DSML}parameter name="(?P<key>[^"<>\n]+)"(?: string="(?P<string>true|false)")?>(?P<value>.*?)'
-            rf"</{_DSML}parameter>\s*"),
-    )  # fmt: skip
-    DEEPSEEK_V3 = Grammar(
-        "DeepSeek V3 and R1: fenced JSON behind function<｜tool▁sep｜>name",
-        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ArgumentKind.JSON,
-        _re(r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>[^\s<]+)\s*```json\s*"),
-        _re(r"\s*```\s*<｜tool▁call▁end｜>"), may_end=True,
-    )  # fmt: skip
-    DEEPSEEK_V31 = Grammar(
-        "DeepSeek V3.1: name<｜tool▁sep｜>JSON",
-        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", ArgumentKind.JSON,
-        _re(r"<｜tool▁call▁begin｜>(?P<name>[^\s<]+)<｜tool▁sep｜>\s*"), _re(r"\s*<｜tool▁call▁end｜>"), may_end=True,
-    )  # fmt: skip
-    KIMI = Grammar(
-        "Kimi K2: <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>JSON",
-        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", ArgumentKind.JSON,
-        _re(r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^\s:<]+):\d+)\s*<\|tool_call_argument_begin\|>\s*"),
-        _re(r"\s*<\|tool_call_end\|>"), may_end=True,
-    )  # fmt: skip
-    GPT_OSS = Grammar(
-        "gpt-oss: to=functions.name in a header, then JSON",
-        " to=functions.", "<|call|>", ArgumentKind.JSON,
-        _re(r"(?P<name>[^\s<]+)\s*(?:<\|channel\|>commentary)?\s*(?:<\|constrain\|>)?(?:json)?\s*<\|message\|>\s*"),
-        may_end=True,
-    )  # fmt: skip
-    MISTRAL = Grammar("Mistral: [TOOL_CALLS] and a list of JSON", "[TOOL_CALLS]", "")
-    MISTRAL_11 = Grammar(
-        "Mistral since v11: [TOOL_CALLS]name[ARGS]JSON", "[TOOL_CALLS]", "", ArgumentKind.JSON,
-        _re(r"(?:\[TOOL_CALLS\])?\s*(?P<name>[^\s\[{]+)(?:\[CALL_ID\](?P<id>[A-Za-z0-9]+))?(?:\[ARGS\])?\s*"),
-    )  # fmt: skip
-    GEMMA = Grammar(
-        "Gemma 4: call:name{key:<|\"|>text<|\"|>}", "<|tool_call>", "<tool_call|>", ArgumentKind.GEMMA,
-        _re(r"call:(?P<name>[^\s{]+)\s*"),
-    )  # fmt: skip
-    LFM2 = Grammar(
-        "LFM2: [name(key='text')] in <|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>",
-        ArgumentKind.PYTHON,
-    )  # fmt: skip
-    OLMO = Grammar("OLMo 3: name(key='text') in <function_calls>", "<function_calls>", "</function_calls>",
-                   ArgumentKind.PYTHON)  # fmt: skip
-    COHERE = Grammar("Cohere: a list of JSON in <|START_ACTION|>", "<|START_ACTION|>", "<|END_ACTION|>")
-    JAMBA = Grammar("Jamba, Apriel, MiniMax M1: JSON in <tool_calls>", "<tool_calls>", "</tool_calls>")
-    PHI = Grammar("Phi-4-mini: JSON in <|tool_call|>…<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>")
-    GRANITE = Grammar("Granite: <|tool_call|> and a list of JSON", "<|tool_call|>", "")
-    NEMOTRON = Grammar("Nemotron Nano: JSON in <TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>")
-    INTERNLM = Grammar("InternLM: JSON in <|action_start|>", "<|action_start|><|plugin|>", "<|action_end|>")
-    APERTUS = Grammar("Apertus: a list of JSON in <|tools_prefix|>", "<|tools_prefix|>", "<|tools_suffix|>")
-    INKLING = Grammar("Inkling: JSON behind <|content_invoke_tool_json|>", "<|content_invoke_tool_json|>",
-                      "<|end_message|>", may_end=True)  # fmt: skip
-    LLAMA = Grammar("Llama 3 and 4: the answer is JSON with a name and parameters", "", "")
-    PYTHONIC = Grammar("Llama 4 and ToolACE: the answer is [name(key='text')]", "", "", ArgumentKind.PYTHON)
 
 
 @dataclass(frozen=True)
@@ -158,19 +67,15 @@ class Thinking:
         return bool(self.dropped)
 
 
-THINK = "<think>"
-THINKING = (
-    Thinking(THINK, "</think>"),
-    Thinking(
-        "<|channel|>analysis<|message|>", "<|end|>",
-        ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
-         "<|channel|>commentary", "<|end|>", "<|return|>"),
-    ),
-    Thinking("<|channel>thought", "<channel|>"),
-    Thinking("<|START_THINKING|>", "<|END_THINKING|>"),
-    Thinking("[THINK]", "[/THINK]"),
-    Thinking("<seed:think>", "</seed:think>"),
-)  # fmt: skip
+def _grammar(row: Mapping[str, Any]) -> Grammar:
+    patterns = {name: re.compile(row[name], re.DOTALL) for name in ("head", "tail", "pair") if name in row}
+    return Grammar(**{**row, **patterns, "arguments": ArgumentKind[row.get("arguments", "JSON")]})
+
+
+_TABLE = read_table("areal.gateway.templates", "forms.yaml")
+FORMS: Mapping[str, Grammar] = {name: _grammar(row) for name, row in _TABLE["forms"].items()}
+"""The forms that are known here; the order in which they are tried."""
+THINKING = tuple(Thinking(**tuple_fields(row)) for row in _TABLE["thinking"])
 
 
 _NAMES = ("name", "tool_name")

@@ -15,67 +15,40 @@ from areal.errors import DataError
 from areal.gateway.faults import CallRefusal
 from areal.gateway.messages import Message
 from areal.gateway.reading import AnswerReader, Manner, read
-from areal.gateway.templates.forms import THINKING, Form, Thinking
+from areal.gateway.templates.forms import FORMS, THINKING, Grammar, Thinking
 from areal.spec.job import JobSpec
 from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.values.generation import Ids
 from areal.workflow.content import common_start
 from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer
+from areal.yaml_file.table import read_table
 
-# Without a template of its own a model reads the first text as it is, and later ones between line ends, as the
-# workflow multi-turn does.
-PLAIN = (
-    "{%- for message in messages -%}"
-    "{%- if message['role'] == 'assistant' -%}{{ message['content'] }}"
-    "{%- for call in message['tool_calls'] or [] -%}"
-    "{{ '<tool_call>' + call['function'] | tojson + '</tool_call>' }}{%- endfor -%}{{ eos_token }}"
-    "{%- elif loop.first -%}{{ message['content'] }}"
-    "{%- else -%}{{ '\\n' + message['content'] + '\\n' }}{%- endif -%}"
-    "{%- endfor -%}"
-)
 _BEHIND = 8  # last tokens of a prompt in which the opening of its reasoning stands
-_PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "n": {"type": "integer", "description": "A number."},
-        "s": {"type": "string", "description": "A text."},
-        "t": {"type": "string", "description": "A text."},
-        "l": {"type": "array", "items": {}, "description": "A list."},
-        "b": {"type": "boolean", "description": "Whether."},
-        "o": {"type": "object", "properties": {}, "description": "An object."},
-    },
-}
+_PROBES = read_table("areal.gateway.templates", "probes.yaml")
+PLAIN: str = _PROBES["plain"]
+"""The template of a model without one."""
+_LOOK = "look"  # the tool that is called; another one stands beside it
+_NAMES = dict.fromkeys((_LOOK, "peek"), _PROBES["parameters"])
 _TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "Looks.", "parameters": _PARAMETERS}}
-    for name in ("look", "peek")
+    {"type": "function", "function": {"name": name, "description": "Looks.", "parameters": parameters}}
+    for name, parameters in _NAMES.items()
 ]
-_NAMES = dict.fromkeys(("look", "peek"), _PARAMETERS)
 MULTI_TURN = "multi-turn"  # the built-in workflow of this name
-Called = Sequence[tuple[str, Mapping[str, Any]]]
-_PROBES: Sequence[Called] = (
-    [("look", {"n": 7})],
-    [("look", {"s": 'say "é" now', "n": -1})],
-    [("look", {"t": "one\ntwo", "l": ["a", 1], "b": True, "s": "a & b"})],
-    [("look", {"o": {"k": None, "m": {"x": [1, None]}}})],
-    [("look", {})],
-)
-_PAIR: Called = [("look", {"n": 7}), ("peek", {"s": "x"})]
-_IDS = ("call0000{}", "functions.{name}:{}")
+_IDS = ("call00000", f"functions.{_LOOK}:0")
 
 
 @dataclass(frozen=True)
 class FormProof:
-    """The form of a template's calls, or why there is none; and whether an answer may hold several calls."""
+    """The form of a template's calls, or why there is none."""
 
-    form: Form | None
+    form: Grammar | None
     why: str = ""
-    parallel: bool = True
 
 
 @dataclass(frozen=True)
 class _ProbeText:
-    """What a model would have sampled for some calls, and whether its prompt ends within its reasoning."""
+    """What a model would have sampled for a call, and whether its prompt ends within its reasoning."""
 
     answer: str
     thinking: bool
@@ -86,18 +59,18 @@ def prove_form(tokenizer: Tokenizer, tags: Thinking) -> FormProof:
     if not tokenizer.has_chat_template:
         return FormProof(None, "it has no chat template")
     why = "it writes no calls of tools"
-    for ids in _IDS:
+    for name in _IDS:
         try:
-            written = [_written(tokenizer, probe, ids, tags) for probe in _PROBES]
+            written = [_written(tokenizer, probe, name, tags) for probe in _PROBES["arguments"]]
         except DataError as error:
             why = error.message
             continue
-        for form in Form:
+        for form in FORMS.values():
             if all(
-                form.value.opening in one.answer and _reads(tokenizer, form, tags, one, probe)
-                for one, probe in zip(written, _PROBES, strict=True)
+                form.opening in one.answer and _reads(tokenizer, form, tags, one, probe)
+                for one, probe in zip(written, _PROBES["arguments"], strict=True)
             ):
-                return FormProof(form, parallel=_parallel(tokenizer, form, tags, ids))
+                return FormProof(form)
         why = f"none of the forms known here reads how it writes a call: {written[0].answer.strip()[:80]!r}"
     return FormProof(None, why)
 
@@ -135,21 +108,11 @@ def thinking_of(tokenizer: Tokenizer) -> Thinking | None:
     return next((tags for tags in THINKING if any(text in tags.opening for text in tokenizer.added_texts)), None)
 
 
-def _parallel(tokenizer: Tokenizer, form: Form, tags: Thinking, ids: str) -> bool:
-    try:
-        return _reads(tokenizer, form, tags, _written(tokenizer, _PAIR, ids, tags), _PAIR)
-    except DataError:
-        return False
-
-
-def _written(tokenizer: Tokenizer, called: Called, ids: str, tags: Thinking) -> _ProbeText:
-    """The answer with these calls, without the token that ends it. Raises DataError."""
-    calls = [
-        {"id": ids.format(number, name=name), "type": "function", "function": {"name": name, "arguments": arguments}}
-        for number, (name, arguments) in enumerate(called)
-    ]
+def _written(tokenizer: Tokenizer, arguments: Mapping[str, Any], name: str, tags: Thinking) -> _ProbeText:
+    """The answer with a call of this id and these arguments, without the token that ends it. Raises DataError."""
+    call = {"id": name, "type": "function", "function": {"name": _LOOK, "arguments": arguments}}
     asked = [{"role": "user", "content": "q"}]
-    chat: list[dict[str, Any]] = [*asked, {"role": "assistant", "content": "", "tool_calls": calls}]
+    chat: list[dict[str, Any]] = [*asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
     whole = tokenizer.render_chat(chat, tools=_TOOLS, generation_prompt=False)
     prompt = tokenizer.render_chat(asked, tools=_TOOLS)
     begin = common_start(whole, prompt)
@@ -158,18 +121,20 @@ def _written(tokenizer: Tokenizer, called: Called, ids: str, tags: Thinking) -> 
         if token.start() < begin < token.end():
             begin = token.start()
     text = whole[begin:]
-    if called[0][0] not in text:
+    if _LOOK not in text:
         raise DataError("it writes no calls of tools")
-    ends = [place for end in tokenizer.end_texts if (place := text.find(end, text.find(called[-1][0]))) >= 0]
+    ends = [place for end in tokenizer.end_texts if (place := text.find(end, text.find(_LOOK))) >= 0]
     return _ProbeText(text[: min(ends)] if ends else text, whole[:begin].rstrip().endswith(tags.opening))
 
 
-def _reads(tokenizer: Tokenizer, form: Form, tags: Thinking, written: _ProbeText, called: Called) -> bool:
+def _reads(
+    tokenizer: Tokenizer, form: Grammar, tags: Thinking, written: _ProbeText, arguments: Mapping[str, Any]
+) -> bool:
     manner = Manner(form=form, names=_NAMES, thinks=True, thinking=written.thinking, tags=tags)
     ids = tokenizer.encode(written.answer, special=False).tolist()
     answer: Message = read(AnswerReader(tokenizer, manner), ids)
     found = [(call.name, _canonical(json.loads(call.arguments))) for call in answer.tool_calls]
-    return found == [(name, _canonical(arguments)) for name, arguments in called]
+    return found == [(_LOOK, _canonical(arguments))]
 
 
 def _canonical(arguments: Any) -> str:
@@ -189,10 +154,10 @@ class Template:
     @cached_property
     def calls(self) -> FormProof:
         """The form of the template's tool calls, proved by a round trip."""
-        return prove_form(self._tokenizer, self.tags) if self._own else FormProof(Form.HERMES)
+        return prove_form(self._tokenizer, self.tags) if self._own else FormProof(FORMS["HERMES"])
 
     @property
-    def form(self) -> Form | None:
+    def form(self) -> Grammar | None:
         """The form of calls; None where none is proved."""
         return self.calls.form
 
