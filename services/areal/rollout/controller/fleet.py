@@ -221,10 +221,5 @@ class Seats:
         self._free[worker] -= 1
         return worker
 
-    def give(self, worker: str) -> None:
-        """A place became free."""
-        if worker in self._free:
-            self._free[worker] += 1
-
     def __contains__(self, worker: object) -> bool:
         return worker in self._free

@@ -87,9 +87,7 @@ class Gauges:
             newest = core.evaluations.recorded[-1]
             metrics.gauge("areal_evaluation_score").set(newest.mean)
             metrics.gauge("areal_evaluation_version").set(newest.version)
-            for name, value in newest.figures.items():
-                metrics.gauge("areal_evaluation_figure", set="", figure=name).set(value)
-            for of_set, figures in newest.sets.items():
+            for of_set, figures in {"": newest.figures, **newest.sets}.items():
                 for name, value in figures.items():
                     metrics.gauge("areal_evaluation_figure", set=of_set, figure=name).set(value)
         idle = idle_of(core)

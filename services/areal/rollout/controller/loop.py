@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from areal.rollout.contract import wire as contract
-from areal.rollout.contract.values import EvaluationGrant, Grant
+from areal.rollout.contract.values import EvaluationGrant, Grant, fields_of
 from areal.rollout.controller.carrier import Carrier, Entry, Operation, WorkOrder
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import (
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.1  # deadlines and heartbeats are judged this often: five times finer than a beat
 _REST = 4  # times as long as the last pass took, no pass is made: what arrives meanwhile is one pass
 _MOST_REST_S = 0.02
+_GRANTED = ("group", "attempt", "missing", "floor", "max_staleness", "deadline_s")  # of a decision, and of its grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +145,8 @@ class CoreLoop:
         orders, rows = stream.outbox.orders, self._outlets.rows
         match order:
             case GrantLease():
-                grant = Grant(
-                    group=order.group,
-                    attempt=order.attempt,
-                    missing=order.missing,
-                    group_size=self._outlets.group_size,
-                    floor=order.floor,
-                    max_staleness=order.max_staleness,
-                    row_json=rows.row(order.group),
-                    deadline_s=order.deadline_s,
-                )
+                told = fields_of(order, _GRANTED)
+                grant = Grant(group_size=self._outlets.group_size, row_json=rows.row(order.group), **told)
                 orders.leases.append(contract.lease(grant))
             case Revoke():
                 orders.revoked.append(order.group)
