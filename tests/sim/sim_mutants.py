@@ -174,12 +174,7 @@ MUTANTS = {
             "group.phase = GroupPhase.DECIDED",
             "group.phase = GroupPhase.DECIDED; self.order.tombstones.add(group.index, verdict.reason)",
         ),
-        Mutant(
-            "journal: a short close goes first",
-            Carrier._carry,
-            "CloseGroup(short=True)",
-            "CloseGroup(short=True, epoch=-1)",
-        ),
+        Mutant("journal: a short close goes first", Carrier._carry, " and not decision.short", ""),
         Mutant("journal: an old controller's entries count", apply, "if fence < state.fence:", "if False:"),
         Mutant("fence: ledger, trainer", LedgerModel._check_trainer, "fence < self.trainer_fence", "False"),
         Mutant("fence: ledger, controller", LedgerModel._check_controller, "fence < self.controller_fence", "False"),

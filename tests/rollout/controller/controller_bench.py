@@ -18,11 +18,7 @@ from areal.rollout.controller.decisions import (
     CloseGroup,
     Decision,
     GrantLease,
-    JournalBatch,
-    JournalPools,
-    JournalRounds,
-    JournalTombstone,
-    JournalTrainer,
+    JournalEntry,
     KeepHot,
     KeepServed,
     ReopenGroup,
@@ -32,20 +28,16 @@ from areal.rollout.controller.gauges import idle_of
 from areal.rollout.controller.inputs import (
     AdvanceTrainer,
     AttachTrainer,
-    BatchJournalled,
     Call,
+    EntryJournalled,
     GroupClosed,
     Input,
     KeptOnDisk,
     LedgerScanned,
-    PoolsJournalled,
     PublishedWeights,
     PublishWeights,
-    RoundsJournalled,
     ServerBeat,
     ServerReport,
-    TombstoneJournalled,
-    TrainerJournalled,
     WorkerBeat,
 )
 from areal.rollout.controller.settings import ControllerSettings
@@ -82,7 +74,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.core = Controller(self.settings, self.rebuilt, self.now, self.place)
         self.seen: list[Decision] = []
-        self.unwritten: list[JournalTombstone | JournalBatch | JournalTrainer | JournalPools | JournalRounds] = []
+        self.unwritten: list[JournalEntry] = []
         self.tickets = 100
         self.run()
 
@@ -98,7 +90,7 @@ class Bench:
 
     def _carry(self, decision: Decision) -> None:
         match decision:
-            case JournalTombstone() | JournalBatch() | JournalTrainer() | JournalPools() | JournalRounds():
+            case _ if isinstance(decision, JournalEntry):
                 self.unwritten.append(decision)
                 if self.journalling:
                     self.write()
@@ -122,16 +114,7 @@ class Bench:
         """The journal is on disk."""
         entries, self.unwritten = self.unwritten, []
         for entry in entries:
-            if isinstance(entry, JournalTombstone):
-                self.core.take(TombstoneJournalled(entry.group, entry.reason), self.now)
-            elif isinstance(entry, JournalPools):
-                self.core.take(PoolsJournalled(entry.committed), self.now)
-            elif isinstance(entry, JournalRounds):
-                self.core.take(RoundsJournalled(entry.first + len(entry.places)), self.now)
-            elif isinstance(entry, JournalBatch):
-                self.core.take(BatchJournalled(entry.step), self.now)
-            else:
-                self.core.take(TrainerJournalled(entry.ticket), self.now)
+            self.core.take(EntryJournalled(entry), self.now)
 
     def all(self, kind: type[D]) -> list[D]:
         return [decision for decision in self.seen if isinstance(decision, kind)]

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import BugError, ConfigError, FencedError, InfraError
-from areal.rollout.controller.decisions import CallAnswer, CloseGroup, JournalTombstone, ScanLedger
+from areal.rollout.controller.decisions import CallAnswer, CloseGroup, JournalTombstone, JournalTrainer, ScanLedger
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
     AdvanceTrainer,
     AttachTrainer,
+    EntryJournalled,
     LedgerRestarted,
     LedgerScanned,
     ProposeTombstone,
     PublishWeights,
     SetHotFields,
     TrainerBeat,
-    TrainerJournalled,
     TrainerReport,
 )
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
@@ -178,7 +178,7 @@ def test_a_position_that_is_still_being_written_is_not_scanned_for_when_the_ledg
     scans = len(bench.all(ScanLedger))
     bench.take(LedgerRestarted())
     assert len(bench.all(ScanLedger)) == scans + 1, "the comparison alone"
-    bench.take(TrainerJournalled(bench.tickets))
+    bench.take(EntryJournalled(JournalTrainer(bench.tickets, 1, 0)))
     assert len(bench.all(ScanLedger)) == scans + 2
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import WorkerReport, WorkReport
-from areal.rollout.controller.decisions import GrantLease, Revoke, TrainerNews
+from areal.rollout.controller.decisions import GrantLease, Notice, Revoke
 from areal.rollout.controller.fleet import Crew
 from areal.rollout.controller.groups import GroupPhase, GroupVerdict
 from areal.rollout.controller.leasing import AdmissionRound, lease
@@ -147,7 +147,7 @@ def test_complete_groups_that_are_due_with_the_next_batch_are_certain_to_be_in_i
         group.phase = GroupPhase.CLOSING
         shelf.book.closed(NOW, shelf.book.epoch, group.index, COMPLETE, ())
     assert shelf.order.certain(shelf.book.groups) == [now.index, again.index], "due at step 0; the other may be in 1"
-    assert shelf.said.count(TrainerNews()) == 2, "the trainer hears of each at once"
+    assert shelf.said.count(Notice.TRAINER_NEWS) == 2, "the trainer hears of each at once"
     assert open_.index in shelf.order.waiting
     shelf.book._reopen(again, NOW)
     assert shelf.order.certain(shelf.book.groups) == [now.index], "its samples are lost"

@@ -16,11 +16,10 @@ from areal.rollout.controller.decisions import (
     JournalTombstone,
     KeepServed,
     LeaseEvaluation,
+    Notice,
     RecordEvaluation,
-    Resend,
     Revoke,
     ScanLedger,
-    StopWorkers,
     WantWeights,
 )
 from areal.rollout.controller.evaluation import Evaluations
@@ -140,7 +139,7 @@ def test_nothing_below_the_cursor_is_worked_on_and_a_fall_back_makes_it_again() 
     bench.core.take(LedgerRestarted(), bench.now)
     bench.run()
     bench.later(5.0)
-    assert Resend() in bench.seen
+    assert Notice.RESEND in bench.seen
     assert all(grant.group >= 4 for grant in bench.all(GrantLease) if grant.attempt > 1)
     bench.ledger.recover(2, 0)
     assert bench.ask(AttachTrainer(2, 0)) == CallAnswer(bench.tickets)
@@ -277,7 +276,7 @@ def test_the_run_ends_after_the_last_evaluation_with_nothing_left_open() -> None
     assert bench.all(LeaseEvaluation)[-1] == LeaseEvaluation("w", "1.f1", 0, 1)
     bench.worker(evaluated=(EvaluationAnswer("1.f1", 0, 1.0, 1, 1),))
     assert bench.core.done
-    assert StopWorkers() in bench.seen
+    assert Notice.STOP_WORKERS in bench.seen
     ended = {t.group for t in bench.all(JournalTombstone) if t.reason == "ended"}
     assert ended == set(range(2, bench.core.book.next_admission))
 

@@ -10,7 +10,7 @@ from areal.errors import ConfigError
 from areal.observe.live import IdleCause
 from areal.rollout.contract.values import EvaluationAnswer
 from areal.rollout.controller.core import CardDemand, CardTurns
-from areal.rollout.controller.decisions import CallAnswer, GrantLease, LeaseEvaluation, TurnChanged
+from areal.rollout.controller.decisions import CallAnswer, GrantLease, LeaseEvaluation, Notice
 from areal.rollout.controller.inputs import (
     AdvanceTrainer,
     AttachTrainer,
@@ -68,7 +68,7 @@ def test_a_batch_that_is_whole_ends_generation_and_what_else_runs_is_kept() -> N
     assert not turns.training
     bench.done(1)
     assert turns.training
-    assert bench.all(TurnChanged)[-1] is not None
+    assert Notice.TURN_CHANGED in bench.seen
     bench.server(0, ready=False, phase=ServerPhase.ASLEEP)
     assert bench.core.fleet.servers["s"].state == "asleep"
     assert bench.core.fleet.servers["s"].live

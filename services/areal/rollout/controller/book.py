@@ -262,7 +262,7 @@ class Book:
         group.closed_at = now
         self.order.set_due(group, group.made_due)
         if index in self.order.waiting and self.order.due_now(group):
-            self._emit(decisions.TrainerNews())
+            self._emit(decisions.Notice.TRAINER_NEWS)
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
         self.bad_rows.completed()

@@ -21,10 +21,7 @@ from areal.rollout.controller.evaluation import BlindLook
 from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
-Entry: TypeAlias = (
-    decisions.JournalTombstone | decisions.JournalBatch | decisions.JournalTrainer | decisions.JournalPools
-    | decisions.JournalRounds | decisions.CloseGroup
-)  # fmt: skip
+Entry: TypeAlias = decisions.JournalEntry | decisions.CloseGroup
 Operation: TypeAlias = (
     decisions.CloseGroup | decisions.ReopenGroup | decisions.ScanLedger | decisions.AssignBatch
     | decisions.AdvanceLedger
@@ -125,20 +122,10 @@ class Carrier:
         """The entries given last are on disk: now the ledger or the core may hear of them."""
         written, self._writing = self._writing, []
         for entry in written:
-            match entry:
-                case decisions.JournalTombstone(group, reason):
-                    self.post(inputs.TombstoneJournalled(group, reason))
-                case decisions.JournalTrainer(ticket):
-                    self.post(inputs.TrainerJournalled(ticket))
-                case decisions.JournalBatch(step):
-                    self.post(inputs.BatchJournalled(step))
-                case decisions.JournalPools(committed):
-                    self.post(inputs.PoolsJournalled(committed))
-                case decisions.JournalRounds(first, places):
-                    self.post(inputs.RoundsJournalled(first + len(places)))
-                case decisions.CloseGroup(epoch):
-                    if epoch == self.core.book.epoch:
-                        self._to_ask.append(entry)
+            if not isinstance(entry, decisions.CloseGroup):
+                self.post(inputs.EntryJournalled(entry))
+            elif entry.epoch == self.core.book.epoch:
+                self._to_ask.append(entry)
         self._write_next()
         self._ask_next()
 
@@ -158,8 +145,6 @@ class Carrier:
                 self.post(inputs.GroupClosed(epoch, group, final or outcome, lacking))
             case decisions.ScanLedger(ticket, epoch), LedgerSnapshot():
                 self.post(inputs.LedgerScanned(ticket, epoch, answer))
-            case _:
-                pass
         self._ask_next()
 
     def ledger_restarted(self) -> None:
@@ -186,54 +171,47 @@ class Carrier:
     # ---- decisions
 
     def _carry(self, made: Iterable[decisions.Decision]) -> None:
-        ports = self._ports
         for decision in made:
-            match decision:
-                case decisions.GrantLease() | decisions.Revoke() | decisions.LeaseEvaluation():
-                    ports.order(decision)
-                case (
-                    decisions.JournalTombstone()
-                    | decisions.JournalBatch()
-                    | decisions.JournalTrainer()
-                    | decisions.JournalPools()
-                    | decisions.JournalRounds()
-                    | decisions.CloseGroup(short=True)
-                ):
-                    self._to_write.append(decision)
-                case (
-                    decisions.CloseGroup()
-                    | decisions.ReopenGroup()
-                    | decisions.ScanLedger()
-                    | decisions.AssignBatch()
-                    | decisions.AdvanceLedger()
-                ):
-                    self._to_ask.append(decision)
-                case decisions.KeepServed(weights):
-                    self._keep(replace(self._kept, served=weights))
-                case decisions.KeepHot(max_steps, max_staleness, max_concurrent, ahead):
-                    hot = (max_steps, max_staleness, max_concurrent)
-                    self._keep(RestoredState(self._kept.served, *hot, self._kept.job_digest, ahead))
-                case decisions.CallAnswer():
-                    ports.reply(decision)
-                case decisions.WantWeights():
-                    ports.tell_servers()
-                case decisions.TurnChanged():
-                    ports.tell_servers()
-                    ports.tell_trainers()
-                case decisions.TrainerNews():
-                    ports.tell_trainers()
-                case decisions.FleetChanged():
-                    ports.tell_fleet()
-                case decisions.Resend():
-                    ports.resend()
-                case decisions.StopWorkers():
-                    ports.stop_workers()
-                case decisions.RecordEvaluation():
-                    ports.record(decision)
-                case decisions.Admit(group):
-                    ports.admitted(group)
+            if isinstance(decision, decisions.CloseGroup) and not decision.short:
+                self._to_ask.append(decision)
+            elif isinstance(decision, Entry):
+                self._to_write.append(decision)
+            elif isinstance(decision, Operation):
+                self._to_ask.append(decision)
+            else:
+                self._tell(decision)
         self._write_next()
         self._ask_next()
+
+    def _tell(self, decision: decisions.Decision) -> None:
+        ports = self._ports
+        match decision:
+            case decisions.GrantLease() | decisions.Revoke() | decisions.LeaseEvaluation():
+                ports.order(decision)
+            case decisions.KeepServed(weights):
+                self._keep(replace(self._kept, served=weights))
+            case decisions.KeepHot(max_steps, max_staleness, max_concurrent, ahead):
+                hot = (max_steps, max_staleness, max_concurrent)
+                self._keep(RestoredState(self._kept.served, *hot, self._kept.job_digest, ahead))
+            case decisions.CallAnswer():
+                ports.reply(decision)
+            case decisions.WantWeights():
+                ports.tell_servers()
+            case decisions.Notice.TURN_CHANGED:
+                ports.tell_servers()
+                ports.tell_trainers()
+            case decisions.Notice.TRAINER_NEWS:
+                ports.tell_trainers()
+            case decisions.Notice.FLEET_CHANGED:
+                ports.tell_fleet()
+            case decisions.Notice.RESEND:
+                ports.resend()
+            case decisions.Notice.STOP_WORKERS:
+                ports.stop_workers()
+            case decisions.RecordEvaluation():
+                ports.record(decision)
+            case decisions.Admit(group):
+                ports.admitted(group)
 
     def _keep(self, kept: RestoredState) -> None:
         self._kept, self._keeping = kept, True

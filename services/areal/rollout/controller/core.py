@@ -199,15 +199,15 @@ class Controller:
             case inputs.KeptOnDisk():
                 self._kept()
                 self._next_calls()
-            case inputs.TombstoneJournalled(group, reason):
+            case inputs.EntryJournalled(decisions.JournalTombstone(group, reason)):
                 self.book.journalled(now, group, reason)
-            case inputs.PoolsJournalled(committed):
+            case inputs.EntryJournalled(decisions.JournalPools(committed)):
                 self._pooled, self._rows_pending = committed, False
-            case inputs.RoundsJournalled(end):
-                self._rounds_to, self._rows_pending = end, False
-            case inputs.TrainerJournalled(ticket):
+            case inputs.EntryJournalled(decisions.JournalRounds(first, places)):
+                self._rounds_to, self._rows_pending = first + len(places), False
+            case inputs.EntryJournalled(decisions.JournalTrainer(ticket)):
                 self.desk.journalled(ticket)
-            case inputs.BatchJournalled(step):
+            case inputs.EntryJournalled(decisions.JournalBatch(step)):
                 self.book.batch_journalled(step)
             case inputs.GroupClosed(epoch, group, outcome, missing):
                 self.book.closed(now, epoch, group, outcome, missing)
@@ -217,7 +217,7 @@ class Controller:
                 self._scanned(now, ticket, epoch, view)
             case inputs.LedgerRestarted():
                 self.book.lost_data()
-                self._out.append(decisions.Resend())
+                self._out.append(decisions.Notice.RESEND)
                 self.book.scan()
                 self.desk.rescan()
 
@@ -393,7 +393,7 @@ class Controller:
             self._out.append(decisions.WantWeights(wanted))
         if self.fleet.changed:
             self.fleet.changed = False
-            self._out.append(decisions.FleetChanged())
+            self._out.append(decisions.Notice.FLEET_CHANGED)
         out = list(self._out)
         self._out.clear()  # the parts hold this list's append
         return out
@@ -435,7 +435,7 @@ class Controller:
         measured = self.evaluations.final(served)
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True
-            self._out.append(decisions.StopWorkers())
+            self._out.append(decisions.Notice.STOP_WORKERS)
 
     def _turn(self) -> None:
         """Shared cards go to the other side when their turn is over."""
@@ -451,7 +451,7 @@ class Controller:
             idle=lost and not book.open and not self.last_round.room,
         )
         if self.turns.judge(demand, self.attention):
-            self._out.append(decisions.TurnChanged())
+            self._out.append(decisions.Notice.TURN_CHANGED)
 
 
 def _changed(settings: ControllerSettings, call: inputs.SetHotFields) -> ControllerSettings:

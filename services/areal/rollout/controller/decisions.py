@@ -5,6 +5,7 @@ A decision that needs an answer names the input that brings it. Nothing here doe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TypeAlias
 
 from areal.errors import ArealError
@@ -43,7 +44,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class JournalTombstone:
-    """Write and fsync before any credit is given; answered by `TombstoneJournalled`."""
+    """Write and fsync before any credit is given; answered by `EntryJournalled`."""
 
     group: int
     reason: str
@@ -54,7 +55,7 @@ class JournalTombstone:
 
 @dataclass(frozen=True, slots=True)
 class JournalBatch:
-    """Write and fsync which groups a step trains; answered by `BatchJournalled`.
+    """Write and fsync which groups a step trains; answered by `EntryJournalled`.
 
     `measured` are (group, passes, tries) of them, where the job has pools.
     """
@@ -66,7 +67,7 @@ class JournalBatch:
 
 @dataclass(frozen=True, slots=True)
 class JournalTrainer:
-    """Write and fsync where a trainer started; answered by `TrainerJournalled`."""
+    """Write and fsync where a trainer started; answered by `EntryJournalled`."""
 
     ticket: int
     fence: int
@@ -75,7 +76,7 @@ class JournalTrainer:
 
 @dataclass(frozen=True, slots=True)
 class JournalPools:
-    """Write and fsync that rows are judged anew from `from_group` on; answered by `PoolsJournalled`."""
+    """Write and fsync that rows are judged anew from `from_group` on; answered by `EntryJournalled`."""
 
     committed: int
     from_group: int
@@ -83,7 +84,7 @@ class JournalPools:
 
 @dataclass(frozen=True, slots=True)
 class JournalRounds:
-    """Write and fsync where the rows of a window of groups are; answered by `RoundsJournalled`."""
+    """Write and fsync where the rows of a window of groups are; answered by `EntryJournalled`."""
 
     first: int
     places: tuple[int, ...]
@@ -161,30 +162,10 @@ class CallAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Resend:
-    """The ledger lost data: every worker adds its held samples again."""
-
-
-@dataclass(frozen=True, slots=True)
 class WantWeights:
     """Every generation server should hold these."""
 
     weights: PublishedWeights
-
-
-@dataclass(frozen=True, slots=True)
-class TurnChanged:
-    """The cards are for the other side: every generation server and the trainer are told."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerNews:
-    """A group of the next batch is complete: the trainer is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class FleetChanged:
-    """Tell every worker the whole fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +196,18 @@ class RecordEvaluation:
     sets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by name: rows, mean, and these
 
 
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
-    """The run is over."""
+class Notice(Enum):
+    """A decision that peers are told something, which is the same for all of a kind."""
+
+    RESEND = auto()  # the ledger lost data: every worker adds its held samples again
+    TURN_CHANGED = auto()  # the cards are for the other side: every generation server and the trainer are told
+    TRAINER_NEWS = auto()  # a group of the next batch is complete: the trainer is told
+    FLEET_CHANGED = auto()  # every worker is told the whole fleet
+    STOP_WORKERS = auto()  # the run is over
 
 
+JournalEntry: TypeAlias = JournalTombstone | JournalBatch | JournalTrainer | JournalPools | JournalRounds
 Decision: TypeAlias = (
-    Admit | GrantLease | Revoke | JournalTombstone | JournalBatch | JournalTrainer | JournalPools | JournalRounds
-    | CloseGroup | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger | KeepServed | KeepHot | CallAnswer | Resend
-    | WantWeights | TurnChanged | TrainerNews | FleetChanged | LeaseEvaluation | RecordEvaluation | StopWorkers
+    Admit | GrantLease | Revoke | JournalEntry | CloseGroup | ReopenGroup | ScanLedger | AssignBatch | AdvanceLedger
+    | KeepServed | KeepHot | CallAnswer | WantWeights | LeaseEvaluation | RecordEvaluation | Notice
 )  # fmt: skip

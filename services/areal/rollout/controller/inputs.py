@@ -3,12 +3,17 @@
 Owns the list of inputs, as `decisions` owns that of outputs. A run's inputs with their times replay the run.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from areal.cards import ServerPhase
 from areal.ledger.values import LedgerSnapshot
 from areal.rollout.contract.values import WorkerReport
+
+if TYPE_CHECKING:  # decisions hold values of this module
+    from areal.rollout.controller.decisions import JournalEntry
 
 # ---- Reports that the controller's core takes in, as values. No protobuf here; `wire` converts
 
@@ -159,39 +164,10 @@ class SetHotFields:
 
 
 @dataclass(frozen=True, slots=True)
-class TombstoneJournalled:
-    """A tombstone is on disk."""
+class EntryJournalled:
+    """This entry is on disk."""
 
-    group: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerJournalled:
-    """Where the trainer started is on disk; the ticket is that of its call."""
-
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchJournalled:
-    """Which groups a step trains is on disk."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class PoolsJournalled:
-    """The change of pools is on disk: groups may be admitted again."""
-
-    committed: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundsJournalled:
-    """The rows of the groups below `end` are on disk: these may be admitted."""
-
-    end: int
+    entry: JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +201,6 @@ class LedgerRestarted:
 
 Call: TypeAlias = AttachTrainer | AdvanceTrainer | PublishWeights | ProposeTombstone | SetHotFields
 Input: TypeAlias = (
-    WorkerBeat | ServerBeat | TrainerBeat | Call | TombstoneJournalled | TrainerJournalled | BatchJournalled
-    | PoolsJournalled | RoundsJournalled | KeptOnDisk | GroupClosed | LedgerScanned | LedgerRestarted
+    WorkerBeat | ServerBeat | TrainerBeat | Call | EntryJournalled | KeptOnDisk | GroupClosed | LedgerScanned
+    | LedgerRestarted
 )  # fmt: skip

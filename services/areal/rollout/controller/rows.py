@@ -80,8 +80,6 @@ class PreparedRows:
                     self.replay([PoolChange(committed, from_group)])
                 case JournalRounds(first, places):
                     self.replay((), [(first, places)])
-                case _:
-                    pass
 
     def evaluation_row(self, row: int) -> bytes:
         """Row `row` of the evaluation set, as JSON."""
