@@ -16,7 +16,6 @@ from areal.clients.generation import client as client_module
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, WantedVersion
 from areal.generation.dispatch import Dispatcher
-from areal.generation.engine_client import ModelInfo
 from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import GenerationService
@@ -104,8 +103,8 @@ class SlowEngine:
         await asyncio.sleep(SWAP_S)
         self.version = version
 
-    async def model_info(self) -> ModelInfo:
-        return ModelInfo("", self.version)
+    async def weight_version(self) -> str:
+        return self.version
 
     async def checksums(self) -> None:
         return None
@@ -128,9 +127,8 @@ class Server:
 
     def __init__(self) -> None:
         self.engine, self.core, self.lock = SlowEngine(), AgentCore(), asyncio.Lock()
-        aborts: Any = Aborts(self.engine)
-        self.requests = Requests(self.core, "s", ProgressCounter(), aborts)
         engine: Any = self.engine
+        self.requests = Requests(self.core, "s", ProgressCounter(), Aborts(engine))
         self.dispatcher = Dispatcher(self.core, engine, self.requests, self.lock, max_running=MAX_RUNNING)
         self.service = GenerationService(self.requests, self.dispatcher, ModelLimits(vocab=32, context=64))
         metrics, waits = RoleMetrics("generation", "t"), WaitRegistry("s")

@@ -2,24 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Protocol
 
 from areal.errors import DataError, InfraError
-
-
-class Aborting(Protocol):
-    """The engine, as aborts need it."""
-
-    async def abort(self, rids: Sequence[str]) -> None: ...
-
-    async def abort_all(self) -> None: ...
+from areal.generation.engine_client import EngineClient
 
 
 class Aborts:
     """Asks the engine to end requests, without making the caller wait. Lives on one event loop."""
 
-    def __init__(self, engine: Aborting) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._rids: dict[str, None] = {}
         self._all = False

@@ -41,7 +41,6 @@ from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
-from areal.v1 import generation_pb2 as generation
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
@@ -459,7 +458,7 @@ def controller_stream(
     *,
     name: str,
     incarnation: str,
-    state: Callable[[], generation.ServerState],
+    state: Callable[[], wire.ServerState],
     on_orders: Callable[[rollout.ServerOrders], None],
     progress: ProgressCounter,
     waits: WaitRegistry,

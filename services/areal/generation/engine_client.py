@@ -12,7 +12,6 @@ import time
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,6 @@ JSON = {"content-type": "application/json"}
 
 class EngineRefusal(DataError):
     """The engine answered 4xx: it understood, and will not."""
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What an engine says it holds."""
-
-    model_path: str
-    weight_version: str
 
 
 class EngineClient:
@@ -102,10 +93,9 @@ class EngineClient:
         over = {name: len(values) if name in _SHARES else 1 for name, values in told.items()}
         return {name: sum(values) / over[name] if values else math.nan for name, values in told.items()}
 
-    async def model_info(self) -> ModelInfo:
-        """Model and version that the engine holds."""
-        info = await self._call("GET", "/model_info")
-        return ModelInfo(str(info["model_path"]), str(info["weight_version"]))
+    async def weight_version(self) -> str:
+        """Version that the engine holds."""
+        return str((await self._call("GET", "/model_info"))["weight_version"])
 
     async def pause(self, mode: str = "retract") -> None:
         """Interrupt generation between two tokens."""

@@ -15,13 +15,13 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 from areal.cards import ServerPhase
 from areal.errors import ArealError, DataError, InfraError
 from areal.generation.core import FIRST_RETRY_S, AgentCore, WantedVersion
 from areal.generation.engine_client import KV_CACHE, WEIGHTS, Adapters, EngineClient, EngineMemory, EngineRefusal
 from areal.generation.group import GroupLoadFault, GroupMember
+from areal.generation.requests import Requests
 from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
@@ -33,22 +33,6 @@ log = logging.getLogger(__name__)
 
 GROUP = "group"  # how a version came: label of the weight metrics
 _REASONS = ("canary", "checksum", "digest", "engine", GROUP, "load", VOLUME)  # why one is refused
-
-
-class PausedRequests(Protocol):
-    """The running requests, as a swap needs them."""
-
-    async def hand_back(self) -> None:
-        """Before a pause: end what would not stay true through it, with what the engine has of it."""
-
-    def interrupted(self) -> None:
-        """Generation pauses now."""
-
-    async def settle(self) -> None:
-        """A swap ended well: release what was withheld, send away who needs a newer version."""
-
-    async def discard(self) -> None:
-        """A swap ended badly: end all running requests without the tokens that were withheld."""
 
 
 class Refusal(ArealError):
@@ -66,7 +50,7 @@ class Swapper:
         self,
         core: AgentCore,
         engine: EngineClient,
-        requests: PausedRequests,
+        requests: Requests,
         metrics: RoleMetrics,
         waits: WaitRegistry,
         lock: asyncio.Lock,
@@ -324,13 +308,13 @@ class Swapper:
             finally:
                 await self._engine.resume()
         except EngineRefusal as error:
-            if (await self._engine.model_info()).weight_version == str(wanted.policy):
+            if await self._engine.weight_version() == str(wanted.policy):
                 self._core.loaded(wanted.policy)
             raise Refusal("load", error.message) from error
 
     async def _compare(self, wanted: WantedVersion, manifest: Manifest) -> None:
         """Compares the engine's checksums with the manifest's: neighbours pass each other's canary."""
-        says = (await self._engine.model_info()).weight_version
+        says = await self._engine.weight_version()
         if says != str(wanted.policy):
             raise Refusal("digest", f"the engine says that it serves {says}, not {wanted.policy}")
         found = await self._engine.checksums()
