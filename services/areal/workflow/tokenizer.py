@@ -45,11 +45,11 @@ class Tokenizer:
     ) -> None:
         self._fast = fast
         self.image_shape = image_shape  # of a model that reads images
-        self._template_text = chat_template
+        self.chat_template = chat_template  # its text
         self._special = dict(special)
-        self._kwargs = dict(kwargs or {})  # of the chat template, by the job
+        # The job's arguments of the chat template. Requests may give these names other values.
+        self.kwargs: Mapping[str, Any] = dict(kwargs or {})
         self._began = datetime.now()
-        self._pieces: Pieces | None = None
         self.given_eos_ids = frozenset(int(token) for token in eos_ids)  # by the model's files
         self.vocab_size = vocab_size  # of the model: ids below it are valid
         self.digest = digest  # of tokenizer.json and the chat template
@@ -111,7 +111,7 @@ class Tokenizer:
         arguments that it doesn't read."""
         if job.chat_template is None and not job.chat_template_kwargs:
             return self
-        made = self.with_template(job.chat_template or self._template_text, job.chat_template_kwargs)
+        made = self.with_template(job.chat_template or self.chat_template, job.chat_template_kwargs)
         if unread := sorted(set(job.chat_template_kwargs) - made.template_names):
             raise DataError(
                 f"the chat template reads no {', '.join(unread)}",
@@ -127,17 +127,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether chats can be rendered."""
-        return self._template_text is not None
-
-    @property
-    def chat_template(self) -> str | None:
-        """The text of the chat template."""
-        return self._template_text
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """The job's arguments of the chat template. Requests may give these names other values."""
-        return self._kwargs
+        return self.chat_template is not None
 
     @cached_property
     def template_names(self) -> frozenset[str]:
@@ -145,7 +135,7 @@ class Tokenizer:
         from jinja2 import TemplateError, meta
 
         try:
-            tree = _environment(self._began).parse(self._template_text or "")
+            tree = _environment(self._began).parse(self.chat_template or "")
         except TemplateError as error:
             raise DataError(f"the chat template is none: {error}", fix="correct model.chatTemplate") from error
         return frozenset(meta.find_undeclared_variables(tree))
@@ -235,21 +225,21 @@ class Tokenizer:
 
     def piece(self, token: int) -> bytes:
         """The bytes that one token stands for: a text is those of its tokens. Not always UTF-8."""
-        return self._all_pieces()(token)
+        return self._pieces(token)
 
     @property
     def has_pieces(self) -> bool:
         """Whether a text is the pieces of its tokens, one after another."""
-        return self._all_pieces().exact
+        return self._pieces.exact
 
     @property
     def special_ids(self) -> frozenset[int]:
         """The tokens that `decode` leaves out."""
-        return self._all_pieces().special
+        return self._pieces.special
 
-    def _all_pieces(self) -> Pieces:
-        pieces = self._pieces = self._pieces or Pieces(self._fast)
-        return pieces
+    @cached_property
+    def _pieces(self) -> Pieces:
+        return Pieces(self._fast)
 
     def render_chat(
         self,
@@ -263,7 +253,7 @@ class Tokenizer:
 
         Messages are given in the shape that the template reads. Raises DataError when it has none or refuses these.
         """
-        if self._template_text is None:
+        if self.chat_template is None:
             raise DataError(
                 "this tokenizer has no chat template",
                 fix="name one in model.chatTemplate, or give rows a text as their prompt",
@@ -285,7 +275,7 @@ class Tokenizer:
                     **{
                         **self._special,
                         "documents": None,  # templates ask whether it is none, not whether it is defined
-                        **self._kwargs,
+                        **self.kwargs,
                         **(kwargs or {}),
                         "messages": [dict(message) for message in messages],
                         "add_generation_prompt": generation_prompt,
@@ -301,7 +291,7 @@ class Tokenizer:
 
     @cached_property
     def _compiled(self) -> Any:
-        return _environment(self._began).from_string(self._template_text)
+        return _environment(self._began).from_string(self.chat_template)
 
     @cached_property
     def _shape(self) -> ChatShape:
