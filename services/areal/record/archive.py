@@ -91,7 +91,7 @@ class Archive:
         gone = {digest for _, digest in before.files.values()} - named
         dropped = {digest: since for digest, since in before.dropped.items() if digest not in named}
         if not self._swept:  # what a writer sent and was killed before it listed it
-            gone |= {key.rpartition("/")[2] for key in store.keys(_blob(""))} - named
+            gone |= {key.rpartition("/")[2] for key in store.entries(_blob(""))} - named
         dropped |= dict.fromkeys(gone - dropped.keys(), now)
         doomed = {digest for digest, since in dropped.items() if now - since > _KEPT_S}
         after = RunListing(files, {digest: dropped[digest] for digest in dropped.keys() - doomed}, now)
