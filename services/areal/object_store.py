@@ -16,8 +16,7 @@ from areal.distribution import missing_package
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 
 SCHEMES = ("s3://", "gs://", "az://")
-_PART_BYTES = 16 << 20  # of an upload in parts, and of a range that is read
-_PARTS_AT_ONCE = 4
+_PART_BYTES = 16 << 20  # of a range that is read
 _REQUEST_S = 120  # a part at 150 kB/s
 _RETRIES: Any = {
     "max_retries": 5,
@@ -101,18 +100,14 @@ class ObjectStore:
         return True
 
     def write(self, key: str, blocks: Callable[[], Iterable[bytes]], size: int) -> bool:
-        """Write an object of `size` bytes that is named by its content; answers whether it wasn't there."""
+        """Write an object of `size` bytes, few enough for memory, that is named by its content; answers whether it
+        wasn't there."""
         import obstore
 
         if (there := self.stat(key)) is not None and there[0] == size:
             return False
         with _refusals(self.url):
-            many = size > _PART_BYTES
-            content: Any = blocks() if many else b"".join(blocks())
-            obstore.put(
-                self._connection, key, content, use_multipart=many, chunk_size=_PART_BYTES,
-                max_concurrency=_PARTS_AT_ONCE,
-            )  # fmt: skip
+            obstore.put(self._connection, key, b"".join(blocks()), use_multipart=False)
         return True
 
     def blocks(self, key: str, start: int, size: int) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,6 +91,47 @@ def test_lost_answers_and_busy_stores_cost_a_pass_at_most(
         server.start()
         archive.fetch(store, tmp_path / "again", ["."], lambda words: None)
         assert tree(tmp_path / "again") == tree(tmp_path / "back")
+
+
+def test_credentials_that_expire_in_the_middle_cost_what_was_on_its_way(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_PIECE_BYTES", 64 << 10)
+    run_dir = make_run(tmp_path / "run")
+    (run_dir / "journal" / "controller.jsonl").write_bytes(os.urandom(4 << 20))
+    with FaultyProxy(server.port).running() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        connect = lambda: ObjectStore.connect(f"s3://{BUCKET}/c/run-1")  # noqa: E731
+        archive.begin(connect())
+        copier, sent = Archive(run_dir), []
+
+        def count(size: int) -> None:
+            sent.append(size)
+            proxy.expired = sum(sent) > 2 << 20
+
+        with pytest.raises((ConfigError, InfraError), match="expired"):
+            copier.copy(connect(), count)
+        before = sum(sent)
+        proxy.expired = False
+        whole = sum(size for size, _ in copier.copy(connect(), sent.append).files.values())
+        assert whole <= sum(sent) <= whole + 8 * (64 << 10)
+        assert before > 2 << 20
+
+        fetched: list[str] = []
+        blocks = ObjectStore.blocks
+
+        def counted(self: ObjectStore, key: str, start: int, size: int) -> Iterator[bytes]:
+            fetched.append(key)
+            proxy.expired = len(fetched) == 30
+            return blocks(self, key, start, size)
+
+        monkeypatch.setattr(ObjectStore, "blocks", counted)
+        with pytest.raises((ConfigError, InfraError), match="expired"):
+            archive.fetch(connect(), tmp_path / "back", ["."], lambda words: None)
+        proxy.expired = False
+        archive.fetch(connect(), tmp_path / "back", ["."], lambda words: None)
+        assert tree(tmp_path / "back").items() <= tree(run_dir).items()
+        assert len(fetched) <= 64 + 30, "pieces that had come weren't fetched again"
 
 
 def test_a_model_and_rows_of_a_busy_store_start_a_run_and_one_that_is_gone_is_told(
