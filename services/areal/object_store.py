@@ -16,8 +16,7 @@ from areal.distribution import missing_package
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 
 SCHEMES = ("s3://", "gs://", "az://")
-_PART_BYTES = 16 << 20  # of an upload in parts, and of a range that is read
-_PARTS_AT_ONCE = 4
+_PART_BYTES = 16 << 20  # of a range that is read
 _REQUEST_S = 120  # a part at 150 kB/s
 _RETRIES: Any = {
     "max_retries": 5,
@@ -69,13 +68,13 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
-    def size(self, key: str) -> int | None:
-        """Bytes of an object; None when there is none."""
+    def stat(self, key: str) -> tuple[int, str] | None:
+        """Bytes of an object, and the mark of its state; None when there is none."""
         import obstore
 
         with _refusals(self.url):
             try:
-                return int(obstore.head(self._connection, key)["size"])
+                return _size_and_mark(obstore.head(self._connection, key))
             except FileNotFoundError:
                 return None
 
@@ -101,18 +100,14 @@ class ObjectStore:
         return True
 
     def write(self, key: str, blocks: Callable[[], Iterable[bytes]], size: int) -> bool:
-        """Write an object of `size` bytes that is named by its content; answers whether it wasn't there."""
+        """Write an object of `size` bytes, few enough for memory, that is named by its content; answers whether it
+        wasn't there."""
         import obstore
 
-        if self.size(key) == size:
+        if (there := self.stat(key)) is not None and there[0] == size:
             return False
         with _refusals(self.url):
-            many = size > _PART_BYTES
-            content: Any = blocks() if many else b"".join(blocks())
-            obstore.put(
-                self._connection, key, content, use_multipart=many, chunk_size=_PART_BYTES,
-                max_concurrency=_PARTS_AT_ONCE,
-            )  # fmt: skip
+            obstore.put(self._connection, key, b"".join(blocks()), use_multipart=False)
         return True
 
     def blocks(self, key: str, start: int, size: int) -> Iterator[bytes]:
@@ -131,12 +126,13 @@ class ObjectStore:
             yield block
             start += length
 
-    def keys(self, prefix: str) -> list[str]:
-        """Keys of the objects below a prefix: a store may list late what was written just now."""
+    def entries(self, prefix: str) -> dict[str, tuple[int, str]]:
+        """Objects below a prefix, by key, as `stat` tells of each: a store may list late what was written just now."""
         import obstore
 
         with _refusals(self.url):
-            return [str(entry["path"]) for page in obstore.list(self._connection, prefix) for entry in page]
+            found = obstore.list(self._connection, prefix)
+            return {str(entry["path"]): _size_and_mark(entry) for page in found for entry in page}
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that isn't there is none."""
@@ -145,6 +141,10 @@ class ObjectStore:
         with _refusals(self.url):
             if doomed := list(keys):
                 obstore.delete(self._connection, doomed)
+
+
+def _size_and_mark(entry: Any) -> tuple[int, str]:
+    return int(entry["size"]), str(entry["e_tag"])
 
 
 def _options(directory: Path) -> dict[str, str]:

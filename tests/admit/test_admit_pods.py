@@ -64,6 +64,18 @@ def test_pods_find_everything_by_name_and_mount():
     assert ResolvedJob.model_validate_json(resolved.model_dump_json()) == resolved
 
 
+def test_what_is_fetched_from_a_store_has_a_place_in_the_run():
+    rows = {
+        "train": {"jsonl": "s3://sets/rows/train.jsonl"},
+        "evaluation": {"huggingFace": {"path": "gs://sets/*.parquet"}},
+    }
+    resolved = plan(model={"uri": "s3://models/qwen/8b"}, dataset=rows)
+    assert resolved.model_path == resolved.tokenizer_path == Path("/areal/run/start-model")
+    assert resolved.dataset.train.jsonl == "/areal/run/fetched/dataset.train/train.jsonl"
+    assert resolved.dataset.evaluation is not None
+    assert resolved.dataset.evaluation.path == "/areal/run/fetched/dataset.evaluation/*.parquet"
+
+
 def test_what_says_nothing_about_the_run_changes_no_pod():
     labelled = job(suspend=True)
     labelled.metadata.labels["x"] = "y"

@@ -99,7 +99,7 @@ def test_a_model_of_the_hub_is_in_the_run_directory_before_anything_reads_it(tmp
 def test_a_teacher_and_a_reward_model_of_the_hub_are_downloaded_beside_the_model(tmp_path, monkeypatch):
     downloaded: dict[str, Path] = {}
 
-    def download(uri: str, target: Path) -> str:
+    def download(uri: str, target: Path, credentials: Path | None) -> str:
         downloaded[uri] = target
         shutil.copytree(tmp_path / "model", target)
         if uri == "hf://team/scores":
@@ -109,7 +109,7 @@ def test_a_teacher_and_a_reward_model_of_the_hub_are_downloaded_beside_the_model
             write_weights(target, {**shapes_of(config), "score.weight": [1, config["hidden_size"]]})
         return f"model {uri}"
 
-    monkeypatch.setattr(prepare.hub, "download", download)
+    monkeypatch.setattr(prepare.remote, "download", download)
     algorithm = {"name": "GRPO", "batchSize": 4, "maxSteps": 3}
     resolved = in_pods(
         tmp_path,

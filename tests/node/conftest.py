@@ -28,7 +28,9 @@ from kube.harness.tools import ROOT
 from node.harness import platform
 from node.harness.basics import basic_images
 from node.harness.builds import Builder
+from node.harness.configs import NODE_ADDRESS
 from node.harness.node import Node
+from support.s3_server import S3Server, s3_server
 
 IMAGES = ("operator", "services", "worker", "reward", "engine", "sglang", "trainer", "redis")
 FIRST_DEADLINE_S = 900  # the first test waits for the node, its images and, once a machine, their base
@@ -68,6 +70,13 @@ def node(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def installed(node: Node, builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The chart, installed."""
     platform.install(node, builder, tmp_path_factory.mktemp("values"))
+
+
+@pytest.fixture
+def server(node: Node, tmp_path: Path) -> Iterator[S3Server]:
+    """An S3 server at the node's own address, outside of every pod, with an empty bucket."""
+    with s3_server(tmp_path / "s3", NODE_ADDRESS, ("nsenter", f"--target={node.pid}", "--net")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Two machines, and a volume that only the first can mount: servers on the second, which loses its power."""
+"""Two machines, a volume that only the first can mount, and a bucket: servers on the second, which loses its power."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from kube.harness.tools import ROOT
 from node.harness.jobs import INFRASTRUCTURE, Job
 from node.harness.node import Node
 from node.harness.second import NAME, POOL, SecondNode
+from node.harness.stores import give_secret, listed
+from support.s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.kube_node, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -36,10 +39,21 @@ def second(node: Node) -> Iterator[SecondNode]:
 
 
 def test_servers_run_where_the_volume_is_not_and_their_machine_is_lost(
-    node: Node, installed: None, room: str, digits: Path, tmp_path: Path, second: SecondNode
+    node: Node, installed: None, room: str, digits: Path, tmp_path: Path, second: SecondNode, server: S3Server
 ) -> None:
     told = yaml.safe_load(QUICKSTART.read_text())
-    told["spec"]["storage"] = {"accessMode": "ReadWriteOnce"}
+    data = server.root / "data" / BUCKET
+    shutil.copytree(ROOT / "runs" / "digits-sft" / "model", data / "start")
+    for name in ("train", "heldout"):
+        shutil.copy(ROOT / "data" / "digits" / f"{name}.jsonl", data)
+    give_secret(node, room, server)
+    told["spec"]["model"] = {"uri": f"s3://{BUCKET}/start"}
+    told["spec"]["dataset"] = {
+        "train": {"jsonl": f"s3://{BUCKET}/train.jsonl"},
+        "evaluation": {"jsonl": f"s3://{BUCKET}/heldout.jsonl"},
+    }
+    stored = {"store": f"s3://{BUCKET}/jobs", "storeSecret": "store"}
+    told["spec"]["storage"] = {"accessMode": "ReadWriteOnce", **stored}
     told["spec"]["weightSync"] = {"servers": "Fetch"}
     told["spec"]["podTemplate"] = {
         "generation": {
@@ -73,3 +87,6 @@ def test_servers_run_where_the_volume_is_not_and_their_machine_is_lost(
     assert not INFRASTRUCTURE & audit["tombstones"].keys()
     assert status["progress"]["step"] == STEPS
     assert status["attempts"]["epoch"] == 1, "the trainer never stopped for it"
+    name = f"{room}/digits-{job.run_dir().name.removeprefix('digits-')[:8]}"
+    assert {"summary.json", "model/config.json"} <= listed(server, name).keys(), "the run is in the store, too"
+    assert not (job.run_dir() / "fetched").exists()

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kube.harness.processes import eventually
-from node.harness.configs import NODE_ADDRESS
 from node.harness.jobs import Job
 from node.harness.node import Node
+from node.harness.stores import give_secret, listed
 from node.test_node_jobs import QUICKSTART, SHORT, clean
-from support.s3_server import BUCKET, S3Server, s3_server
+from support.s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.kube_node, pytest.mark.nightly, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture
-def server(node: Node, tmp_path: Path) -> Iterator[S3Server]:
-    """At the node's own address: outside of every pod."""
-    with s3_server(tmp_path / "s3", NODE_ADDRESS, ("nsenter", f"--target={node.pid}", "--net")) as running:
-        yield running
-
-
-def give_secret(node: Node, room: str, server: S3Server) -> None:
-    given = [f"--from-literal={name}={value}" for name, value in server.options.items()]
-    node.kubectl("create", "secret", "generic", "store", *given, namespace=room)
-
-
-def listed(server: S3Server, name: str) -> dict[str, Any]:
-    """What the store says of a run; nothing before its first copy."""
-    file = server.root / "data" / BUCKET / "jobs" / name / "run.json"
-    return dict(json.loads(file.read_bytes())["files"]) if file.is_file() else {}
 
 
 def test_a_job_goes_on_in_another_namespace_from_the_copy_of_one_that_is_gone(

@@ -91,10 +91,69 @@ def test_a_second_pass_sends_what_changed_alone(run_dir: Path, store: ObjectStor
     assert sum(sent) == (run_dir / "journal" / "controller.jsonl").stat().st_size
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_a_writer_that_is_killed_anywhere_leaves_the_run_as_one_pass_saw_it(
-    run_dir: Path, tmp_path: Path, after: bool
+def test_of_a_file_that_grew_the_end_is_sent_and_a_broken_fetch_goes_on_by_pieces(
+    run_dir: Path, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive, "_PIECE_BYTES", 1000)
+    journal, copier, sent = run_dir / "journal" / "controller.jsonl", Archive(run_dir), []
+    journal.write_bytes(b"".join(b"%9d\n" % at for at in range(1234)))
+    copier.copy(store)
+    with journal.open("ab") as file:
+        file.write(b"another\n")
+    copier.copy(store, sent.append)
+    assert sum(sent) == 348
+    _, digests = archive.listing_of(store).files["journal/controller.jsonl"]
+    assert len(digests) == 13
+    assert fetched(store, tmp_path / "back")["journal/controller.jsonl"] == journal.read_bytes()
+
+    read: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        whole = ObjectStore.blocks
+        patch.setattr(ObjectStore, "blocks", lambda *asked: read.append(asked[1]) or whole(*asked))
+        part = tmp_path / "again" / "journal" / "controller.jsonl.part"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(journal.read_bytes()[:4500])
+        archive.fetch(store, tmp_path / "again", ["journal"], lambda words: None)
+    assert part.with_name("controller.jsonl").read_bytes() == journal.read_bytes()
+    assert [key for key in read if key.removeprefix("blobs/") in digests[:4]] == []
+    assert len(read) >= 9
+
+
+def test_a_copy_of_an_older_version_names_whole_files(
+    run_dir: Path, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Archive(run_dir).copy(store)
+    monkeypatch.setattr(archive, "_PIECE_BYTES", 100)  # now they are longer than a piece
+    assert fetched(store, tmp_path / "back")["resolved.json"] == (run_dir / "resolved.json").read_bytes()
+    Archive(run_dir, clock=lambda: 10.0**10).copy(store)
+    Archive(run_dir, clock=lambda: 2 * 10.0**10).copy(store)
+    assert max(size for size, _ in store.entries("blobs/").values()) == 100
+    assert fetched(store, tmp_path / "pieces") == fetched(store, tmp_path / "back")
+
+
+def test_what_the_listing_names_is_not_asked_for_again(run_dir: Path, store: ObjectStore) -> None:
+    asked: list[str] = []
+
+    @dataclass(frozen=True)
+    class Asked(ObjectStore):
+        def stat(self, key: str) -> tuple[int, str] | None:
+            asked.append(key)
+            return super().stat(key)
+
+    copier, counting = Archive(run_dir), Asked("memory://", store._connection)
+    copier.copy(counting)
+    assert asked
+    asked.clear()
+    copier.copy(counting)
+    assert asked == []
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("piece", [200, 16 << 20])
+def test_a_writer_that_is_killed_anywhere_leaves_the_run_as_one_pass_saw_it(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, piece: int
+) -> None:
+    monkeypatch.setattr(archive, "_PIECE_BYTES", piece)
     held = MemoryStore()
     Archive(run_dir, clock=lambda: 0.0).copy(ObjectStore("memory://", held))
     first = fetched(ObjectStore("memory://", held), tmp_path / "first")
@@ -102,7 +161,7 @@ def test_a_writer_that_is_killed_anywhere_leaves_the_run_as_one_pass_saw_it(
     make_run(run_dir, step=12)
     second = {path: data for path, data in tree(run_dir).items() if path in first or "step-000012" in path}
     killed = 0
-    for at in range(1, 200):
+    for at in range(1, 600):
         store = FailingStore("memory://", held, fails_at=at, after=after)
         try:
             Archive(run_dir, clock=lambda: 10.0**9).copy(store)
@@ -117,9 +176,9 @@ def test_a_writer_that_is_killed_anywhere_leaves_the_run_as_one_pass_saw_it(
     store = ObjectStore("memory://", held)
     store.write("blobs/0123", lambda: [b"sent and never listed"], 21)
     Archive(run_dir, clock=lambda: 2 * 10.0**9).copy(store)  # sees it
-    assert "blobs/0123" in store.keys("blobs/")
+    assert "blobs/0123" in store.entries("blobs/")
     listing = Archive(run_dir, clock=lambda: 3 * 10.0**9).copy(store)  # and removes it
-    assert {key.removeprefix("blobs/") for key in store.keys("blobs/")} == {d for _, d in listing.files.values()}
+    assert {key.removeprefix("blobs/") for key in store.entries("blobs/")} == listing.digests
 
 
 def test_a_writer_is_killed_with_an_old_listing_s_blobs_still_there_for_who_reads_it(
@@ -134,11 +193,12 @@ def test_a_writer_is_killed_with_an_old_listing_s_blobs_still_there_for_who_read
     copier.copy(store)
     gone = {path for path in old.files if "step-000004" in path}
     assert gone
-    assert all(store.size(f"blobs/{old.files[path][1]}") is not None for path in gone)
+    assert all(store.stat(f"blobs/{old.files[path][1][0]}") is not None for path in gone)
     now = 60.0 + 3601
     copier.copy(store)
-    kept = {digest for _, digest in archive.listing_of(store).files.values()}
-    assert all(store.size(f"blobs/{old.files[path][1]}") is None for path in gone if old.files[path][1] not in kept)
+    left = {old.files[path][1][0] for path in gone} - archive.listing_of(store).digests
+    assert left
+    assert all(store.stat(f"blobs/{digest}") is None for digest in left)
     assert archive.listing_of(store).dropped == {}
     assert fetched(store, tmp_path / "back")
 
@@ -189,11 +249,11 @@ def test_a_writer_whose_listing_is_refused_removes_nothing(run_dir: Path, store:
 
 def test_half_an_object_is_written_again(run_dir: Path, store: ObjectStore, tmp_path: Path) -> None:
     listing = Archive(run_dir).copy(store)
-    size, digest = listing.files["journal/controller.jsonl"]
+    size, (digest,) = listing.files["journal/controller.jsonl"]
     store.delete([f"blobs/{digest}"])
     store.write(f"blobs/{digest}", lambda: [b"half"], 4)
     Archive(run_dir).copy(store)
-    assert store.size(f"blobs/{digest}") == size
+    assert (store.stat(f"blobs/{digest}") or (0,))[0] == size
     assert "journal/controller.jsonl" in fetched(store, tmp_path / "back")
 
 
@@ -235,7 +295,7 @@ def test_a_damaged_checkpoint_is_left_out_and_another_damaged_file_is_refused(
     said: list[str] = []
 
     def damage(path: str) -> None:
-        size, digest = listing.files[path]
+        size, (digest,) = listing.files[path]
         store.delete([f"blobs/{digest}"])
         store.write(f"blobs/{digest}", lambda: [bytes(size)], size)
 
@@ -243,7 +303,7 @@ def test_a_damaged_checkpoint_is_left_out_and_another_damaged_file_is_refused(
     archive.fetch(store, tmp_path / "one", ["."], said.append)
     assert any("step-000008.f1/rank.distcp is left out" in words for words in said)
     assert not (tmp_path / "one" / "checkpoints" / "step-000008.f1" / "rank.distcp").exists()
-    _, digest = listing.files["checkpoints/step-000008.f1/rank.distcp"]
+    _, (digest,) = listing.files["checkpoints/step-000008.f1/rank.distcp"]
     store.delete([f"blobs/{digest}"])
     Archive(run_dir).copy(store)  # the store has it again
     archive.fetch(store, tmp_path / "one", ["."], said.append)
@@ -288,7 +348,7 @@ def test_a_run_goes_on_elsewhere_from_its_checkpoints_and_record(
     names = {path.split("/")[0] for path in tree(tmp_path / "back")}
     assert {"checkpoints", "journal", "fences", "evidence", "metrics.jsonl", "dataset"} <= names
     assert not names & {"resolved.json", "live.json", "logs", "access", "redis"}
-    for path, (_, digest) in archive.listing_of(store).files.items():
+    for path, (_, (digest,)) in archive.listing_of(store).files.items():
         if path.endswith("/.metadata"):
             store.delete([f"blobs/{digest}"])
     with pytest.raises(DataError, match="no checkpoint of the run at memory:// is whole"):
@@ -304,6 +364,8 @@ def test_a_run_goes_on_elsewhere_from_its_checkpoints_and_record(
         b'{"at": 1, "files": {"../outside": [1, "d"]}, "dropped": {}}',
         b'{"at": 1, "files": {"/etc/passwd": [1, "d"]}, "dropped": {}}',
         b'{"at": 1, "files": {"a": [1]}, "dropped": {}}',
+        b'{"at": 1, "files": {"a": [1, []]}, "dropped": {}}',
+        b'{"at": 1, "files": {"a": [40000000, ["d", "e"]]}, "dropped": {}}',
         b'{"at": 1, "files": {}}',
     ],
 )
@@ -322,8 +384,17 @@ def test_what_is_no_listing_is_refused(store: ObjectStore, tmp_path: Path, data:
         min_size=1,
     ),
     st.lists(st.tuples(st.sampled_from(["journal/a", "metrics.jsonl", "logs/a.log"]), st.binary(max_size=50))),
+    st.sampled_from([1, 7, 64, 1 << 20]),
 )
 def test_any_run_is_the_same_after_any_appends(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], appends: list[tuple[str, bytes]], piece: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "_PIECE_BYTES", piece)
+        _see_appends(tmp_path_factory, files, appends)
+
+
+def _see_appends(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], appends: list[tuple[str, bytes]]
 ) -> None:
     root, store = tmp_path_factory.mktemp("any"), ObjectStore("memory://", MemoryStore())

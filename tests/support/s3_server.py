@@ -83,11 +83,12 @@ def s3_server(root: Path, address: str = "127.0.0.1", within: tuple[str, ...] = 
 @dataclass
 class FaultyProxy:
     """Passes requests on. `lost`: answers to so many writes are thrown away after the write; `busy`: so many requests
-    are answered by 503; each counts down."""
+    are answered by 503; each counts down. `expired`: as S3 answers credentials whose time is over."""
 
     target: int
     lost: int = 0
     busy: int = 0
+    expired: bool = False
     seen: list[str] = field(default_factory=list)
     port: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -116,6 +117,13 @@ class FaultyProxy:
                     self.send_response(503, "Slow Down")
                     self.send_header("content-length", "0")
                     self.end_headers()
+                    return
+                if proxy.expired:
+                    told = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+                    self.send_response(400, "Bad Request")
+                    self.send_header("content-length", str(len(told)))
+                    self.end_headers()
+                    self.wfile.write(told)
                     return
                 onward = HTTPConnection("127.0.0.1", proxy.target, timeout=30)
                 onward.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

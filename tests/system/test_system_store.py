@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from areal.errors import ConfigError, InfraError
+from areal.errors import ConfigError, ExitCode, InfraError
 from areal.ledger.audit import audit
 from areal.object_store import ObjectStore
+from areal.plan import ResolvedJob
 from areal.record import archive
 from areal.record.archive import LISTING, Archive
 from support.archived_runs import make_run, tree
-from support.job_run import VICTIMS, JobRun
+from support.job_run import ROOT, VICTIMS, JobRun
 from support.s3_server import BUCKET, FaultyProxy, S3Server, s3_server
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -50,7 +52,7 @@ def test_the_store_s_own_rules_are_as_the_copies_need_them(
     blocks = b"".join(store.blocks("blobs/large", 5, size))
     assert blocks == b"".join(bytes([at % 251]) * (1 << 20) for at in range(40))[5:]
     store.delete(["blobs/large", "blobs/none"])
-    assert store.size("blobs/large") is None
+    assert store.stat("blobs/large") is None
     assert store.read("nothing") is None
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -89,6 +91,74 @@ def test_lost_answers_and_busy_stores_cost_a_pass_at_most(
         server.start()
         archive.fetch(store, tmp_path / "again", ["."], lambda words: None)
         assert tree(tmp_path / "again") == tree(tmp_path / "back")
+
+
+def test_credentials_that_expire_in_the_middle_cost_what_was_on_its_way(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_PIECE_BYTES", 64 << 10)
+    run_dir = make_run(tmp_path / "run")
+    (run_dir / "journal" / "controller.jsonl").write_bytes(os.urandom(4 << 20))
+    with FaultyProxy(server.port).running() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        connect = lambda: ObjectStore.connect(f"s3://{BUCKET}/c/run-1")  # noqa: E731
+        archive.begin(connect())
+        copier, sent = Archive(run_dir), []
+
+        def count(size: int) -> None:
+            sent.append(size)
+            proxy.expired = sum(sent) > 2 << 20
+
+        with pytest.raises((ConfigError, InfraError), match="expired"):
+            copier.copy(connect(), count)
+        before = sum(sent)
+        proxy.expired = False
+        whole = sum(size for size, _ in copier.copy(connect(), sent.append).files.values())
+        assert whole <= sum(sent) <= whole + 8 * (64 << 10)
+        assert before > 2 << 20
+
+        fetched: list[str] = []
+        blocks = ObjectStore.blocks
+
+        def counted(self: ObjectStore, key: str, start: int, size: int) -> Iterator[bytes]:
+            fetched.append(key)
+            proxy.expired = len(fetched) == 30
+            return blocks(self, key, start, size)
+
+        monkeypatch.setattr(ObjectStore, "blocks", counted)
+        with pytest.raises((ConfigError, InfraError), match="expired"):
+            archive.fetch(connect(), tmp_path / "back", ["."], lambda words: None)
+        proxy.expired = False
+        archive.fetch(connect(), tmp_path / "back", ["."], lambda words: None)
+        assert tree(tmp_path / "back").items() <= tree(run_dir).items()
+        assert len(fetched) <= 64 + 30, "pieces that had come weren't fetched again"
+
+
+def test_a_model_and_rows_of_a_busy_store_start_a_run_and_one_that_is_gone_is_told(
+    start_job: Callable[..., JobRun], server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = server.root / "data" / BUCKET
+    shutil.copytree(ROOT / "runs" / "digits-sft" / "model", data / "start")
+    shutil.copy(ROOT / "data" / "digits" / "train.jsonl", data)
+    (data / "start" / "optimizer.pt").write_bytes(b"x" * 1000)
+    with FaultyProxy(server.port).running() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        proxy.busy = 3
+        named = (f"model.uri=s3://{BUCKET}/start", "model.path=null", f"dataset.train.jsonl=s3://{BUCKET}/train.jsonl")
+        run = start_job("algorithm.maxSteps=2", *named)
+        assert run.finish(timeout_s=240) in (0, 65), run.output[-4000:]
+        assert run.audit()["trained"] == 32
+        assert proxy.busy == 0
+        read = {words.split()[1].split("?")[0] for words in proxy.seen if words.startswith("GET")}
+        assert f"/{BUCKET}/start/model.safetensors" in read
+        assert f"/{BUCKET}/start/optimizer.pt" not in read
+        server.stop()
+        refused = start_job("algorithm.maxSteps=2", *named)
+        assert refused.finish(timeout_s=240) == ExitCode.INFRA
+        assert "can't be reached" in refused.output
+    started = ResolvedJob.load(run.run_dir / "resolved.json")
+    assert started.model_path.is_relative_to(tmp_path / "cache")
 
 
 def test_a_run_whose_machine_is_gone_goes_on_from_its_copy(

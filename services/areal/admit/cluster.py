@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from areal.admit.recipe_probe import defines_in
 from areal.errors import ConfigError, DataError
 from areal.plan import cluster_names as names
-from areal.plan import hub
+from areal.plan import remote
 from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import RedisPlaces, redis_acl, redis_text
@@ -18,6 +18,7 @@ from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import counts, long_running, redis_logins, spec_of
 from areal.spec.cluster import PodPatch
 from areal.spec.job import JobSpec, Metadata, RLJob
+from areal.spec.locality import in_store
 from areal.spec.sources import DatasetSource, on_volume
 
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # these leave the scoring to somebody else
@@ -80,7 +81,10 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         reward_model_path=_reward_model(job, layout),
         teacher_path=_teacher(job, layout),
         dataset=job.spec.dataset.replaced(
-            {field: _source(source, field.removeprefix("spec.")) for field, source in job.spec.dataset.named.items()}
+            {
+                field: _source(source, field.removeprefix("spec."), layout)
+                for field, source in job.spec.dataset.named.items()
+            }
         ),
         verifier=verifier,
         endpoints=Endpoints(
@@ -193,7 +197,7 @@ def _teacher(job: RLJob, layout: RunLayout) -> Path | None:
         return None
     return (
         layout.teacher
-        if hub.is_hub(teacher.path)
+        if remote.is_remote(teacher.path)
         else _file(teacher.path, job.spec.teacher_field.removeprefix("spec."))
     )
 
@@ -202,15 +206,15 @@ def _reward_model(job: RLJob, layout: RunLayout) -> Path | None:
     reward = job.spec.reward
     if not job.spec.is_rl or reward.verifier != "model" or reward.model is None:
         return None
-    if hub.is_hub(reward.model.path):
+    if remote.is_remote(reward.model.path):
         return layout.reward_model
     return _file(reward.model.path, "reward.model.path")
 
 
 def _model(job: RLJob, layout: RunLayout) -> Path:
-    """Where pods find the start model; one of the hub is downloaded there by the pod that prepares the run."""
+    """Where pods find the start model; one that is fetched is downloaded there by the pod that prepares the run."""
     model = job.spec.model
-    if hub.is_hub(model.uri):
+    if remote.is_remote(model.uri):
         return layout.start_model
     found = _file(model.uri, "model.uri") or _file(model.path, "model.path")
     if found is None:
@@ -252,10 +256,13 @@ def _verifier(job: RLJob, recipe_source: str | None) -> Verifier | None:
         raise ClusterRefusal("InvalidSpec", error.message, fix=error.fix) from None
 
 
-def _source(source: DatasetSource, field: str) -> DatasetSource:
+def _source(source: DatasetSource, field: str, layout: RunLayout) -> DatasetSource:
+    fetched = layout.fetched / field / PurePosixPath(source.path).name if in_store(source.path) else None
     if source.jsonl is not None:
-        return source.model_copy(update={"jsonl": str(_file(source.jsonl, f"{field}.jsonl"))})
+        return source.model_copy(update={"jsonl": str(fetched or _file(source.jsonl, f"{field}.jsonl"))})
     named = source.hugging_face
+    if named is not None and fetched is not None:
+        return source.model_copy(update={"hugging_face": named.model_copy(update={"path": str(fetched)})})
     if named is not None and (on_volume(named.path) or named.path.startswith(("/", *_HERE))):
         path = str(_file(named.path, f"{field}.huggingFace.path"))
         return source.model_copy(update={"hugging_face": named.model_copy(update={"path": path})})

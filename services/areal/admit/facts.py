@@ -21,9 +21,9 @@ from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.gateway.templates.template import refuse_template, without_tools
-from areal.plan import hub
+from areal.plan import remote
 from areal.spec import Facts, Finding, RLJob, Severity, check, model_families
-from areal.spec.locality import hub_models
+from areal.spec.locality import in_store, remote_models
 from areal.spec.locate import is_data_name, is_pattern, refuse_pipes
 from areal.spec.sources import DatasetSource
 from areal.workflow.tokenizer import Tokenizer, read_tokenizer
@@ -176,7 +176,7 @@ class _FactReader(FileFacts):
 
     def _model(self) -> None:
         job, model, tokenizer = self.job, self.sources.model, self.sources.tokenizer
-        if model is None and hub.is_hub(job.spec.model.uri):
+        if model is None and remote.is_remote(job.spec.model.uri):
             self.unseen.append(f"model: {job.spec.model.uri} isn't on this machine; `areal run` downloads it")
         if model is not None:
             with self._at("spec.model.path"):
@@ -229,6 +229,9 @@ class _FactReader(FileFacts):
     def _rows(self, field: str, source: DatasetSource, parts: RecipeParts | None) -> None:
         """The rows of one source, the `number`-th of its split."""
         recipe, reward = self.sources.recipe, self.job.spec.reward
+        if in_store(source.path):
+            self._unread(field, f"{source.path} isn't on this machine; `areal run` downloads it")
+            return
         split, _, number = field.removeprefix("spec.dataset.").partition(".sources.")
         named = source_from_spec(source, base_dir=Path("/"), recipe=recipe or Path("recipe"), split=split)
         match named:
@@ -370,8 +373,8 @@ class _FactReader(FileFacts):
     def _beside(self) -> None:
         """The models beside the job's own: one that scores can, and one that teaches can teach this student."""
         job = self.job
-        for place, uri in hub_models(job.spec).items():
-            if place != "spec.model.uri" and hub.cached(uri) is None:
+        for place, uri in remote_models(job.spec).items():
+            if place != "spec.model.uri" and remote.cached(uri) is None:
                 words = f"{uri} isn't on this machine; `areal run` downloads it"
                 self.unseen.append(f"{place.removeprefix('spec.')}: {words}")
         if (scores := self.sources.reward_model) is not None:

@@ -6,6 +6,8 @@ no secret.
 """
 
 import logging
+import shutil
+from pathlib import Path
 
 from areal.admit import answers
 from areal.admit.facts import read
@@ -15,11 +17,11 @@ from areal.admit.sources import sources_in_pods
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 from areal.object_store import ObjectStore
-from areal.plan import ResolvedJob, hub
+from areal.plan import ResolvedJob, remote
 from areal.plan.write import make_directories
 from areal.record import archive
 from areal.spec import check, refuse
-from areal.spec.locality import hub_models
+from areal.spec.locality import remote_models, remote_rows
 
 log = logging.getLogger("areal.prepare")
 
@@ -35,9 +37,12 @@ def run(resolved: ResolvedJob) -> str:
         return f"{resolved.run_dir} is prepared already"
     said: list[str] = []
     places = {resolved.spec.teacher_field: resolved.teacher_path, "spec.reward.model.path": resolved.reward_model_path}
-    for field, uri in hub_models(resolved.spec).items():
+    for field, uri in remote_models(resolved.spec).items():
         if (place := places.get(field, resolved.model_path)) is not None:
-            said.append(hub.download(uri, place))
+            said.append(remote.download(uri, place, resolved.store_credentials))
+    for field, uri in remote_rows(resolved.spec).items():
+        place = Path(str(resolved.dataset.named[field].path))
+        said.append(remote.download(uri, place, resolved.store_credentials))
     known = read(resolved.job, sources_in_pods(resolved), here=False)
     for _, error in known.faults:
         raise error
@@ -52,6 +57,7 @@ def run(resolved: ResolvedJob) -> str:
         refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
         look_at_answers(resolved, said.append)
         resolved.save()
+        shutil.rmtree(resolved.layout.fetched, ignore_errors=True)
     except OSError as error:
         raise InfraError(
             f"the run directory {resolved.run_dir} can't be written: {error}",

@@ -17,7 +17,7 @@ from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import redis_logins
 from areal.plan.roles import PortAllocator, assign_ports, free_ports, role_instances
 from areal.spec.job import RLJob
-from areal.spec.locality import hub_models
+from areal.spec.locality import remote_models
 
 _HOST = "127.0.0.1"
 
@@ -98,10 +98,10 @@ def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
 
 
 def _models(job: RLJob, sources: Sources, earlier: ResolvedJob | None) -> dict[str, Any]:
-    """Where the models are; a resumed run reads those of the hub from where it read them before."""
+    """Where the models are; a resumed run reads fetched ones from where it read them before."""
     spec, fields = job.spec, ("spec.model.uri", job.spec.teacher_field, "spec.reward.model.path")
-    on_hub = {field: uri for field, uri in hub_models(spec).items() if field in fields}
-    kept = on_hub if earlier is not None else {}
+    fetched = {field: uri for field, uri in remote_models(spec).items() if field in fields}
+    kept = fetched if earlier is not None else {}
     model = earlier.model_path if earlier and "spec.model.uri" in kept else _start_model(job, sources)
     found: dict[str, Path | None] = {"teacher_path": sources.teacher, "reward_model_path": sources.reward_model}
     others = {"teacher_path": (spec.teacher_field, "the teacher"), "reward_model_path": (fields[2], "the reward model")}
@@ -111,9 +111,9 @@ def _models(job: RLJob, sources: Sources, earlier: ResolvedJob | None) -> dict[s
         elif (place := found[name]) is not None:
             weights = name != "teacher_path" or not served_elsewhere(job)
             check_tokenizer(check_model(place, job.where(field), weights=weights), job.where(field))
-        elif field in on_hub and (name != "reward_model_path" or spec.reward.verifier == "model"):
+        elif field in fetched and (name != "reward_model_path" or spec.reward.verifier == "model"):
             raise ConfigError(
-                f"{job.where(field)}: {what} {on_hub[field]} isn't on this machine",
+                f"{job.where(field)}: {what} {fetched[field]} isn't on this machine",
                 fix="Start it with `areal run`, which downloads it.",
             )
     named = "spec.model.tokenizer" if spec.model.tokenizer else "spec.model.path"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.plan import ResolvedJob, hub
+from areal.plan import ResolvedJob, remote
 from areal.spec import RLJob
-from areal.spec.locality import where_models_come_from
+from areal.spec.locality import in_store, where_models_come_from
 from areal.spec.locate import locate, must_locate
 from areal.spec.sources import Dataset, DatasetSource, on_volume
 
@@ -42,7 +42,7 @@ class Sources:
 def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
     """What a job file names on this machine; relative paths as everywhere in a job.
 
-    With `strict` ConfigError for the first file that isn't there, naming every place tried; a model of the hub that
+    With `strict` ConfigError for the first file that isn't there, naming every place tried; a model that is fetched and
     isn't on this machine is None in any case.
     """
     spec, reward = job.spec, job.spec.reward
@@ -50,8 +50,8 @@ def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
     def found(field: str, path: str | None) -> Path | None:
         if path is None or on_volume(path):
             return None
-        if hub.is_hub(path):
-            return hub.cached(path)
+        if remote.is_remote(path):
+            return remote.cached(path)
         if not strict:
             return locate(path, base_dir)
         what, fix = _WORDS.get(field, ("the teacher", f"Correct {field.removeprefix('spec.')}."))
@@ -59,22 +59,25 @@ def sources_of(job: RLJob, base_dir: Path, *, strict: bool = False) -> Sources:
             what, fix = "the model", where_models_come_from(path)
         return must_locate(path, base_dir, what=what, where=job.where(field), fix=fix)
 
+    def place_of(path: str) -> Path | None:
+        return remote.cached(path) if in_store(path) else locate(path, base_dir)
+
     def rows(field: str, source: DatasetSource) -> DatasetSource:
-        """A Hugging Face path that exists nowhere is a name on the hub."""
+        """A Hugging Face path that exists nowhere is a name on the hub; rows not fetched keep their address."""
         if (path := source.jsonl) is not None:
             where = f"{field}.jsonl"
             fix = f"Correct {where.removeprefix('spec.')}; the quickstart's data is made by `make quickstart`."
-            place = locate(path, base_dir)
+            place = place_of(path)
             if place is None and strict:
                 must_locate(path, base_dir, what="the dataset", where=job.where(where), fix=fix)
             return source if place is None else source.model_copy(update={"jsonl": str(place)})
-        if (named := source.hugging_face) is not None and (local := locate(named.path, base_dir)) is not None:
+        if (named := source.hugging_face) is not None and (local := place_of(named.path)) is not None:
             return source.model_copy(update={"hugging_face": named.model_copy(update={"path": str(local)})})
         return source
 
     model = found("spec.model.path", spec.model.path)
-    if model is None and hub.is_hub(spec.model.uri):
-        model = hub.cached(spec.model.uri)
+    if model is None and remote.is_remote(spec.model.uri):
+        model = remote.cached(spec.model.uri)
     scored = reward.model.path if spec.is_rl and reward.verifier == "model" and reward.model is not None else None
     named = spec.dataset.named.items()
     dataset = spec.dataset.replaced({field: rows(field, source) for field, source in named})

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of
 from areal.spec.job import JobSpec
-from areal.spec.locality import is_hub_name
+from areal.spec.locality import in_store, is_hub_name
 from areal.spec.resolved_algorithm import BASE, NAMES, camel
 from areal.yaml_file.table import read_table
 
@@ -468,7 +468,8 @@ def local(path: str) -> str:
 
 def model_source(value: str) -> tuple[str, str]:
     """The field of `model`, uri or path, and the text in it."""
-    return ("uri", f"hf://{value}") if is_hub_name(value) else ("path", local(value))
+    uri = value if in_store(value) else f"hf://{value}" if is_hub_name(value) else None
+    return ("path", local(value)) if uri is None else ("uri", uri)
 
 
 def _source(path: str, which: str, split: str, config: str, prompt: str) -> dict[str, Any]:

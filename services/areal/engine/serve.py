@@ -30,7 +30,7 @@ from areal.gateway.faults import CallRefusal, body_of, key_of
 from areal.gateway.http import LOOPBACK, GatewayServer, described
 from areal.gateway.session import SessionLimits, SessionRequest
 from areal.gateway.templates.template import Template
-from areal.plan import hub
+from areal.plan import remote
 from areal.values.generation import GenerationResult, Ids, OnTokens, PromptScore, Sampling, TokenSpan, as_ids
 from areal.values.images import Image
 from areal.weights.exports import reading
@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="areal serve", allow_abbrev=False, description=__doc__)
-    made.add_argument("model", metavar="MODEL|RUN", help="a model directory, a finished run, or hf://owner/name")
+    made.add_argument(
+        "model", metavar="MODEL|RUN", help="a model directory, a finished run, hf://owner/name, or s3://bucket/name"
+    )
     made.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
     made.add_argument("--host", default=LOOPBACK, help="default: %(default)s")
     made.add_argument("--key", default=os.environ.get("AREAL_SERVE_KEY", ""), help="API key; or AREAL_SERVE_KEY")
@@ -68,8 +70,8 @@ def parser() -> argparse.ArgumentParser:
 
 def model_of(named: str) -> Path:
     """The model's directory. Raises ConfigError."""
-    if hub.is_hub(named):
-        return hub.fetch(named, print)
+    if remote.is_remote(named):
+        return remote.fetch(named, print)
     path = Path(named)
     if (path / "resolved.json").is_file():
         path = path / "model"

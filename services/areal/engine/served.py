@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from areal.errors import ConfigError
+from areal.spec.locality import FETCHED, locality_of
 
 _START_S = 900.0  # a large model is read from a slow disk, or from the hub
 _END_S = 10.0
@@ -14,7 +15,7 @@ _END_S = 10.0
 
 def is_address(model: str) -> bool:
     """Whether a model is named by the address of its server."""
-    return "://" in model and not model.startswith("hf://")
+    return "://" in model and locality_of(model) not in FETCHED
 
 
 @contextlib.contextmanager

@@ -12,10 +12,10 @@ from areal.admit.rows import Say, prepare_datasets, with_snapshots
 from areal.admit.verdict import admit
 from areal.errors import ConfigError
 from areal.local.kept import is_occupied, refuse_cleaned, set_aside
-from areal.plan import ResolvedJob, RunLayout, hub, write_run
+from areal.plan import ResolvedJob, RunLayout, hub, remote, write_run
 from areal.spec import RLJob, check, for_clusters_only, refuse
 from areal.spec.load import job_from
-from areal.spec.locality import hub_models
+from areal.spec.locality import remote_models, remote_rows
 from areal.yaml_file.document import Document, read_document
 
 
@@ -43,7 +43,8 @@ class StagingRequest:
 def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
     """The job with its overrides; raises ConfigError for whatever `areal check` refuses.
 
-    Models of the Hugging Face hub are downloaded once nothing else speaks against the job.
+    Models of the Hugging Face hub, and what is in an object store, are downloaded once nothing else speaks against the
+    job; of a store anew when it changed, but for a run that is resumed.
     """
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
@@ -53,9 +54,11 @@ def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
     run_dir = None if request.hosts else request.directory(job)
     verdict = admit(job, request.base_dir, run_dir)
     verdict.refuse(request.job_file)
-    if missing := [uri for uri in dict.fromkeys(hub_models(job.spec).values()) if hub.cached(uri) is None]:
+    named = dict.fromkeys([*remote_models(job.spec).values(), *remote_rows(job.spec).values()])
+    kept = request.resume
+    if missing := [uri for uri in named if remote.cached(uri) is None or not (kept or hub.is_hub(uri))]:
         for uri in missing:
-            hub.fetch(uri, say)
+            remote.fetch(uri, say)
         verdict = admit(job, request.base_dir, run_dir)
         verdict.refuse(request.job_file)  # what only the model's files tell
     return job_from(document, [*request.overrides, *verdict.planned]) if verdict.planned else job

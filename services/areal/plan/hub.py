@@ -17,7 +17,7 @@ from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 
 SCHEME = "hf://"
-_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")  # of a model and its tokenizer
+FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")  # of a model and its tokenizer
 
 
 def is_hub(uri: str | None) -> TypeGuard[str]:
@@ -66,7 +66,7 @@ def download(uri: str, target: Path) -> str:
             from huggingface_hub import HfApi, snapshot_download
 
             commit = str(HfApi().model_info(name, revision=revision or "main").sha)
-            snapshot_download(name, revision=commit, allow_patterns=list(_FILES), local_dir=partial)
+            snapshot_download(name, revision=commit, allow_patterns=list(FILES), local_dir=partial)
             shutil.rmtree(partial / ".cache", ignore_errors=True)
             files = {
                 str(file.relative_to(partial)): _sha256(file) for file in sorted(partial.rglob("*")) if file.is_file()
@@ -123,4 +123,4 @@ def _snapshot(uri: str, *, here: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     name, revision = _parts(uri)
-    return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES), local_files_only=here))
+    return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES), local_files_only=here))

@@ -24,9 +24,10 @@ class RunLayout:
     access = _PathBelow("access")  # bearer tokens of gRPC calls, one a caller, mode 0600, and digests of them
     token = _PathBelow("token")  # of a run of an older version: the one token of all calls
     redis = _PathBelow("redis")  # Redis' configuration, access rules, passwords and append-only file
-    start_model = _PathBelow("start-model")  # on a cluster: the model of hf://, as it was downloaded
+    start_model = _PathBelow("start-model")  # on a cluster: the model of hf:// or s3://, as it was downloaded
     teacher = _PathBelow("teacher")  # on a cluster: the teacher of hf://, as it was downloaded
     reward_model = _PathBelow("reward-model")  # on a cluster: the reward model of hf://, as it was downloaded
+    fetched = _PathBelow("fetched")  # on a cluster: rows of an object store, until the snapshots are made
     recipe = _PathBelow("recipe")  # holds a copy of the recipe, so that editing the original changes no running job
     dataset = _PathBelow("dataset")  # prepared snapshots: train/ and evaluation/
     logs = _PathBelow("logs")  # one file a role

@@ -1,15 +1,16 @@
 """Copies of run directories in an object store: what is copied, in which order, and how one becomes a directory again.
 
-Below a run's address lie `run.json`, which lists files with sizes and digests, and `blobs/<digest>`, their bytes, each
-written once: what `run.json` doesn't list isn't there. It is replaced as a whole, only as it was read, after all that
-it names: so a reader finds the run as it was at one time, whenever a writer was killed.
+Below a run's address lie `run.json`, which lists files with sizes and digests, and `blobs/<digest>`, their bytes in
+pieces, each written once, so that of a file that grew only the end is sent: what `run.json` doesn't list isn't there.
+It is replaced as a whole, only as it was read, after all that it names: so a reader finds the run as it was at one
+time, whenever a writer was killed.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Set
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -34,8 +35,9 @@ _INDEX = ".metadata"  # of a checkpoint's tensors: the one hidden file that is r
 _KEPT_S = 3600.0  # a blob that nothing lists any more is left so long to those who read an older listing
 _AT_ONCE = 4
 _BLOCK_BYTES = 4 << 20
+_PIECE_BYTES = 16 << 20  # of a file, as one object
 
-FileEntry = tuple[int, str]  # size and xxh3 of 128 bits
+FileEntry = tuple[int, tuple[str, ...]]  # size, and xxh3 of 128 bits of each piece; of older copies, one of the whole
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,20 @@ class RunListing:
 
     def encoded(self) -> bytes:
         """As it is stored."""
-        return json.dumps({"at": self.at, "files": self.files, "dropped": self.dropped}).encode()
+        files = {path: (size, many[0] if len(many) == 1 else many) for path, (size, many) in self.files.items()}
+        return json.dumps({"at": self.at, "files": files, "dropped": self.dropped}).encode()
+
+    @property
+    def digests(self) -> set[str]:
+        """Of every piece that it names."""
+        return {digest for _, digests in self.files.values() for digest in digests}
 
     @classmethod
     def decoded(cls, data: bytes, where: str) -> "RunListing":
         """Raises DataError for what is no listing."""
         try:
             raw = json.loads(data)
-            files = {str(path): (int(size), str(digest)) for path, (size, digest) in raw["files"].items()}
+            files = {str(path): _entry(size, digests) for path, (size, digests) in raw["files"].items()}
             if any(PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts for path in files):
                 raise ValueError("a path that leaves the run")
             return cls(files, {str(key): float(since) for key, since in raw["dropped"].items()}, float(raw["at"]))
@@ -70,7 +78,7 @@ class Archive:
         self._root = run_dir
         self._clock = clock
         self._swept = False
-        self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}  # path → inode, time and size; digest
+        self._known: dict[str, tuple[tuple[int, int, int], FileEntry]] = {}  # path → inode, time and size; entry
 
     def copy(self, store: ObjectStore, sent: Callable[[int], None] = lambda count: None) -> RunListing:
         """Copy what the store lacks, then say so in its listing; answers that. Raises as the store does, and what
@@ -82,16 +90,17 @@ class Archive:
         found = store.read(LISTING)
         before, mark = (RunListing(), None) if found is None else (RunListing.decoded(found[0], store.url), found[1])
         files: dict[str, FileEntry] = {}
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        there = before.digests if self._swept else frozenset()  # a first pass looks at each: an object may be damaged
+        with ThreadPoolExecutor(_AT_ONCE) as pool, ThreadPoolExecutor(_AT_ONCE) as sending:
+            copied = lambda path: self._copied(store, path, there, sending, sent)  # noqa: E731
             for unit in self._units():
                 with suppress(FileNotFoundError):
-                    entries = list(pool.map(lambda path: self._copied(store, path, sent), unit))
-                    files |= zip(unit, entries, strict=True)
-        now, named = self._clock(), {digest for _, digest in files.values()}
-        gone = {digest for _, digest in before.files.values()} - named
+                    files |= zip(unit, list(pool.map(copied, unit)), strict=True)
+        now, named = self._clock(), RunListing(files).digests
+        gone = before.digests - named
         dropped = {digest: since for digest, since in before.dropped.items() if digest not in named}
         if not self._swept:  # what a writer sent and was killed before it listed it
-            gone |= {key.rpartition("/")[2] for key in store.keys(_blob(""))} - named
+            gone |= {key.rpartition("/")[2] for key in store.entries(_blob(""))} - named
         dropped |= dict.fromkeys(gone - dropped.keys(), now)
         doomed = {digest for digest, since in dropped.items() if now - since > _KEPT_S}
         after = RunListing(files, {digest: dropped[digest] for digest in dropped.keys() - doomed}, now)
@@ -122,24 +131,51 @@ class Archive:
             found += [path.relative_to(self._root).as_posix() for path in paths if not path.is_symlink()]
         return sorted(found)
 
-    def _copied(self, store: ObjectStore, path: str, sent: Callable[[int], None]) -> FileEntry:
+    def _copied(
+        self, store: ObjectStore, path: str, there: Set[str], sending: Executor, sent: Callable[[int], None]
+    ) -> FileEntry:
         """A file as it is now, in the store: one that grows is taken up to here. Raises FileNotFoundError."""
         with (self._root / path).open("rb") as file:
-            told = os.fstat(file.fileno())
+            descriptor = file.fileno()
+            told = os.fstat(descriptor)
             state = (told.st_ino, told.st_mtime_ns, told.st_size)
-            known = self._digests.get(path)
+            known = self._known.get(path)
             if known is None or known[0] != state:
-                known = state, _digest(_blocks(file.fileno(), told.st_size))
-                self._digests[path] = known
-            size, digest = told.st_size, known[1]
-            store.write(_blob(digest), lambda: _unchanged(_blocks(file.fileno(), size), digest, path, sent), size)
-        return size, digest
+                starts = range(0, max(told.st_size, 1), _PIECE_BYTES)
+                ends = (min(start + _PIECE_BYTES, told.st_size) for start in starts)
+                digests = (_digest(_blocks(descriptor, *span)) for span in zip(starts, ends, strict=True))
+                self._known[path] = known = state, (told.st_size, tuple(digests))
+
+            def send(piece: Piece) -> None:
+                start, end, digest = piece
+                blocks = lambda: _unchanged(_blocks(descriptor, start, end), digest, path, sent)  # noqa: E731
+                store.write(_blob(digest), blocks, end - start)
+
+            list(sending.map(send, (piece for piece in _pieces(known[1]) if piece[2] not in there)))
+            return known[1]
 
 
-def _blocks(descriptor: int, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of an open file, whatever becomes of its name."""
-    for start in range(0, size, _BLOCK_BYTES):
-        yield os.pread(descriptor, min(_BLOCK_BYTES, size - start), start)
+Piece = tuple[int, int, str]  # of a file: start and end, digest
+
+
+def _entry(size: int, digests: str | list[str]) -> FileEntry:
+    entry = int(size), (digests,) if isinstance(digests, str) else tuple(map(str, digests))
+    if len(entry[1]) not in (1, -(-entry[0] // _PIECE_BYTES)):
+        raise ValueError(f"{len(entry[1])} pieces of {entry[0]} bytes")
+    return entry
+
+
+def _pieces(entry: FileEntry) -> Iterator[Piece]:
+    size, digests = entry
+    length = _PIECE_BYTES if len(digests) > 1 else size
+    for at, digest in enumerate(digests):
+        yield at * length, min((at + 1) * length, size), digest
+
+
+def _blocks(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """Bytes of an open file, whatever becomes of its name."""
+    for at in range(start, end, _BLOCK_BYTES):
+        yield os.pread(descriptor, min(_BLOCK_BYTES, end - at), at)
 
 
 def _unchanged(blocks: Iterable[bytes], digest: str, path: str, sent: Callable[[int], None]) -> Iterator[bytes]:
@@ -173,7 +209,9 @@ def file_of(store: ObjectStore, path: str) -> bytes:
     entry = listing_of(store).files.get(path)
     if entry is None:
         raise DataError(f"the run at {store.url} has no {path}", fix="Name another run.")
-    return b"".join(store.blocks(_blob(entry[1]), 0, entry[0]))
+    return b"".join(
+        block for start, end, digest in _pieces(entry) for block in store.blocks(_blob(digest), 0, end - start)
+    )
 
 
 def fetch(store: ObjectStore, target: Path, parts: Iterable[str], say: Callable[[str], None]) -> int:
@@ -232,18 +270,22 @@ def restore(store: ObjectStore, target: Path, say: Callable[[str], None]) -> int
 
 
 def _take(store: ObjectStore, path: Path, entry: FileEntry) -> None:
-    size, digest = entry
     part = path.with_name(path.name + PART)
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun = part.stat().st_size if part.is_file() else 0
-    with part.open("ab" if begun <= size else "wb") as file:
-        for block in store.blocks(_blob(digest), file.tell(), size):
-            file.write(block)
-        file.flush()
+    part.touch()
+    with part.open("r+b") as file:
+        for start, end, digest in _pieces(entry):
+            if _digest(_blocks(file.fileno(), start, end)) == digest:
+                continue  # of a fetch that broke off
+            file.seek(start)
+            file.writelines(store.blocks(_blob(digest), 0, end - start))
+            file.flush()
+            if _digest(_blocks(file.fileno(), start, end)) != digest:
+                part.unlink()
+                fix = "Fetch again, or name another run."
+                raise DataError(f"{store.url}: {path.name} is not as it was listed", fix=fix)
+        file.truncate(entry[0])
         os.fsync(file.fileno())
-    if _digest_of(part) != digest:
-        part.unlink()
-        raise DataError(f"{store.url}: {path.name} is not as it was listed", fix="Fetch again, or name another run.")
     part.replace(path)
 
 
@@ -260,16 +302,14 @@ def _is_in(path: str, parts: tuple[str, ...]) -> bool:
 
 
 def _is_here(path: Path, entry: FileEntry) -> bool:
-    return path.is_file() and path.stat().st_size == entry[0] and _digest_of(path) == entry[1]
+    if not path.is_file() or path.stat().st_size != entry[0]:
+        return False
+    with path.open("rb") as file:
+        return all(_digest(_blocks(file.fileno(), start, end)) == digest for start, end, digest in _pieces(entry))
 
 
 def _blob(digest: str) -> str:
     return f"blobs/{digest}"
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return _digest(iter(lambda: file.read(_BLOCK_BYTES), b""))
 
 
 def _digest(blocks: Iterable[bytes]) -> str:

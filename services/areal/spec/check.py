@@ -46,11 +46,15 @@ def refuse(findings: Sequence[Finding], job_file: Path | str) -> None:
     raise ConfigError(f"{job_file} can't run:{lines}", fix=fixes)
 
 
+_ALWAYS_FILES = ("spec.recipe.file", "spec.model.tokenizer", "spec.trainer.hooks")
+
+
 def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
     findings = []
     for field, path in {**named_files(job.spec), **_data_files(job)}.items():
         where = locality_of(path)
-        if where in (Locality.VOLUME, Locality.HUB) or field == "spec.model.uri" or locate(path, base_dir) is not None:
+        fetched = where is Locality.HUB or (where is Locality.STORE and field not in _ALWAYS_FILES)
+        if where is Locality.VOLUME or fetched or field == "spec.model.uri" or locate(path, base_dir) is not None:
             continue
         if where is Locality.ABSOLUTE and job.spec.runtime_ref is not None:
             continue  # in the image that the runtime names
@@ -61,6 +65,8 @@ def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
         elif ".dataset." in field:
             fix = where_rows_come_from(path, field)
         message = f"{path!r} is not there: tried {tried}"
+        if where is Locality.STORE:
+            message = f"{path!r} is in an object store, from which models and rows are read, and nothing else"
         findings.append(Finding("file-missing", Severity.ERROR, field, message, fix, job.where(field)))
     return findings
 

@@ -6,10 +6,11 @@ Owns the list of fields that name files, and what a run on one machine refuses b
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeGuard
 
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Finding, Severity
-from areal.spec.sources import on_volume
+from areal.spec.sources import STORES, on_volume
 
 _FOLDERS = (  # of people's machines; no owners on the hub
     "models", "model", "checkpoints", "checkpoint", "ckpts", "ckpt", "weights", "runs", "data", "outputs", "output",
@@ -26,6 +27,10 @@ class Locality(StrEnum):
     ABSOLUTE = "absolute"  # on the machine that runs the role: in its image, on a cluster
     VOLUME = "volume"  # pvc://claim/path
     HUB = "hub"  # hf://owner/name@revision
+    STORE = "store"  # s3://bucket/name, gs://, az://
+
+
+FETCHED = (Locality.HUB, Locality.STORE)
 
 
 def locality_of(source: str) -> Locality:
@@ -34,7 +39,14 @@ def locality_of(source: str) -> Locality:
         return Locality.VOLUME
     if source.startswith("hf://"):
         return Locality.HUB
+    if source.startswith(STORES):
+        return Locality.STORE
     return Locality.ABSOLUTE if source.startswith("/") else Locality.RELATIVE
+
+
+def in_store(source: str | None) -> TypeGuard[str]:
+    """Whether a source is in an object store."""
+    return source is not None and locality_of(source) is Locality.STORE
 
 
 def named_files(spec: JobSpec) -> dict[str, str]:
@@ -53,11 +65,18 @@ def named_files(spec: JobSpec) -> dict[str, str]:
     return {field: source for field, source in fields.items() if source is not None}
 
 
-def hub_models(spec: JobSpec) -> dict[str, str]:
-    """The models of the Hugging Face hub that a job names, by dotted field: start model, teacher, reward model."""
+def remote_models(spec: JobSpec) -> dict[str, str]:
+    """The models of the Hugging Face hub, or of an object store, that a job names, by dotted field: start model,
+    teacher, reward model."""
     fields = ("spec.model.uri", spec.teacher_field, "spec.reward.model.path")
     named = {field: source for field, source in named_files(spec).items() if field in fields}
-    return {field: source for field, source in named.items() if locality_of(source) is Locality.HUB}
+    return {field: source for field, source in named.items() if locality_of(source) in FETCHED}
+
+
+def remote_rows(spec: JobSpec) -> dict[str, str]:
+    """The rows in an object store that a job names, by the dotted field of their source."""
+    named = {field: source.path for field, source in spec.dataset.named.items()}
+    return {field: path for field, path in named.items() if in_store(path)}
 
 
 def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
@@ -121,7 +140,7 @@ def for_clusters_only(job: RLJob) -> list[Finding]:
         for field, source in {**named_files(job.spec), **hugging_face_paths(job.spec)}.items()
         if on_volume(source) and field != "spec.model.uri"
     ]
-    if job.spec.model.uri is not None and locality_of(job.spec.model.uri) is not Locality.HUB:
+    if job.spec.model.uri is not None and locality_of(job.spec.model.uri) not in FETCHED:
         message = f"{job.spec.model.uri!r} is for clusters; a run on this machine reads a directory"
         found.append(
             _finding(job, "spec.model.uri", message, "Download the model and name its directory in model.path.")

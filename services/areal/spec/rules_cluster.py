@@ -11,6 +11,7 @@ from areal.spec.rules import Facts, Rule, rule, rule_of_every_training, warning
 from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
+_STORE = r"^(s3|gs|az)://[^/]+/.+$"
 _HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+(@[-A-Za-z0-9_./]+)?$"
 
 
@@ -36,16 +37,18 @@ RESERVED_ANNOTATIONS = (
 
 @rule_of_every_training(
     "spec.model.uri",
-    "model.uri is pvc://claim/path or hf://owner/name@revision.",
+    "model.uri is pvc://claim/path, hf://owner/name@revision, or a folder of a bucket such as s3://bucket/path.",
     fix="Write model.uri as pvc://claim/path, or name a directory in model.path.",
     cel=(
         f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
-        f"self.spec.model.uri.matches('{_HUB}')"
+        f"self.spec.model.uri.matches('{_HUB}') || self.spec.model.uri.matches('{_STORE}')"
     ),
 )
 def model_uri(job: RLJob, facts: Facts) -> str | None:
     uri = job.spec.model.uri
-    return None if uri is None or re.match(_VOLUME, uri) or re.match(_HUB, uri) else f"{uri!r} is neither"
+    return (
+        None if uri is None or any(re.match(form, uri) for form in (_VOLUME, _HUB, _STORE)) else f"{uri!r} is neither"
+    )
 
 
 @rule_of_every_training(

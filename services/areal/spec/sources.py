@@ -10,6 +10,7 @@ from areal.spec.block import SpecBlock, knob, resting
 from areal.spec.text import FiniteMapping, Name, PathText, Word
 
 VOLUME = "pvc://"
+STORES = ("s3://", "gs://", "az://")
 
 
 def on_volume(source: str) -> bool:
@@ -29,8 +30,8 @@ class ModelBlock(SpecBlock):
 
     path: PathText | None = knob(None, what="A Hugging Face model directory on this machine.")
     uri: PathText | None = knob(
-        None, what="pvc://claim/path on a cluster, or hf://owner/name@revision, which is downloaded: by `areal run` to "
-        "this machine's cache, on a cluster to the run's volume.",
+        None, what="pvc://claim/path on a cluster; or hf://owner/name@revision, or a folder s3://bucket/name, gs://, "
+        "az://, which are downloaded: by `areal run` to this machine's cache, on a cluster to the run's volume.",
     )  # fmt: skip
     token_secret: HubToken | None = knob(
         None, what="Cluster only: the Secret with the token for private or gated models of hf://. Here it is HF_TOKEN."
@@ -67,7 +68,9 @@ class RecipeBlock(SpecBlock):
 class HuggingFaceDataset(SpecBlock):
     """A Hugging Face dataset: a hub name, or a folder or file on this machine."""
 
-    path: PathText = knob(what="Name on the hub, a local path, or pvc://claim/path.")
+    path: PathText = knob(
+        what="Name on the hub, a local path, pvc://claim/path, or a place in an object store: s3://bucket/rows/*.parquet."
+    )
     name: Word | None = knob(None, what="The dataset's configuration, where it has several.")
     split: Word = knob("train", what="Which split.")
     revision: Word | None = knob(None, what="A commit of the hub's repository.")
@@ -94,10 +97,18 @@ class RecipeDataset(SpecBlock):
 class DatasetSource(SpecBlock):
     """Where rows come from. Give exactly one of the four."""
 
-    jsonl: PathText | None = knob(None, what="A file with one JSON object a line; on a cluster also pvc://claim/path.")
+    jsonl: PathText | None = knob(
+        None,
+        what="A file with one JSON object a line; also s3://bucket/name, gs://, az://; on a cluster pvc://claim/path.",
+    )
     hugging_face: HuggingFaceDataset | None = knob(None, what="A Hugging Face dataset.")
     reasoning_gym: ReasoningGymDataset | None = knob(None, what="A reasoning-gym task.")
     recipe: RecipeDataset | None = knob(None, what="The recipe's `dataset` function.")
+
+    @property
+    def path(self) -> str | None:
+        """Of a file, or a Hugging Face dataset, where it is."""
+        return self.hugging_face.path if self.hugging_face is not None else self.jsonl
 
     @property
     def given(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from areal.engine.served import is_address, served
 from areal.errors import ConfigError, ExitCode, InfraError
-from areal.plan import hub
+from areal.plan import remote
 from areal.plan.layout import RunLayout
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2 as pb
@@ -297,7 +297,7 @@ def _model(asked: SuiteOptions, stack: contextlib.ExitStack) -> tuple[str, str]:
     named, policy = asked.model, ""
     if is_address(named):
         return named.rstrip("/").removesuffix("/v1"), policy
-    if hub.is_hub(named) and not asked.download and hub.cached(named) is None:
+    if remote.is_remote(named) and not asked.download and remote.cached(named) is None:
         raise ConfigError(f"this machine doesn't have {named}", fix="let it be downloaded: --download")
     layout = RunLayout(Path(named))
     if layout.resolved.is_file() and not layout.model.is_dir():
