@@ -45,7 +45,7 @@ def locality_of(source: str) -> Locality:
 
 
 def in_store(source: str | None) -> TypeGuard[str]:
-    """Whether a source is in an object store."""
+    """A source of an object store is one that starts with its scheme."""
     return source is not None and locality_of(source) is Locality.STORE
 
 
