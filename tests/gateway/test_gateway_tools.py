@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +110,25 @@ def test_t1_t7_the_result_of_a_call_continues_the_ids_of_the_call(hermes, templa
     text = hermes.decode(second.given, skip_special=False)
     assert text == f"\n<|im_start|>user\n{response}<|im_end|>\n<|im_start|>assistant\n"
     assert second.given.tolist().count(next(iter(hermes.eos_ids))) == 1, "what a tool says is data"
+
+
+def test_a_policy_that_is_given_no_answers_of_tools_goes_on_from_empty_ones(hermes, template):
+    limits = replace(LIMITS, tool_answers=False)
+    session, tools = EpisodeCalls("s", template, limits), parse_tools([ADD]).tools
+    first = answered(session, hermes, SessionRequest((USER,), 1, tools), CALL)
+    assert session.withheld == 0
+    said = Message("tool", "the answer is 2", tool_call_id="c")
+    second, _ = session.ask(SessionRequest((USER, first.answer, said), 2, tools), retry=False)
+    known = [*first.prompt_ids.tolist(), *first.made.ids]
+    assert second.parent == first.number
+    assert second.prompt_ids.tolist()[: len(known)] == known
+    given = hermes.decode(second.given, skip_special=False)
+    assert given == "\n<|im_start|>user\n<tool_response>\n\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    session.answered(second, result_of(hermes, "no"), Message("assistant", "no"))
+    third, _ = session.ask(SessionRequest((USER, first.answer, said, second.answer, said, USER), 3, tools), retry=False)
+    assert third.parent == second.number, "what the client tells again is the same history"
+    assert "answer is 2" not in hermes.decode(third.prompt_ids, skip_special=False)
+    assert session.withheld == 2
 
 
 def test_t13_control_strings_in_a_tools_description_are_data(hermes, template):

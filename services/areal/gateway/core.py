@@ -96,7 +96,8 @@ class GatewayCore:
         if (opened := self._opened.pop(name, None)) is None:
             return SessionEnding()
         self._ended[name] = reason
-        return SessionEnding(tuple(opened.session.close(reason)), opened.session.reward)
+        session = opened.session
+        return SessionEnding(tuple(session.close(reason)), session.reward, session.withheld)
 
     def ignored(self, names: Iterable[str]) -> None:
         """Count fields of requests that were ignored; by name, while there are few names."""

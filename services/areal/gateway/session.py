@@ -114,6 +114,7 @@ class SessionLimits:
     max_new_tokens: int
     max_sample_tokens: int  # of all branches together, and so of the longest
     max_calls: int
+    tool_answers: bool = True  # whether the policy is given what tools answered, or empty answers
 
 
 class CallState(Enum):
@@ -185,6 +186,7 @@ class EpisodeCalls:
         self._asked: dict[tuple[int | None, object], int] = {}
         self.over = ""  # why it ended; empty while it lives
         self.reward: float | None = None  # that the agent posted last
+        self.withheld = 0  # answers of tools that the policy wasn't given
 
     def score(self, reward: float, answer: str | None) -> None:
         """The agent posts its reward; it may name the newest answer by its id. Raises Refused."""
@@ -247,6 +249,11 @@ class EpisodeCalls:
         return len(self._place(question)[2])
 
     def _with_history(self, question: SessionRequest) -> SessionRequest:
+        if not self._limits.tool_answers:
+            told = [message for message in question.messages if message.role == "tool" and message.text]
+            self.withheld = max(self.withheld, len(told))
+            shown = (replace(one, text="", images=()) if one.role == "tool" else one for one in question.messages)
+            question = replace(question, messages=tuple(shown))
         if question.follows is None:
             return question
         earlier = next((call for call in self._calls if f"{self.name}_{call.number}" == question.follows), None)

@@ -37,10 +37,12 @@ class Node:
 
 @dataclass(frozen=True)
 class SessionEnding:
-    """A session at its end: what was sampled, and the reward that its agent posted."""
+    """A session at its end: what was sampled, the reward that its agent posted, and how many answers of tools its
+    policy wasn't given."""
 
     nodes: tuple[Node, ...] = ()
     reward: float | None = None
+    withheld: int = 0
 
 
 @dataclass(frozen=True)

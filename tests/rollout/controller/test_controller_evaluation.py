@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from areal.observe.live import IdleCause
 from areal.record.run_rows import Records
-from areal.rollout.contract.values import BLIND, EvaluationAnswer, FailureKind
+from areal.rollout.contract.values import BLIND, NOTHING_WITHHELD, EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
 from areal.rollout.controller.evaluation import BlindLook, Evaluations, trains_blind
 from areal.rollout.controller.inputs import PublishWeights
@@ -186,6 +186,29 @@ def test_a_model_that_learns_without_its_images_stops_the_run_with_a_sentence() 
 )
 def test_a_model_that_sees_learns_nothing_or_learns_to_look_goes_on(scores: list[tuple[float, float]]) -> None:
     assert run_of(*scores).core.stalled == ""
+
+
+def test_where_nothing_was_withheld_no_answer_is_asked_for_blind_again() -> None:
+    """An agent that calls no tools: rows are played twice in its first evaluation, and never after."""
+    bench = started(replace(WITH_IMAGES, evaluation_concurrent=100))
+    for version in range(3):
+        if version:
+            bench.ask(PublishWeights(1, weights(version)))
+            bench.server(version)
+            bench.later(0.5)
+        units = [(one.row, one.sample) for one in bench.all(LeaseEvaluation) if one.evaluation_id == f"{version}.f1"]
+        assert len(units) == 40 + (len(BLIND_ROWS) if version == 0 else 0)
+        for row, sample in units:
+            answer = EvaluationAnswer(f"{version}.f1", row, 0.9 * version / 2, version, version, sample=sample)
+            if sample == BLIND:
+                answer = replace(answer, score=0.0, kind=FailureKind.REJECTED, message=NOTHING_WITHHELD)
+            bench.worker(evaluated=(answer,))
+    records = bench.all(RecordEvaluation)
+    assert [(record.rows, record.mean, record.failed_rows) for record in records] == [
+        (40, 0, 0), (40, pytest.approx(0.45), 0), (40, pytest.approx(0.9), 0),
+    ]  # fmt: skip
+    assert not any("blind" in record.figures for record in records)
+    assert bench.core.stalled == ""
 
 
 def test_a_restarted_controller_knows_what_was_looked_at_before_it() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from areal.errors import DataError
+from areal.rollout.contract.values import BLIND, NOTHING_WITHHELD
 from areal.v1 import rollout_pb2 as rollout
 from areal.workflow import CommandAgent, RolloutWorkflow
 from areal.workflow.base import Outcome
@@ -73,6 +74,32 @@ async def test_an_evaluation_runs_the_agent_and_counts_what_it_returns(bench):
     (result,) = work.controller.evaluated
     assert (result.row, result.score, result.fault.message) == (3, 0.75, "")
     assert work.agents[0].starts[0].sampling.temperature == 0
+
+
+@pytest.mark.parametrize("calls", [True, False])
+async def test_a_blind_answer_of_an_evaluation_does_without_what_tools_say(bench, calls):
+    """It counts only where there was something to do without."""
+    prompts: dict[str, list[int]] = {}
+
+    async def run(data, *, base_url, api_key, http_client, **extra):
+        messages = [{"role": "user", "content": data["prompt"]}]
+        said = (await chat(http_client, base_url, api_key, messages))["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": "c", "content": "7 7 7"}
+        messages += [said, result if calls else {"role": "user", "content": "7 7 7"}]
+        second = await chat(http_client, base_url, api_key, messages, max_tokens=4)
+        prompts[base_url] = second["prompt_token_ids"]
+        return 0.5
+
+    work = await bench(agents_run=run).start()
+    for count, sample in enumerate((0, BLIND), 1):
+        row = rollout.EvalLease(evaluation_id="0.abc", floor=0, row=3, row_json=ROW, sample=sample)
+        work.controller.send(evaluations=[row])
+        await work.controller.until(lambda count=count: len(work.controller.evaluated) == count)
+    seen, blind = sorted(work.controller.evaluated, key=lambda result: result.sample)
+    assert (seen.score, seen.fault.message) == (0.5, "")
+    assert (blind.score, blind.fault.message) == ((0.5, "") if calls else (0.0, NOTHING_WITHHELD))
+    with_tools, without = prompts.values()
+    assert (len(with_tools) > len(without)) == calls
 
 
 @pytest.mark.parametrize(

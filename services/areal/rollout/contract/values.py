@@ -73,7 +73,9 @@ class SampleFailure:
 
 
 BLIND = 1 << 20
-"""The `sample` of an answer to an evaluation row whose images are greyed out."""
+"""The `sample` of an answer to an evaluation row without its images, and without what tools answer."""
+NOTHING_WITHHELD = "there was nothing to withhold"
+"""Why such an answer has no score: its episode showed no image and called no tool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from areal.rollout.contract.values import BLIND, EvaluationAnswer, FailureKind
+from areal.rollout.contract.values import BLIND, NOTHING_WITHHELD, EvaluationAnswer, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.inputs import PublishedWeights
 from areal.rollout.controller.settings import TrainPosition, retry_pause_s
@@ -35,7 +35,8 @@ _PACE_ERRORS = 2.33  # one-sided 1 %
 
 @dataclass(frozen=True)
 class BlindLook:
-    """Mean scores of the same rows with their images and without, and the standard errors of the first and the gap."""
+    """Mean scores of the same rows with images and answers of tools, and without; the standard errors of the first and
+    the gap."""
 
     seen: float
     blind: float
@@ -54,9 +55,9 @@ class BlindLook:
 
 
 def trains_blind(looks: Sequence[BlindLook]) -> str:
-    """Why a model that learnt did so without its images, in two looks in a row; empty where nothing shows that.
+    """Why a model that learnt did so without its images and tools, in two looks in a row; empty where nothing shows it.
 
-    It learnt: its score is above that of the first look by more than chance. The images had no part in it: without
+    It learnt: its score is above that of the first look by more than chance. They had no part in it: without
     them it has more than half of what it gained, by more than chance, too. A start that can't learn stays quiet so.
     """
     if len(looks) < 3:
@@ -70,8 +71,8 @@ def trains_blind(looks: Sequence[BlindLook]) -> str:
             return ""
     return (
         f"the model is trained blind: its held-out score rose from {start.seen:.2f} to {now.seen:.2f}, and with grey "
-        f"images it is {now.blind:.2f}: see whether answers can be guessed from texts, and whether images reach the "
-        "model; evaluation.blind: false goes on without this look"
+        f"images and empty answers of tools it is {now.blind:.2f}: see whether answers can be guessed without them, "
+        "and whether they reach the model; evaluation.blind: false goes on without this look"
     )
 
 
@@ -86,7 +87,7 @@ class EvaluationRun:
     rows: int
     samples: int = 0  # of each row, beside the greedy answer
     failed_are_wrong: bool = True
-    blind: tuple[int, ...] = ()  # rows that are answered without their images, too
+    blind: tuple[int, ...] = ()  # rows that are answered without images and answers of tools, too
     weights: PublishedWeights | None = None  # what servers keep until the end, where they do
     pending: list[Unit] = field(default_factory=list)
     in_work: dict[Unit, str] = field(default_factory=dict)  # → worker
@@ -105,7 +106,7 @@ class EvaluationRun:
         return len(self.scores) + len(self.failed) == self.rows * (1 + self.samples) + len(self.blind)
 
     def look(self) -> BlindLook | None:
-        """Scores with and without images, of rows that have both."""
+        """Scores with and without images and answers of tools, of rows that have both."""
         both = [
             [self.scores[unit][0] for unit in ((row, 0), (row, BLIND)) if unit in self.scores] for row in self.blind
         ]
@@ -167,6 +168,7 @@ class Evaluations:
         self.recorded: list[RecordEvaluation] = []
         self.runs: list[EvaluationRun] = []  # oldest first
         self.ended_rows = 0  # answers of all evaluations of this controller
+        self._nothing_withheld = False  # in any answer that was to do without images and answers of tools
         self._missed = False  # a version was due while another was being measured
         self._last_version = max((int(name.partition(".")[0]) for name in self.finished), default=-1)
 
@@ -219,7 +221,8 @@ class Evaluations:
         self.runs = [run for run in self.runs if run not in untouched]
         run = EvaluationRun(
             weights.evaluation, weights.policy_id, weights.version, weights.fence, settings.evaluation_rows,
-            settings.evaluation_samples, settings.evaluation_failed_are_wrong, settings.evaluation_blind, weights,
+            settings.evaluation_samples, settings.evaluation_failed_are_wrong,
+            () if self._nothing_withheld else settings.evaluation_blind, weights,
         )  # fmt: skip
         self.runs.append(run)
         self._last_version = max(self._last_version, weights.version)
@@ -267,7 +270,8 @@ class Evaluations:
             run.pending.remove(unit)
         self.ended_rows += 1
         if report.kind is not FailureKind.NONE:
-            log.warning("evaluation %s row %d has no score: %s", run.policy_id, report.row, report.detail)
+            if report.detail != NOTHING_WITHHELD:
+                log.warning("evaluation %s row %d has no score: %s", run.policy_id, report.row, report.detail)
             run.failed[unit] = report.detail
         else:
             run.scores[unit] = (report.score, report.oldest_version, report.newest_version)
@@ -283,6 +287,7 @@ class Evaluations:
             sets.setdefault(name, []).append(row)
         ks, look = settings.evaluation_pass_at, run.look()
         self._looks += [] if look is None else [look]
+        self._nothing_withheld |= all(run.failed.get((row, BLIND)) == NOTHING_WITHHELD for row in run.blind)
         record = RecordEvaluation(
             run.name,
             run.policy_id,
@@ -304,7 +309,7 @@ class Evaluations:
 
     @property
     def trains_blind(self) -> str:
-        """Why the run must not go on; empty where nothing shows that images have no part in what is learnt."""
+        """Why the run must not go on; empty where nothing shows that it learns without images and tools."""
         return trains_blind(self._looks) if self._position.settings.evaluation_blind else ""
 
     def orphan(self, worker: str) -> None:

@@ -16,6 +16,7 @@ from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.model_families import VISION, route_bytes
 from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
+from areal.spec.rollout import ENVIRONMENT
 
 FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
 _WINDOW_BATCHES = 8  # of rows that change places for rounds: the worst of them is this many steps from its own place
@@ -41,7 +42,7 @@ def settings_of(
     blind: tuple[int, ...] = (),
 ) -> ControllerSettings:
     """The controller's settings from the job's fields; `longest_row` is the bytes of a training row, `blind` are the
-    evaluation rows that are answered without their images, too."""
+    evaluation rows that are answered without images and answers of tools, too."""
     spec = job.spec
     algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
     return ControllerSettings(
@@ -86,6 +87,8 @@ async def run(ctx: RoleContext) -> int:
     column = spec.evaluation.set_column
     sets = rows.evaluation_sets(column, count) if column else ()
     blind = rows.with_images(count, _MOST_BLIND) if spec.evaluation.blind else ()
+    if spec.evaluation.blind and (spec.rollout.agent is not None or spec.rollout.workflow == ENVIRONMENT):
+        blind = blind or tuple(range(min(count, _MOST_BLIND)))  # it may call tools
     settings = settings_of(job, count, sets, rows.longest, blind)
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port, ctx.bind)

@@ -35,7 +35,7 @@ class ControllerSettings:
     evaluation_samples: int = 0  # sampled answers to each row, beside the greedy one
     evaluation_pass_at: tuple[int, ...] = ()
     evaluation_sets: tuple[str, ...] = ()  # the set of each row, when rows have one
-    evaluation_blind: tuple[int, ...] = ()  # rows that are answered with their images greyed out, too
+    evaluation_blind: tuple[int, ...] = ()  # rows that are answered without images and answers of tools, too
     evaluation_pins: bool = False  # servers keep a version until its evaluation has ended
     shared_cards: bool = False  # servers and trainer have the same cards, by turns
     pass_score: float | None = None  # the reward from which a sample passes; None where nobody counts

@@ -92,6 +92,7 @@ class EpisodeRun:
         self._greedy = greedy
         self._evaluates = evaluates
         self._blind = blind
+        self._withheld = 0  # images, and answers of tools
         self._generations: dict[Reply | Pending, ActiveGeneration] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[StreamedAnswer] = []
@@ -103,6 +104,11 @@ class EpisodeRun:
         self._scored = False  # its agent has ended it with a reward
         self._watcher: Reply | None = None  # waits for that
         self._closed = False
+
+    @property
+    def saw_everything(self) -> bool:
+        """Whether a blind episode was like any other: nothing that it was to do without came up."""
+        return self._blind and not self._withheld
 
     @property
     def waiting(self) -> bool:
@@ -150,7 +156,9 @@ class EpisodeRun:
         """Begin a generation. What it draws depends on `draw`, or on its turn; `on_tokens` is told tokens."""
         if self._closed:
             return
-        images = tuple(map(greyed, images)) if self._blind else images
+        if self._blind:
+            self._withheld += len(images)
+            images = tuple(map(greyed, images))
         seed = (
             None
             if self._greedy
@@ -259,7 +267,7 @@ class EpisodeRun:
         self._scored = False
         name = f"{self._affinity}.{self._index}"
         try:
-            self._session, access = self._sessions.open(name, self, sampling, self._session_scored)
+            self._session, access = self._sessions.open(name, self, sampling, self._session_scored, blind=self._blind)
         except ArealError as error:
             reply(error)
             return
@@ -284,7 +292,9 @@ class EpisodeRun:
 
     def _end_session(self, reason: str) -> SessionEnding:
         name, self._session = self._session, ""
-        return self._sessions.close(name, reason) if name else SessionEnding()
+        ending = self._sessions.close(name, reason) if name else SessionEnding()
+        self._withheld += ending.withheld
+        return ending
 
     def _ended(self, what: str, began: float, turn: int) -> None:
         if len(self.moments) < MAX_MOMENTS:

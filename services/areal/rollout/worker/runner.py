@@ -16,7 +16,7 @@ from typing import Any
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
-from areal.rollout.contract.values import BLIND, FailureKind
+from areal.rollout.contract.values import BLIND, NOTHING_WITHHELD, FailureKind
 from areal.rollout.worker.episode_engine import EpisodeBoxes, EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.kept_answers import KeptAnswers
@@ -262,6 +262,8 @@ class EpisodeRunner:
                 episode = check_streamed(ending.episode, slot.run.answers)
                 check_images(episode, self._tokenizer.image_shape)
                 ending = replace(ending, episode=episode)
+                if slot.run.saw_everything:
+                    ending = EpisodeResult(kind=FailureKind.REJECTED, message=NOTHING_WITHHELD)
             except DataError as error:
                 ending = _failure(error)
         self._tell_end(slot, replace(ending, verdict=slot.run.verdict if ending.episode is not None else None))

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -140,10 +140,12 @@ class Sessions:
         if self._server is not None:
             await self._server.stop()
 
-    def open(self, what: str, episode: Generates, sampling: Sampling, on_end: Callable[[], None]) -> tuple[str, Access]:
+    def open(
+        self, what: str, episode: Generates, sampling: Sampling, on_end: Callable[[], None], *, blind: bool = False
+    ) -> tuple[str, Access]:
         """Begin the session of an episode; `what` names it for people.
 
-        `on_end` is told when its agent has ended it with a reward.
+        `on_end` is told when its agent has ended it with a reward. In a `blind` one tools answer nothing.
         """
         number = next(self._numbers)
         name = f"{what.replace('/', '.')}.{number}.{secrets.token_hex(4)}"  # one part of a path; never comes again
@@ -152,7 +154,8 @@ class Sessions:
         if self._gateways is not None and self._gateways.trust is not None:
             self._gateways.trust.renew()
         address = urls[number % len(urls)] if urls else None
-        return name, self._serving().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end, address=address)
+        limits = replace(self._limits, tool_answers=not blind)
+        return name, self._serving().open(name, owner, limits, lives_s=LIVES_S, on_end=on_end, address=address)
 
     def close(self, name: str, reason: str) -> SessionEnding:
         """End it: what was sampled, and the reward that was posted."""
