@@ -1,20 +1,21 @@
 """Client of the API server: dicts in, dicts out, typed errors.
 
 Owns the semantics of each verb (server-side apply with force and strict field validation, preconditions of deletes,
-pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is shown to
-`observer`, so that a cache never lags behind this process's own writes.
+pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is offered to
+its cache, so that a cache never lags behind this process's own writes.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from areal_operator.kube import errors
 from areal_operator.kube.errors import APPLY, apply_query
 from areal_operator.kube.resources import Json, Resource, resource_of
+from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.limiter import Limiter, RequestPriority
 from areal_operator.runtime.queue import RequestTimes, WatchTimes
 from areal_operator.runtime.stream import WatchEvent, events
@@ -22,16 +23,6 @@ from areal_operator.runtime.transport import JSON, MERGE, METADATA, Request, Res
 
 MANAGER = "areal-operator"  # owns every child
 STATUS_MANAGER = "areal-operator-status"  # owns status
-
-
-class WriteObserver(Protocol):
-    """Learns what this process's own writes did."""
-
-    def written(self, resource: Resource, obj: Json) -> None:
-        """The server stores this now."""
-
-    def gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """The object with this uid is no more."""
 
 
 class Api:
@@ -42,7 +33,7 @@ class Api:
         transport: Transport,
         limiter: Limiter | None = None,
         *,
-        observer: WriteObserver | None = None,
+        caches: Mapping[Resource, Cache] | None = None,
         guard: Callable[[], None] = lambda: None,
         on_answer: Callable[[str, int], None] = lambda method, status: None,
         times: RequestTimes | None = None,
@@ -50,7 +41,7 @@ class Api:
     ) -> None:
         self._transport = transport
         self._limiter = limiter or Limiter()
-        self.observer = observer
+        self.caches = caches if caches is not None else {}
         self.guard = guard
         self._on_answer = on_answer
         self._times = times or RequestTimes()
@@ -216,12 +207,12 @@ class Api:
                 self._limiter.hold(pause_s)
 
     def _written(self, resource: Resource, obj: Json) -> None:
-        if self.observer is not None:
-            self.observer.written(resource, obj)
+        if (cache := self.caches.get(resource)) is not None:
+            cache.offer(obj)
 
     def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        if self.observer is not None:
-            self.observer.gone(resource, namespace, name, uid)
+        if (cache := self.caches.get(resource)) is not None:
+            cache.gone((namespace, name), uid)
 
 
 def typed(item: Json, resource: Resource) -> Json:

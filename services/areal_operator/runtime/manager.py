@@ -89,7 +89,8 @@ class Manager:
         self.metrics = OperatorMetrics()
         self.queue = Queue(times=times.queue, clock=clock, on_done=self.metrics.reconciled)
         self._limiter = Limiter(settings.qps, settings.burst, clock)
-        self.api = Api(transport, self._limiter, observer=self, on_answer=self.metrics.answered)
+        self.caches: dict[Resource, Cache] = {}
+        self.api = Api(transport, self._limiter, caches=self.caches, on_answer=self.metrics.answered)
         self.election = Election(
             LeaseStore(self.api, settings.lease_namespace, settings.lease_name),
             namespace=settings.lease_namespace,
@@ -100,7 +101,6 @@ class Manager:
         )
         self.api.guard = self.election.guard
         self.recorder = Recorder(self.api, instance=settings.identity, clock=clock)
-        self.caches: dict[Resource, Cache] = {}
         self._reflectors: list[Reflector] = []
         self._watched = watched
         for one in watched:
@@ -119,18 +119,6 @@ class Manager:
     def synced(self) -> bool:
         """Whether every cache is full."""
         return all(cache.synced for cache in self.caches.values())
-
-    # What our own writes did, for the caches.
-
-    def written(self, resource: Resource, obj: Json) -> None:
-        """See `WriteObserver`."""
-        if (cache := self.caches.get(resource)) is not None:
-            cache.offer(obj)
-
-    def gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """See `WriteObserver`."""
-        if (cache := self.caches.get(resource)) is not None:
-            cache.gone((namespace, name), uid)
 
     async def run(
         self, reconcile: Reconcile, stop: asyncio.Event, *, while_leading: Callable[[], Awaitable[None]] | None = None

@@ -41,7 +41,8 @@ class Rig:
             scopes=self.scopes,
             labelled_only=self.labelled_only,
         )
-        self.api = Api(MemoryTransport(self.fake), Limiter(1e6, 1000, virtual_time.now), observer=self)
+        limiter = Limiter(1e6, 1000, virtual_time.now)
+        self.api = Api(MemoryTransport(self.fake), limiter, caches={CONFIGMAPS: self.cache})
         self.reflector = Reflector(
             self.api,
             self.cache,
@@ -51,12 +52,6 @@ class Rig:
             clock=virtual_time.now,
             uniform=lambda low, high: high,
         )
-
-    def written(self, resource, obj):
-        self.cache.offer(obj)
-
-    def gone(self, resource, namespace, name, uid):
-        self.cache.gone((namespace, name), uid)
 
     async def follow(self):
         """As `Reflector.run`, with the states noted."""

@@ -181,15 +181,7 @@ async def test_a_cache_follows_what_others_do_and_knows_own_writes_at_once(serve
     api = await server.api()
     follower = await follow(api, server.namespace, SHORT)
     assert follower.held() == {"m0": "0", "m1": "0", "m2": "0"}
-
-    class Observer:
-        def written(self, resource: Any, obj: Json) -> None:
-            follower.cache.offer(obj)
-
-        def gone(self, resource: Any, namespace: str, name: str, uid: str) -> None:
-            follower.cache.gone((namespace, name), uid)
-
-    api.observer = Observer()
+    api.caches = {CONFIGMAPS: follower.cache}
     await others.apply(config_map(server.namespace, "m1", "1"), manager="others")
     await others.delete(CONFIGMAPS, server.namespace, "m2")
     await follower.becomes({"m0": "0", "m1": "1"})
