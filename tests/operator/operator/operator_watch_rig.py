@@ -7,8 +7,7 @@ from areal_operator.kube.resources import CONFIGMAPS, key_of
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.limiter import Limiter
-from areal_operator.runtime.queue import WatchTimes
-from areal_operator.runtime.reflector import Reflector
+from areal_operator.runtime.reflector import Reflector, WatchTimes
 from support import virtual_time
 from support.fake_kube import FakeKube
 from support.fake_kube_fronts import MemoryTransport
