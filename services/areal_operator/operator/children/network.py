@@ -172,32 +172,15 @@ class NetworkCall:
 
 def calls() -> list[NetworkCall]:
     """Every call, by callee; the operator's and monitoring's to every role last."""
-    return [
-        *(
-            NetworkCall(
-                caller.who,
-                role,
-                names.PORT_NUMBERS[caller.port] if caller.port else None,
-                caller.why,
-                caller.only,
-                caller.methods,
-            )
-            for role, row in ROLE_SPECS.items()
-            for caller in row.called_by
-        ),
-        *(
-            NetworkCall(
-                Outsider.OPERATOR, role, names.LAUNCHER_PORT, "status, restarts, draining", methods=LAUNCHER_METHODS
-            )
-            for role, row in ROLE_SPECS.items()
-            if row.supervised
-        ),
-        *(
-            NetworkCall(Outsider.MONITORING, role, names.METRICS_PORT, "metrics")
-            for role, row in ROLE_SPECS.items()
-            if "metrics" in row.ports
-        ),
-    ]
+    found = []
+    for role, row in ROLE_SPECS.items():
+        for caller in row.called_by:
+            port = names.PORT_NUMBERS[caller.port] if caller.port else None
+            found.append(NetworkCall(caller.who, role, port, caller.why, caller.only, caller.methods))
+    why, launched = "status, restarts, draining", [role for role, row in ROLE_SPECS.items() if row.supervised]
+    scraped = [role for role, row in ROLE_SPECS.items() if "metrics" in row.ports]
+    found += [NetworkCall(Outsider.OPERATOR, at, names.LAUNCHER_PORT, why, methods=LAUNCHER_METHODS) for at in launched]
+    return found + [NetworkCall(Outsider.MONITORING, role, names.METRICS_PORT, "metrics") for role in scraped]
 
 
 def calls_to(*roles: Role) -> list[NetworkCall]:

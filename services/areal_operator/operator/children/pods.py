@@ -261,7 +261,8 @@ def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runti
     storage = w.job.spec.storage
     if role is Role.FINISH and storage.retain == "Model" and storage.claim_name is None:
         ours.append({"name": names.ENV_CLEAN, "value": "1"})
-    ours += _hub_token(w, role)
+    if mounts.has_hub_token(w, role):  # for huggingface_hub, in the one pod that downloads a private model
+        ours.append({"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)})
     known = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},
@@ -309,13 +310,6 @@ def _certificates(w: JobBlueprint, role: Role) -> list[Json]:
     if spec_of(role).headless:
         found[names.ENV_ADDRESS] = f"$({names.ENV_POD_NAME}).{names.service_host(w.name, w.namespace, role)}"
     return [{"name": name, "value": value} for name, value in found.items()]
-
-
-def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:
-    """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
-    if not mounts.has_hub_token(w, role):
-        return []
-    return [{"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)}]
 
 
 def _ports(w: JobBlueprint, role: Role) -> list[Json]:
