@@ -64,11 +64,9 @@ def announcements(before: Json, after: Json) -> list[Announcement]:
 
 
 def _transition(kind: status.ConditionType, old: Condition | None, new: Condition) -> list[Announcement]:
-    if kind is status.ConditionType.ACCEPTED and new.status == "False":
-        return [Announcement("Warning", new.reason, new.message)]
-    if kind is status.ConditionType.FAILED and new.status == "True":
-        return [Announcement("Warning", new.reason, new.message)]
-    if (kind, new.reason) in _WARNING:
+    refused = kind is status.ConditionType.ACCEPTED and new.status == "False"
+    failed = kind is status.ConditionType.FAILED and new.status == "True"
+    if refused or failed or (kind, new.reason) in _WARNING:
         return [Announcement("Warning", new.reason, new.message)]
     if kind is status.ConditionType.SUSPENDED and new.reason == status.SuspendedReason.NOT_SUSPENDED:
         resumed = old is not None and old.reason != status.SuspendedReason.NOT_SUSPENDED
