@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,8 +16,10 @@ from areal.cli.arguments import AsJson, JobFile, Kubeconfig, KubeContext, Namesp
 from areal.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from areal.spec import RLJob
+    from areal.yaml_file.document import Document
     from rich.console import Console
+
+    from areal_operator.submit.submit import SubmitRequest
 
 LogFormat = Literal["json", "text"]
 
@@ -47,31 +50,24 @@ def submit(
     The recipe becomes a ConfigMap; model, tokenizer, datasets and hooks go to the job's volume. Absolute paths are in
     the images, pvc://claim/path is on a volume. Files that are there already are not sent again.
     """
-    from areal.spec.load import job_from
     from rich.console import Console
 
     from areal_operator.submit.follow import follow
-    from areal_operator.submit.submit import SubmitRequest, objects
+    from areal_operator.submit.submit import objects
     from areal_operator.submit.submit import submit as submit_objects
 
-    made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
-    verifier, pods, planned = checked_submission(made, job.path, base_dir)
-    made = job_from(job, [*(overrides or ()), *planned]) if planned else made
+    request = checked_request(job, overrides or (), namespace, take_over)
     console = Console(stderr=True)
     if dry_run:
         from areal.spec.runtime import RuntimeSpec
 
-        where = namespace or made.metadata.namespace or "default"
-        request = SubmitRequest(made, base_dir, where, verifier, pods=pods)
-        found = objects(request, RuntimeSpec(), no_progress)
+        found = objects(replace(request, namespace=request.namespace or "default"), RuntimeSpec(), no_progress)
         sys.stdout.write(json.dumps(found.listed()) + "\n" if as_json else found.text())
         return
     from areal_operator.submit.cluster import connect
 
     cluster = connect(kubeconfig, context)
-    request = SubmitRequest(
-        made, base_dir, namespace or made.metadata.namespace or cluster.namespace, verifier, take_over, pods
-    )
+    request = replace(request, namespace=request.namespace or cluster.namespace)
     applied = submit_objects(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
     _next(applied, console)
     told: dict[str, Any] = {"name": applied["metadata"]["name"], "namespace": applied["metadata"]["namespace"]}
@@ -184,16 +180,22 @@ def following(
     return fetch.follow(found, cluster, offsets, lambda text: print(text, file=sys.stderr))
 
 
-def checked_submission(
-    job: RLJob, job_file: Path, base_dir: Path
-) -> tuple[str | None, Mapping[str, int], tuple[str, ...]]:
-    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does, the memory of pods, and what
-    the job leaves to the plan."""
+def checked_request(
+    document: Document, overrides: Sequence[str], namespace: str | None, take_over: bool
+) -> SubmitRequest:
+    """The request for a job, with what its recipe implies and what it leaves to the plan. Refuses what `areal check`
+    refuses. Its namespace is empty where neither the caller nor the job names one."""
     from areal.admit.verdict import admit
+    from areal.spec.load import job_from
 
+    from areal_operator.submit.submit import SubmitRequest
+
+    job, base_dir = job_from(document, overrides), document.path.absolute().parent
     verdict = admit(job, base_dir)
-    verdict.refuse(job_file)
-    return "custom" if verdict.defines_reward else None, verdict.pods, verdict.planned
+    verdict.refuse(document.path)
+    job = job_from(document, [*overrides, *verdict.planned]) if verdict.planned else job
+    verifier = "custom" if verdict.defines_reward else None
+    return SubmitRequest(job, base_dir, namespace or job.metadata.namespace or "", verifier, take_over, verdict.pods)
 
 
 def _next(job: dict[str, Any], console: Console) -> None:

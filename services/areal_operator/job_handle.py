@@ -9,25 +9,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from areal.errors import ExitCode, InfraError, Kind, by_kind
 from areal.observe.live import Diagnosis
-from areal.spec.load import job_from
 from areal.spec.status import JobStatus
 from areal_view.job_files import Job, JobFiles, JobParts, Overrides
 from areal_view.library import OPENED, Run, Watch, open_run
 from areal_view.why.job_causes import why_job
 
-from areal_operator.commands import checked_submission, no_progress
+from areal_operator.commands import checked_request, no_progress
 from areal_operator.job_commands import facts_of, find_job
 from areal_operator.submit.cluster import Cluster, connect
 from areal_operator.submit.fetch import pull_beside
 from areal_operator.submit.follow import ended, line
 from areal_operator.submit.manifests import MANAGER, Json
 from areal_operator.submit.page import page_of
-from areal_operator.submit.submit import SubmitRequest
 from areal_operator.submit.submit import submit as submit_objects
 
 _LOOK_S = 1.0
@@ -180,12 +179,9 @@ def submit(
     """
     files = JobFiles.of(job, overrides)
     files = files.written(JobParts(**parts), Path("runs", f"{files.name}.job").absolute())
-    made, base_dir = job_from(files.document, files.overrides), files.document.path.absolute().parent
-    verifier, pods, planned = checked_submission(made, files.document.path, base_dir)
-    made = job_from(files.document, [*files.overrides, *planned]) if planned else made
+    request = checked_request(files.document, files.overrides, namespace, take_over)
     cluster = connect(Path(kubeconfig) if kubeconfig is not None else None, context)
-    where = namespace or made.metadata.namespace or cluster.namespace
-    request = SubmitRequest(made, base_dir, where, verifier, take_over, pods)
+    request = replace(request, namespace=request.namespace or cluster.namespace)
     submitted = ClusterRun(cluster, submit_objects(request, cluster, no_progress, lambda text: None))
     if wait:
         submitted.wait()

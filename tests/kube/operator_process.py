@@ -25,8 +25,7 @@ if os.environ.get("QUICK", "yes") == "yes":  # tests would mostly wait; before t
 from areal.observe import logs
 from areal_operator.operator import main as operator
 from areal_operator.operator.observed import Pod
-from areal_operator.runtime.manager import Times
-from areal_operator.runtime.queue import LeaseTimes
+from areal_operator.runtime.lease import LeaseTimes
 from areal_operator.runtime.transport import Request, Response, Transport
 
 NOBODY = 9  # the discard port
@@ -96,6 +95,7 @@ def live(arguments: argparse.Namespace) -> None:
             return Mortal(await connect(kubeconfig), arguments.mortal)
 
         operator.connect = connect_mortal  # type: ignore[assignment]
+    lease = LeaseTimes(duration_s=arguments.lease_s, renew_s=arguments.lease_s * 0.6, retry_s=arguments.lease_s / 10)
     options = operator.OperatorOptions(
         namespaces=tuple(arguments.namespace),
         default_runtime=arguments.default_runtime,
@@ -109,13 +109,13 @@ def live(arguments: argparse.Namespace) -> None:
         qps=arguments.qps,
         burst=int(arguments.qps * 2),
         json_logs=False,
+        lease_times=lease,
     )
-    lease = LeaseTimes(duration_s=arguments.lease_s, renew_s=arguments.lease_s * 0.6, retry_s=arguments.lease_s / 10)
 
     async def until_signal() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await operator.run(options, stop, dialer=AddressBook(arguments.book).dial, times=Times(lease=lease))
+        await operator.run(options, stop, dialer=AddressBook(arguments.book).dial)
 
     asyncio.run(until_signal())
 

@@ -10,7 +10,7 @@ from typing import Literal
 from areal.spec import status
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator.job_state import JobCondition, JobState, state_in
+from areal_operator.operator.job_state import Condition, JobState, state_in
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,10 @@ def announcements(before: Json, after: Json) -> list[Announcement]:
     return [*found, *_failures(was, now), *_epoch(was, now)]
 
 
-def _transition(kind: status.ConditionType, old: JobCondition | None, new: JobCondition) -> list[Announcement]:
-    if kind is status.ConditionType.ACCEPTED and new.status == "False":
-        return [Announcement("Warning", new.reason, new.message)]
-    if kind is status.ConditionType.FAILED and new.status == "True":
-        return [Announcement("Warning", new.reason, new.message)]
-    if (kind, new.reason) in _WARNING:
+def _transition(kind: status.ConditionType, old: Condition | None, new: Condition) -> list[Announcement]:
+    refused = kind is status.ConditionType.ACCEPTED and new.status == "False"
+    failed = kind is status.ConditionType.FAILED and new.status == "True"
+    if refused or failed or (kind, new.reason) in _WARNING:
         return [Announcement("Warning", new.reason, new.message)]
     if kind is status.ConditionType.SUSPENDED and new.reason == status.SuspendedReason.NOT_SUSPENDED:
         resumed = old is not None and old.reason != status.SuspendedReason.NOT_SUSPENDED

@@ -31,7 +31,7 @@ from areal_operator.operator import fault_owner
 from areal_operator.operator.decision import CleanUp, Converge, Decision, EndJob, Finish, Prepare, Reject, Suspend
 from areal_operator.operator.failure_policy import STALLED
 from areal_operator.operator.gang import TrainerGang, gang_of
-from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, reason_of
+from areal_operator.operator.job_state import Condition, JobOutcome, JobState, Rest, reason_of
 from areal_operator.operator.observed import BatchStage, Observation, Pod
 from areal_operator.operator.times import CREATED_S, FRESH_S, QUIET_S, render, words
 
@@ -44,7 +44,7 @@ class ConditionText:
     message: str
 
 
-def conditions(seen: Observation, decision: Decision, state: JobState, now: float) -> dict[ConditionType, JobCondition]:
+def conditions(seen: Observation, decision: Decision, state: JobState, now: float) -> dict[ConditionType, Condition]:
     """All conditions after `decision`, in the order of a job's life."""
     view = _View(seen, decision, state, now)
     found = {}
@@ -54,12 +54,12 @@ def conditions(seen: Observation, decision: Decision, state: JobState, now: floa
     return found
 
 
-def transition(before: JobCondition | None, said: ConditionText, generation: int, now: float) -> JobCondition:
+def transition(before: Condition | None, said: ConditionText, generation: int, now: float) -> Condition:
     """The condition that says this now: its time is kept while its status is."""
     kept = before is not None and before.status == said.reason.when
     since = before.since if kept and before is not None else float(int(now))
     message = said.message if len(said.message) <= CONDITION_MESSAGE else said.message[: CONDITION_MESSAGE - 1] + "…"
-    return JobCondition(said.reason.when, said.reason.value, message, since, generation)
+    return Condition(said.reason.when, said.reason.value, message, since, generation)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _View:
         return ConditionText(REASONS[kind][reason], "")
 
     def desired(self, role: Role) -> int:
-        return self.seen.admitted.replicas.get(role, 0) if self.seen.admitted is not None else 0
+        return self.replicas.get(role, 0)
 
     @property
     def replicas(self) -> Mapping[Role, int]:
@@ -136,8 +136,12 @@ class _View:
     def ready(self, role: Role) -> list[Pod]:
         return [pod for pod in self.seen.of(role) if pod.ready and not pod.terminating]
 
-    def before(self, kind: ConditionType) -> JobCondition | None:
+    def before(self, kind: ConditionType) -> Condition | None:
         return self.state.conditions.get(kind)
+
+
+def _as_before(before: Condition, reasons: type[ConditionReason]) -> ConditionText:
+    return ConditionText(reason_of(reasons, before.reason, before.status), before.message)
 
 
 def _accepted(view: _View) -> ConditionText:
@@ -162,7 +166,7 @@ def _prepared(view: _View) -> ConditionText:
         why = next((f": {pod.name} is {pod.waiting}" for pod in pods if pod.waiting), "")
         return ConditionText(PreparedReason.PREPARING, f"the preparing pod is at work{why}")
     if view.over and (before := view.before(ConditionType.PREPARED)) is not None:
-        return ConditionText(reason_of(PreparedReason, before.reason, before.status), before.message)
+        return _as_before(before, PreparedReason)
     return ConditionText(PreparedReason.NOT_STARTED, "")
 
 
@@ -194,7 +198,7 @@ def _scheduled(view: _View) -> ConditionText:
     if view.over:
         before = view.before(ConditionType.SCHEDULED)
         if before is not None and view.state.outcome is JobOutcome.FAILED and before.reason in _KEPT:
-            return ConditionText(reason_of(ScheduledReason, before.reason, before.status), before.message)
+            return _as_before(before, ScheduledReason)
         return ConditionText(ScheduledReason.FINISHED, "")
     if view.resting:
         reason = ScheduledReason.QUOTA_PENDING if view.queued else ScheduledReason.SUSPENDED
@@ -231,7 +235,7 @@ def _trainer(view: _View) -> ConditionText:
         return ConditionText(TrainerReason.FINISHED, "the last step is trained")
     before = view.before(ConditionType.TRAINER_READY)
     if gang.formed and gang.proven and not view.seen.reports.at and before is not None:  # nobody was asked yet
-        return ConditionText(reason_of(TrainerReason, before.reason, before.status), before.message)
+        return _as_before(before, TrainerReason)
     if gang.proven and (pod := gang.quiet()) is not None:
         return ConditionText(TrainerReason.OPERATOR_BLIND if view.blind else TrainerReason.VERIFYING, view.silence(pod))
     if gang.formed and gang.up == gang.size:
@@ -262,16 +266,13 @@ def _reward(view: _View) -> ConditionText:
     roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL) if view.desired(role)]
     if not roles:
         generates = view.seen.home(Role.GENERATION) in view.replicas
-        return ConditionText(
-            RewardReason.NOT_NEEDED, f"the {'workflow scores by itself' if generates else 'training scores nothing'}"
-        )
+        text = "the workflow scores by itself" if generates else "the training scores nothing"
+        return ConditionText(RewardReason.NOT_NEEDED, text)
     ready, wanted = len(view.ready(roles[0])), view.desired(roles[0])
     text = f"{ready} of {wanted} pods answer"
-    return (
-        ConditionText(RewardReason.READY, text)
-        if ready
-        else ConditionText(RewardReason.NO_REPLICA_READY, text + _waiting(view, roles[0]))
-    )
+    if ready:
+        return ConditionText(RewardReason.READY, text)
+    return ConditionText(RewardReason.NO_REPLICA_READY, text + _waiting(view, roles[0]))
 
 
 def _waiting(view: _View, role: Role) -> str:
@@ -328,31 +329,27 @@ def _progressing(view: _View) -> ConditionText:
     return ConditionText(ProgressingReason.STEP_REPORTED, text)
 
 
-def _complete(view: _View) -> ConditionText:
-    decision = view.decision
-    if isinstance(decision, EndJob) and isinstance(decision.reason, CompleteReason):
+def _ended(view: _View, kind: ConditionType, reasons: type[CompleteReason | FailedReason]) -> ConditionText | None:
+    """What the decision that ends a job says of an outcome, and what stays of it; None before."""
+    decision, before = view.decision, view.before(kind)
+    if isinstance(decision, EndJob) and isinstance(decision.reason, reasons):
         return ConditionText(decision.reason, decision.message)
-    before = view.before(ConditionType.COMPLETE)
-    if isinstance(decision, CleanUp) and before is not None:
-        return ConditionText(reason_of(CompleteReason, before.reason, before.status), before.message)
+    return _as_before(before, reasons) if isinstance(decision, CleanUp) and before is not None else None
+
+
+def _complete(view: _View) -> ConditionText:
+    if (said := _ended(view, ConditionType.COMPLETE, CompleteReason)) is not None:
+        return said
     if view.state.outcome is JobOutcome.FAILED:
         return ConditionText(CompleteReason.FAILED, "")
     if view.state.finishing:
-        stage = view.seen.finish.stage
-        return ConditionText(
-            CompleteReason.AUDITING, "audit and report are being made" if stage is BatchStage.RUNNING else ""
-        )
+        made = view.seen.finish.stage is BatchStage.RUNNING
+        return ConditionText(CompleteReason.AUDITING, "audit and report are being made" if made else "")
     return ConditionText(CompleteReason.RUNNING, "")
 
 
 def _failed(view: _View) -> ConditionText:
-    decision = view.decision
-    if isinstance(decision, EndJob) and isinstance(decision.reason, FailedReason):
-        return ConditionText(decision.reason, decision.message)
-    before = view.before(ConditionType.FAILED)
-    if isinstance(decision, CleanUp) and before is not None:
-        return ConditionText(reason_of(FailedReason, before.reason, before.status), before.message)
-    return ConditionText(FailedReason.NOT_FAILED, "")
+    return _ended(view, ConditionType.FAILED, FailedReason) or ConditionText(FailedReason.NOT_FAILED, "")
 
 
 _OF_WORK = frozenset({

@@ -205,10 +205,10 @@ class _Reconcile:
         charged = failure_policy.charge(self.state, incident, ruling, policy, self.now)
         self.state = charged.state
         if charged.exhausted:
-            text = (
-                f"{_words(incident)}; {policy.max_restarts} restarts without a new checkpoint were used up "
-                "(failurePolicy.maxRestarts)"
+            used_up = (
+                f"{policy.max_restarts} restarts without a new checkpoint were used up (failurePolicy.maxRestarts)"
             )
+            text = f"{_words(incident)}; {used_up}"
             return self._end(FailedReason.STALLED if stalled else FailedReason.MAX_RESTARTS_EXCEEDED, text)
         if ruling.action is not FailureAction.FAIL_JOB:
             return None
@@ -225,11 +225,8 @@ class _Reconcile:
             return None
         incident = of_batch(batch, Role.PREPARE, self.seen)
         if incident is None:
-            return Prepare(
-                self.state,
-                evict=self._stuck,
-                again_s=self._wake(SOON_S if batch.stage is BatchStage.GOING else STEADY_S),
-            )
+            again_s = self._wake(SOON_S if batch.stage is BatchStage.GOING else STEADY_S)
+            return Prepare(self.state, evict=self._stuck, again_s=again_s)
         if incident.exit_code in failure_policy.HOPELESS[:2]:
             ruling, policy = Ruling(FailureAction.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
             self.state = failure_policy.charge(self.state, incident, ruling, policy, self.now).state
@@ -256,9 +253,8 @@ class _Reconcile:
             return self._end(FailedReason.AUDIT_FAILED, audit.message, audit=audit)
         incident = of_batch(batch, Role.FINISH, self.seen)
         if incident is None:
-            return Finish(
-                self.state, evict=self._stuck, again_s=SOON_S if batch.stage is BatchStage.GOING else STEADY_S
-            )
+            again_s = SOON_S if batch.stage is BatchStage.GOING else STEADY_S
+            return Finish(self.state, evict=self._stuck, again_s=again_s)
         if incident.exit_code in failure_policy.HOPELESS:
             return self._end(FailedReason.AUDIT_FAILED, incident.message or _words(incident))
         return self._retry(incident) or Finish(self.state, retire=(batch,), evict=self._stuck, again_s=SOON_S)
@@ -273,13 +269,8 @@ class _Reconcile:
         if incidents and not hopeless and gang.unexplained:
             return None  # judged when its cause is known
         if incidents:
-            incident, ruling = failure_policy.worst(incidents, policy, worked=worked)
-            if ruling.action is FailureAction.RESTART_POD:  # of a gang, one pod can't restart alone
-                ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
-            if (end := self._charge(incident, ruling)) is not None:
-                return end
-            self.state = failure_policy.epoch_over(self.state, self.now)
-        elif lost := gang.dissolved():
+            return self._end_epoch(*failure_policy.worst(incidents, policy, worked=worked))
+        if lost := gang.dissolved():
             self.state = failure_policy.dissolved(self.state, failure_policy.worst(lost, policy)[0])
         return None
 
@@ -298,13 +289,18 @@ class _Reconcile:
         text = f"no step for {words(limit)} (runPolicy.stallTimeoutSeconds){f': {said}' if said else ''}"
         incident = Incident(Role.TRAINER, "", float(int(self.now)), STALLED, text)
         ruling = failure_policy.judge(incident, self.admitted.job.spec.failure_policy, worked=self._worked)
-        if ruling.action is FailureAction.RESTART_POD:
+        end = self._end_epoch(incident, ruling, stalled=True)
+        self.stalled = end is None
+        return end
+
+    def _end_epoch(self, incident: Incident, ruling: Ruling, stalled: bool = False) -> EndJob | None:
+        """Have the trainers start again, unless the incident ends the job."""
+        if ruling.action is FailureAction.RESTART_POD:  # of a gang, one pod can't restart alone
             ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
-        if (end := self._charge(incident, ruling, stalled=True)) is not None:
-            return end
-        self.state = failure_policy.epoch_over(self.state, self.now)
-        self.stalled = True
-        return None
+        end = self._charge(incident, ruling, stalled)
+        if end is None:
+            self.state = failure_policy.epoch_over(self.state, self.now)
+        return end
 
     def _calm_until(self) -> float:
         """When the job is stalled unless a step comes first.

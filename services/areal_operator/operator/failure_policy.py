@@ -21,6 +21,7 @@ from areal.spec.status import FAILURES_KEPT
 
 from areal_operator.operator.fault_owner import FaultOwner, owner_of
 from areal_operator.operator.job_state import JobFailure, JobState
+from areal_operator.operator.observed import Pod
 
 HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)  # A start with the same job file would end the same way
 
@@ -55,6 +56,12 @@ class Incident:
     exit_code: int | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)  # type → status, of the pod
     node: str = ""
+
+    @classmethod
+    def of(cls, pod: Pod, at: float, reason: str, message: str, code: int | None = None) -> "Incident":
+        """Incident of a pod, whose conditions may say whose it is."""
+        conditions = {name: condition.status for name, condition in pod.conditions.items()}
+        return cls(pod.role, pod.name, at, reason, message, code, conditions, pod.node)
 
     @property
     def owner(self) -> FaultOwner:

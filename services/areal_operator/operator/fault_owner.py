@@ -169,6 +169,6 @@ def served_since(seen: Observation, desired: Mapping[Role, int]) -> float:
     for role, _ in _served_by(seen):
         if not desired.get(role):
             continue
-        at = [pod.conditions["Ready"].at for pod in _serving(seen, role) if "Ready" in pod.conditions]
+        at = [pod.conditions["Ready"].since for pod in _serving(seen, role) if "Ready" in pod.conditions]
         since.append(min(at, default=0.0))
     return max(since)

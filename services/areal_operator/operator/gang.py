@@ -205,8 +205,7 @@ class TrainerGang:
         return self._incident(pod, "LauncherGone", "its launcher started anew")
 
     def _incident(self, pod: Pod, reason: str, message: str, code: int | None = None) -> Incident:
-        conditions = {name: condition.status for name, condition in pod.conditions.items()}
-        return Incident(Role.TRAINER, pod.name, float(int(self.now)), reason, message, code, conditions, pod.node)
+        return Incident.of(pod, float(int(self.now)), reason, message, code)
 
     def to_tell(self) -> tuple[Pod, ...]:
         """Members whose launcher has not confirmed the epoch. Telling twice is telling once."""

@@ -13,7 +13,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason, SuspendedReason
 
 from areal_operator.operator.fault_owner import unbound
-from areal_operator.operator.job_state import JobCondition
+from areal_operator.operator.job_state import Condition
 from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
@@ -24,15 +24,15 @@ _HELD_UP = frozenset({ProgressingReason.STALLED, ProgressingReason.WAITING, Prog
 @dataclass(frozen=True)
 class _Look:
     seen: Observation
-    found: Mapping[ConditionType, JobCondition]
+    found: Mapping[ConditionType, Condition]
     now: float
 
-    def false(self, kind: ConditionType) -> JobCondition | None:
+    def false(self, kind: ConditionType) -> Condition | None:
         condition = self.found[kind]
         return condition if condition.status != "True" else None
 
 
-def idle_of(seen: Observation, found: Mapping[ConditionType, JobCondition], now: float) -> Diagnosis | None:
+def idle_of(seen: Observation, found: Mapping[ConditionType, Condition], now: float) -> Diagnosis | None:
     """None while steps are trained, while none are wanted, and after the end.
 
     Args:
@@ -55,18 +55,15 @@ def _refused(look: _Look) -> Diagnosis | None:
 
 def _suspending(look: _Look) -> Diagnosis | None:
     condition = look.found[ConditionType.SUSPENDED]
-    if condition.reason == SuspendedReason.NOT_SUSPENDED:
-        return None
-    return _at(condition, Role.TRAINER)
+    return _at(condition, Role.TRAINER) if condition.reason != SuspendedReason.NOT_SUSPENDED else None
 
 
 def _unplaced(look: _Look) -> Diagnosis | None:
     condition = look.false(ConditionType.SCHEDULED)
     if condition is None or not condition.message:
         return None
-    pod = None
-    if condition.reason in (ScheduledReason.UNSCHEDULABLE, ScheduledReason.GATED):
-        pod = unbound(look.seen)
+    named = condition.reason in (ScheduledReason.UNSCHEDULABLE, ScheduledReason.GATED)
+    pod = unbound(look.seen) if named else None
     return _at(condition, pod.role if pod else "", pod.name if pod else "")
 
 
@@ -107,7 +104,7 @@ def _trainer(look: _Look) -> Diagnosis | None:
     return _at(condition, Role.TRAINER)
 
 
-def _at(condition: JobCondition, role: str = "", pod: str = "") -> Diagnosis:
+def _at(condition: Condition, role: str = "", pod: str = "") -> Diagnosis:
     """A condition as a cause."""
     return Diagnosis(condition.reason, condition.message or condition.reason, role=role, pod=pod)
 

@@ -53,14 +53,14 @@ class JobFailure:
 
 
 @dataclass(frozen=True)
-class JobCondition:
-    """One condition of the status."""
+class Condition:
+    """One condition of a job or a pod: since when its status is so, and which generation of the spec it speaks of."""
 
     status: str
     reason: str
     message: str
     since: float
-    generation: int
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class JobState:
     outcome: JobOutcome | None = None
     ended_at: float | None = None
     snapshot: str = ""  # hash of the runtime that the job keeps
-    conditions: Mapping[str, JobCondition] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
 
 
 R = TypeVar("R", bound=ConditionReason)
@@ -117,22 +117,27 @@ def reason_of(kind: type[R], word: str, when: str = "False") -> R:
     return newer
 
 
-def rest_of(suspended: JobCondition) -> Rest:
+def rest_of(suspended: Condition) -> Rest:
     """Whether the job rests. Under a newer operator's word its pods may be ending, if the condition holds."""
     if suspended.reason in {member.value for member in Rest}:
         return Rest(suspended.reason)
     return Rest.ENDING if suspended.status == "True" else Rest.AWAKE
 
 
-def state_in(status: Json) -> JobState:
-    """The state in a status as the API server keeps it; what is missing was never so."""
-    conditions = {
-        c["type"]: JobCondition(
+def conditions_in(status: Json) -> dict[str, Condition]:
+    """The conditions of a job's or a pod's status, by type."""
+    return {
+        c["type"]: Condition(
             c.get("status", "Unknown"), c.get("reason", ""), c.get("message", ""),
             times.parse(c.get("lastTransitionTime")) or 0.0, int(c.get("observedGeneration", 0)),
         )
         for c in status.get("conditions", [])
     }  # fmt: skip
+
+
+def state_in(status: Json) -> JobState:
+    """The state in a status as the API server keeps it; what is missing was never so."""
+    conditions = conditions_in(status)
 
     def true(name: str) -> bool:
         return name in conditions and conditions[name].status == "True"

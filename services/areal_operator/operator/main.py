@@ -25,7 +25,7 @@ from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal_operator.operator.watched import watched
 from areal_operator.operator.world import DeletedPods, OperatorSettings, OperatorWorld
 from areal_operator.runtime.lease import NamespaceClaims
-from areal_operator.runtime.manager import Manager, ManagerSettings, Times
+from areal_operator.runtime.manager import Manager, ManagerSettings
 from areal_operator.runtime.transport import connect
 
 log = logging.getLogger(__name__)
@@ -63,11 +63,9 @@ async def _until_signal(options: OperatorOptions) -> None:
     await run(options, stop)
 
 
-async def run(
-    options: OperatorOptions, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip, times: Times | None = None
-) -> None:
+async def run(options: OperatorOptions, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip) -> None:
     """Run until `stop`. `dialer` says where a pod's ports are reached."""
-    settings = manager_settings(options, times or Times())
+    settings = manager_settings(options)
     runtimes = default_runtimes.read(options.runtimes) if options.runtimes else []
     transport = await connect(options.kubeconfig)
     try:
@@ -109,11 +107,11 @@ async def run(
         await transport.close()
 
 
-def manager_settings(options: OperatorOptions, times: Times) -> ManagerSettings:
+def manager_settings(options: OperatorOptions) -> ManagerSettings:
     """The runtime's settings, with what was left open filled in."""
     identity = options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}"
     lease_namespace = options.lease_namespace or own_namespace()
-    return replace(options, identity=identity, lease_namespace=lease_namespace, times=times)
+    return replace(options, identity=identity, lease_namespace=lease_namespace)
 
 
 def namespace_labels(told: Sequence[str]) -> Mapping[str, str] | None:

@@ -177,10 +177,8 @@ def _runtime_spec(
     kind, name = _runtime_name(job, world)
     if runtime is None:
         if not name:
-            return (
-                None,
-                "the job names no runtime (spec.runtimeRef) and the operator has no default (--default-runtime)",
-            )
+            problem = "the job names no runtime (spec.runtimeRef) and the operator has no default (--default-runtime)"
+            return None, problem
         return None, f"there is no {kind} {name}; `kubectl get clusterrlruntimes,rlruntimes` lists what there is"
     try:
         if runtime["kind"] == resources.CONFIGMAPS.kind:
@@ -342,12 +340,8 @@ async def _refused_pods(
         if one.pods < one.replicas:
             resource = resources.STATEFULSETS if one.kind == resources.STATEFULSETS.kind else resources.DEPLOYMENTS
             makers[one.role] = world.caches[resource].get(key[0], one.name)
-    prepare = _own(world, key, uid, Role.PREPARE)
-    if (
-        prepare is not None
-        and not state.prepared
-        and not world.caches[resources.PODS].owned_by(prepare["metadata"]["uid"])
-    ):
+    prepare = _own(world, key, uid, Role.PREPARE) if not state.prepared else None
+    if prepare is not None and not world.caches[resources.PODS].owned_by(prepare["metadata"]["uid"]):
         makers[Role.PREPARE] = prepare
     found = {}
     for role, maker in makers.items():
@@ -380,16 +374,11 @@ def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iter
         for obj in world.caches[resource].labelled(*key)
     }
     for obj in world.caches[resources.PODS].labelled(*key):
-        owner = observed.owner_of(obj)
-        pod = observed.read_pod(obj)
-        if (
-            pod is None
-            or spec_of(pod.role).beside
-            or not owner
-            or not owner["name"].startswith(workload(key[1], pod.role))
-        ):
+        owner, pod = observed.owner_of(obj), observed.read_pod(obj)
+        if pod is None or spec_of(pod.role).beside or not owner:
             continue
-        if owners.get(owner["uid"], obj["metadata"].get("creationTimestamp", "") >= born):
+        later = obj["metadata"].get("creationTimestamp", "") >= born
+        if owner["name"].startswith(workload(key[1], pod.role)) and owners.get(owner["uid"], later):
             yield pod
 
 

@@ -22,7 +22,7 @@ from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import times
 from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobState, StepEvidence
+from areal_operator.operator.job_state import Condition, JobState, StepEvidence, conditions_in
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,6 @@ class PodEnd:
     code: int
     reason: str  # Kubernetes' word: Error, OOMKilled, Completed
     message: str  # what the process wrote to its termination log
-    at: float
-
-
-@dataclass(frozen=True)
-class PodCondition:
-    """One condition of a pod."""
-
-    status: str
-    reason: str
-    message: str
     at: float
 
 
@@ -65,7 +55,7 @@ class Pod:
     terminating_until: float | None = None  # a terminating pod should be gone by then
     revision: str = ""  # of the template it was made from
     gpus: int = 0  # that its containers ask for
-    conditions: Mapping[str, PodCondition] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
 
     @property
     def incarnation(self) -> str:
@@ -80,11 +70,6 @@ class Pod:
     def over(self) -> bool:
         """Nothing in it will ever run again."""
         return self.phase in ("Succeeded", "Failed")
-
-    def holds(self, condition: str) -> bool:
-        """Whether a condition is True."""
-        found = self.conditions.get(condition)
-        return found is not None and found.status == "True"
 
 
 @dataclass(frozen=True)
@@ -301,15 +286,7 @@ def read_pod(obj: Json) -> Pod | None:
     labels = metadata.get("labels", {})
     main: Json = next((c for c in status.get("containerStatuses", []) if c.get("name") == MAIN_CONTAINER), {})
     state: Json = main.get("state", {})
-    conditions = {
-        c["type"]: PodCondition(
-            c.get("status", ""),
-            c.get("reason", ""),
-            c.get("message", ""),
-            times.parse(c.get("lastTransitionTime")) or 0.0,
-        )
-        for c in status.get("conditions", [])
-    }  # fmt: skip
+    conditions = conditions_in(status)
     index = labels.get(LABEL_POD_INDEX, "")
     waiting: Json = state.get("waiting", {})
     ready = conditions.get("Ready")

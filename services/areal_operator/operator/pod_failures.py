@@ -31,7 +31,7 @@ def of_roles(seen: Observation, failures: Sequence[JobFailure] = ()) -> list[Inc
 
 def _echo(incident: Incident, failures: Sequence[JobFailure], seen: Observation) -> bool:
     """Whether it tells once more of a pod's machine what another detector has told: one loss has one entry."""
-    since = max((pod.conditions["PodScheduled"].at for pod in seen.pods
+    since = max((pod.conditions["PodScheduled"].since for pod in seen.pods
                  if pod.name == incident.pod and "PodScheduled" in pod.conditions), default=0.0)  # fmt: skip
     return incident.owner is FaultOwner.NODE and any(
         (f.role, f.pod, f.node, f.owner) == (incident.role, incident.pod, incident.node, FaultOwner.NODE)
@@ -41,24 +41,19 @@ def _echo(incident: Incident, failures: Sequence[JobFailure], seen: Observation)
 
 
 def _of_pod(pod: Pod, node: NodeState) -> Incident | None:
-    conditions = {name: condition.status for name, condition in pod.conditions.items()}
     if node.silent_since is not None and not pod.over:
-        text, at = f"its machine {pod.node} does not answer", float(int(node.silent_since))
-        return Incident(pod.role, pod.name, at, NODE_LOST, text, None, conditions, pod.node)
+        return Incident.of(pod, float(int(node.silent_since)), NODE_LOST, f"its machine {pod.node} does not answer")
     disrupted = pod.conditions.get(DISRUPTION)
     if disrupted is not None and disrupted.status == "True":
-        reason = disrupted.reason or DISRUPTION
-        return Incident(pod.role, pod.name, disrupted.at, reason, disrupted.message, None, conditions, pod.node)
+        return Incident.of(pod, disrupted.since, disrupted.reason or DISRUPTION, disrupted.message)
     if pod.terminating:
         return None
     ending = pod.ending
     if ending is not None and ending.code not in _NO_FAILURE:
-        return Incident(
-            pod.role, pod.name, ending.at, ending.reason or "Error", ending.message, ending.code, conditions, pod.node
-        )
+        return Incident.of(pod, ending.at, ending.reason or "Error", ending.message, ending.code)
     if pod.phase == "Failed":
-        at = max((condition.at for condition in pod.conditions.values()), default=0.0)
-        return Incident(pod.role, pod.name, at, "Failed", "the pod has failed", None, conditions, pod.node)
+        at = max((condition.since for condition in pod.conditions.values()), default=0.0)
+        return Incident.of(pod, at, "Failed", "the pod has failed")
     return None
 
 

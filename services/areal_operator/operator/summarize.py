@@ -25,7 +25,7 @@ from areal_operator.operator import times
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decision import CleanUp, Decision, EndJob, HandsOff, Prepare, Reject, Suspend
 from areal_operator.operator.idle import idle_of
-from areal_operator.operator.job_state import JobCondition, JobState, Rest, failure_entry
+from areal_operator.operator.job_state import Condition, JobState, Rest, failure_entry
 from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
@@ -71,7 +71,7 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
     return status
 
 
-def summary_of(found: Mapping[ConditionType, JobCondition]) -> Summary:
+def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
     """One word, from the conditions alone."""
 
     def true(kind: ConditionType) -> bool:
@@ -106,7 +106,7 @@ def summary_of(found: Mapping[ConditionType, JobCondition]) -> Summary:
     return Summary.RUNNING if true(ConditionType.PROGRESSING) else Summary.STARTING
 
 
-def _condition(kind: ConditionType, condition: JobCondition) -> Json:
+def _condition(kind: ConditionType, condition: Condition) -> Json:
     return {
         "type": kind.value,
         "status": condition.status,

@@ -9,25 +9,8 @@ from typing import Any
 
 from areal.plan.cluster_names import MAIN_CONTAINER
 
-from areal_operator.kube.resources import (
-    CLUSTER_RUNTIMES,
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    JOBS,
-    NETWORK_POLICIES,
-    NODES,
-    PDBS,
-    PODS,
-    PVCS,
-    RLJOBS,
-    RUNTIMES,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    STATEFULSETS,
-    WORKLOADS,
-    Json,
-    Resource,
-)
+from areal_operator.kube import resources
+from areal_operator.kube.resources import Json, Resource
 from areal_operator.operator.world import keys_of, keys_of_node, keys_of_runtime, node_of
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.manager import WatchSpec
@@ -37,7 +20,10 @@ _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels",
     "ownerReferences",
 )  # fmt: skip
-CHILDREN = (STATEFULSETS, DEPLOYMENTS, JOBS, SERVICES, CONFIGMAPS, PVCS, SERVICE_ACCOUNTS, PDBS, NETWORK_POLICIES)
+CHILDREN = (
+    resources.STATEFULSETS, resources.DEPLOYMENTS, resources.JOBS, resources.SERVICES, resources.CONFIGMAPS,
+    resources.PVCS, resources.SERVICE_ACCOUNTS, resources.PDBS, resources.NETWORK_POLICIES,
+)  # fmt: skip
 
 
 def watched(
@@ -45,14 +31,18 @@ def watched(
 ) -> list[WatchSpec]:
     """All of them. `caches` gives the caches once they exist: some keys are found by looking at other objects."""
     return [
-        WatchSpec(RLJOBS, keys_of),
-        WatchSpec(RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches())),
+        WatchSpec(resources.RLJOBS, keys_of),
+        WatchSpec(resources.RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches())),
         # An operator of a few namespaces may have no right to what is in none.
-        WatchSpec(CLUSTER_RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches()), optional=True),
-        WatchSpec(NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projected_node),
-        WatchSpec(PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projected_pod),
+        WatchSpec(resources.CLUSTER_RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches()), optional=True),
+        WatchSpec(resources.NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projected_node),
+        WatchSpec(
+            resources.PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projected_pod
+        ),
         *(WatchSpec(child, keys_of, labelled_only=True) for child in CHILDREN),
-        WatchSpec(WORKLOADS, keys_of, labelled_only=True, optional=True),  # there is no Kueue, or no right to it
+        WatchSpec(
+            resources.WORKLOADS, keys_of, labelled_only=True, optional=True
+        ),  # there is no Kueue, or no right to it
     ]
 
 

@@ -1,37 +1,31 @@
 """Client of the API server: dicts in, dicts out, typed errors.
 
 Owns the semantics of each verb (server-side apply with force and strict field validation, preconditions of deletes,
-pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is shown to
-`observer`, so that a cache never lags behind this process's own writes.
+pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is offered to
+its cache, so that a cache never lags behind this process's own writes.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from areal_operator.kube import errors
 from areal_operator.kube.errors import APPLY, apply_query
 from areal_operator.kube.resources import Json, Resource, resource_of
+from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.limiter import Limiter, RequestPriority
-from areal_operator.runtime.queue import RequestTimes, WatchTimes
 from areal_operator.runtime.stream import WatchEvent, events
 from areal_operator.runtime.transport import JSON, MERGE, METADATA, Request, Response, Transport
 
 MANAGER = "areal-operator"  # owns every child
 STATUS_MANAGER = "areal-operator-status"  # owns status
-
-
-class WriteObserver(Protocol):
-    """Learns what this process's own writes did."""
-
-    def written(self, resource: Resource, obj: Json) -> None:
-        """The server stores this now."""
-
-    def gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """The object with this uid is no more."""
+PAGE = 500  # objects of a list's page: about 5 MB of pods
+DEADLINE_S = 30.0  # a dry run of a large object on a loaded server; the server itself gives up at 60 s
+_PATIENCE_S = 60.0  # how long one call goes on while the server answers 429
+_LONGEST_PAUSE_S = 30.0  # a Retry-After above this is cut: better to fail, and let the key back off
 
 
 class Api:
@@ -42,18 +36,16 @@ class Api:
         transport: Transport,
         limiter: Limiter | None = None,
         *,
-        observer: WriteObserver | None = None,
+        caches: Mapping[Resource, Cache] | None = None,
         guard: Callable[[], None] = lambda: None,
         on_answer: Callable[[str, int], None] = lambda method, status: None,
-        times: RequestTimes | None = None,
-        page: int = WatchTimes.page,
+        page: int = PAGE,
     ) -> None:
         self._transport = transport
         self._limiter = limiter or Limiter()
-        self.observer = observer
+        self.caches = caches if caches is not None else {}
         self.guard = guard
         self._on_answer = on_answer
-        self._times = times or RequestTimes()
         self._page = page
 
     async def get(self, resource: Resource, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
@@ -196,32 +188,32 @@ class Api:
         return await self._json(request, priority)
 
     async def _json(self, request: Request, priority: RequestPriority) -> Json:
-        """Send when it is our turn, again while the server is busy, within `patience_s`."""
+        """Send when it is our turn, again while the server is busy, within `_PATIENCE_S`."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._times.patience_s
+        give_up = loop.time() + _PATIENCE_S
         broken = False
         while True:
             await self._limiter.turn(priority)
             try:
-                return await self.fetch(request, deadline_s=self._times.deadline_s)
+                return await self.fetch(request, deadline_s=DEADLINE_S)
             except errors.UnreachableError:
                 # A pooled connection that the server closed says so to the next request on it only: once is normal.
                 if broken or request.method == "POST":
                     raise
                 broken = True
             except errors.BusyError as busy:
-                pause_s = min(busy.retry_after_s or 0.0, self._times.longest_pause_s)
+                pause_s = min(busy.retry_after_s or 0.0, _LONGEST_PAUSE_S)
                 if not pause_s or loop.time() + pause_s > give_up:
                     raise
                 self._limiter.hold(pause_s)
 
     def _written(self, resource: Resource, obj: Json) -> None:
-        if self.observer is not None:
-            self.observer.written(resource, obj)
+        if (cache := self.caches.get(resource)) is not None:
+            cache.offer(obj)
 
     def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        if self.observer is not None:
-            self.observer.gone(resource, namespace, name, uid)
+        if (cache := self.caches.get(resource)) is not None:
+            cache.gone((namespace, name), uid)
 
 
 def typed(item: Json, resource: Resource) -> Json:

@@ -10,7 +10,6 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import orjson
 from areal.plan.cluster_names import LABEL_JOB
@@ -18,7 +17,7 @@ from areal.plan.cluster_names import LABEL_JOB
 from areal_operator.kube.resources import Json, Key, Resource, key_of
 
 Changed = Callable[[Json], None]
-_Entry = TypeVar("_Entry")
+_Term = tuple[str, ...]  # by what an object is found: a word for the index, then a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,10 @@ class Cache:
         self._on_gone = on_gone
         self._index = index
         self._project = project
-        self._by_index: dict[str, set[Key]] = {}
         self._unlisted = set(scopes)
         self._all_listed = asyncio.Event()
         self._kept: dict[Key, _CacheEntry] = {}
-        self._by_owner: dict[str, set[Key]] = {}
-        self._by_job: dict[Key, set[Key]] = {}
+        self._found_by: dict[_Term, set[Key]] = {}
         self._gone: dict[str, str] = {}  # uid → namespace of what our own delete ended, until the stream says so too
 
     @property
@@ -98,20 +95,23 @@ class Cache:
 
     def owned_by(self, uid: str) -> list[Json]:
         """Objects with an ownerReference to `uid`, by namespace and name."""
-        return [self._kept[key].object() for key in sorted(self._by_owner.get(uid, ()))]
+        return self._found("owner", uid)
 
     def versions(self, uid: str) -> list[tuple[Key, str, int]]:
         """Name, uid and version of each object with an ownerReference to `uid`: cheap, and changes when any does."""
-        keys = sorted(self._by_owner.get(uid, ()))
+        keys = sorted(self._found_by.get(("owner", uid), ()))
         return [(key, self._kept[key].uid, self._kept[key].version) for key in keys]
 
     def labelled(self, namespace: str, rljob: str) -> list[Json]:
         """Objects of the namespace that carry the label `areal.dev/rljob=<rljob>`, by name."""
-        return [self._kept[key].object() for key in sorted(self._by_job.get((namespace, rljob), ()))]
+        return self._found("job", namespace, rljob)
 
     def indexed(self, value: str) -> list[Json]:
         """Objects of which `index` gives this value, by namespace and name."""
-        return [self._kept[key].object() for key in sorted(self._by_index.get(value, ()))]
+        return self._found("index", value)
+
+    def _found(self, *term: str) -> list[Json]:
+        return [self._kept[key].object() for key in sorted(self._found_by.get(term, ()))]
 
     # What streams and writes tell. Each returns at once and calls `on_change` for what is new.
 
@@ -174,12 +174,8 @@ class Cache:
         if known is not None:
             self._unindex(key, known)
         self._kept[key] = _CacheEntry(_uid(obj), version_of(obj), zlib.compress(orjson.dumps(obj), zlib.Z_BEST_SPEED))
-        for uid in _owners(obj):
-            self._by_owner.setdefault(uid, set()).add(key)
-        if job := _labels(obj).get(LABEL_JOB):
-            self._by_job.setdefault((key[0], job), set()).add(key)
-        if value := self._index(obj):
-            self._by_index.setdefault(value, set()).add(key)
+        for term in self._terms(obj):
+            self._found_by.setdefault(term, set()).add(key)
         self._on_change(obj)
         if known is not None and _labels(known) != _labels(obj):
             self._on_change(known)
@@ -192,20 +188,18 @@ class Cache:
         self._on_change(known)
 
     def _unindex(self, key: Key, known: Json) -> None:
-        for uid in _owners(known):
-            _discard(self._by_owner, uid, key)
-        if job := _labels(known).get(LABEL_JOB):
-            _discard(self._by_job, (key[0], job), key)
-        if value := self._index(known):
-            _discard(self._by_index, value, key)
+        for term in {*self._terms(known)}:
+            self._found_by[term].remove(key)
+            if not self._found_by[term]:
+                del self._found_by[term]
 
-
-def _discard(index: dict[_Entry, set[Key]], entry: _Entry, key: Key) -> None:
-    keys = index.get(entry)
-    if keys is not None:
-        keys.discard(key)
-        if not keys:
-            del index[entry]
+    def _terms(self, obj: Json) -> Iterator[_Term]:
+        for owner in obj["metadata"].get("ownerReferences") or ():
+            yield "owner", owner["uid"]
+        if job := _labels(obj).get(LABEL_JOB):
+            yield "job", key_of(obj)[0], job
+        if value := self._index(obj):
+            yield "index", value
 
 
 def version_of(obj: Json) -> int:
@@ -219,7 +213,3 @@ def _uid(obj: Json) -> str:
 
 def _labels(obj: Json) -> Mapping[str, str]:
     return obj["metadata"].get("labels") or {}
-
-
-def _owners(obj: Json) -> list[str]:
-    return [owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ()]

@@ -17,12 +17,14 @@ from areal_operator.kube.errors import ApiError, NotFoundError
 from areal_operator.kube.resources import EVENTS, Json
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.limiter import RequestPriority, TokenBucket
-from areal_operator.runtime.queue import EventTimes
 
 log = logging.getLogger(__name__)
 
 CONTROLLER = "areal.dev/operator"
 LONGEST_MESSAGE = 1000  # the server's limit is 1024 bytes
+_SERIES_S = 360.0  # silence that ends a series
+_REFRESH_S = 60.0  # a series is written at most this often
+_BUDGET, _REFILL_S = 25, 300.0  # new events about one object at once, and one more each so many seconds
 _REMEMBERED = 4096  # series and budgets; the least recently used are forgotten
 
 
@@ -43,13 +45,11 @@ class Recorder:
         api: Api,
         *,
         instance: str,
-        times: EventTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._instance = instance[:128]
-        self._times = times or EventTimes()
         self._clock = clock
         self._wall = wall
         self._series: LRUCache[tuple[str, ...], _EventSeries] = LRUCache(_REMEMBERED)
@@ -64,7 +64,7 @@ class Recorder:
         now = self._clock()
         try:
             series = self._series.get(kind)
-            if series is not None and now - series.last <= self._times.series_s:
+            if series is not None and now - series.last <= _SERIES_S:
                 await self._repeat(kind, series, now)
             elif self._affords(uid, now):
                 await self._begin(kind, about, type, reason, note, now)
@@ -88,7 +88,7 @@ class Recorder:
     async def _repeat(self, kind: tuple[str, ...], series: _EventSeries, now: float) -> None:
         series.count += 1
         series.last = now
-        if series.count > 2 and now - series.written < self._times.refresh_s:
+        if series.count > 2 and now - series.written < _REFRESH_S:
             return
         series.written = now
         patch = {"series": {"count": series.count, "lastObservedTime": microtime(self._wall())}}
@@ -100,7 +100,7 @@ class Recorder:
     def _affords(self, uid: str, now: float) -> bool:
         bucket = self._budgets.get(uid)
         if bucket is None:
-            bucket = self._budgets[uid] = TokenBucket(1 / self._times.refill_s, self._times.budget, now)
+            bucket = self._budgets[uid] = TokenBucket(1 / _REFILL_S, _BUDGET, now)
         return bucket.take(now)
 
 

@@ -19,10 +19,18 @@ from areal_operator.kube.errors import AlreadyExistsError, ApiError, ConflictErr
 from areal_operator.kube.resources import LEASES, Json
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.events import microtime
-from areal_operator.runtime.queue import LeaseTimes
 from areal_operator.runtime.transport import Request
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LeaseTimes:
+    """Durations of an election. A leader stops before anyone may take over: `renew_s` < `duration_s`."""
+
+    duration_s: float = 15.0
+    renew_s: float = 10.0
+    retry_s: float = 2.0
 
 
 class LeaseLostError(InfraError):
@@ -91,7 +99,7 @@ def _version(record: Json | None) -> str:
 
 
 class LeaseStore:
-    """Where the lease is kept, past the rate limit: a busy operator must not lose its lease.
+    """Where the lease is kept, past the rate limit: a busy operator must not lose its lease. `bare` is one of nobody.
 
     Both ways raise ApiError; neither repeats a request.
     """
@@ -100,6 +108,8 @@ class LeaseStore:
         self._api = api
         self._namespace = namespace
         self._path = LEASES.path(namespace, name)
+        metadata = {"namespace": namespace, "name": name}
+        self.bare: Json = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
 
     async def read(self, deadline_s: float) -> Json | None:
         """The lease now."""
@@ -156,14 +166,12 @@ class NamespaceClaims:
         if began < self._held_until.get(namespace, 0.0):
             return ""
         store = LeaseStore(self._api, namespace, CLAIM)
-        metadata = {"namespace": namespace, "name": CLAIM}
-        lease: Json = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
         try:
             seen = self._seen.get(namespace, LeaseView(None, began))
             seen = self._seen[namespace] = seen.follow(await store.read(self._times.renew_s), self._clock())
             if not may_write(seen, self._release, self._clock()):
                 return seen.holder
-            written = renewed(seen, lease, self._release, self._times, self._wall())
+            written = renewed(seen, store.bare, self._release, self._times, self._wall())
             self._seen[namespace] = seen.follow(await store.write(written, self._times.renew_s), self._clock())
         except (AlreadyExistsError, ConflictError):
             return "another operator"
@@ -204,20 +212,13 @@ class Election:
     def __init__(
         self,
         store: LeaseStore,
-        *,
-        namespace: str,
-        name: str,
         identity: str,
+        *,
         times: LeaseTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store = store
-        self._lease: Json = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"namespace": namespace, "name": name},
-        }
         self.identity = identity
         self._times = times or LeaseTimes()
         self._clock = clock
@@ -270,7 +271,7 @@ class Election:
         if self._seen.holder != self.identity:
             return
         try:
-            await self._store.write(released(self._seen, self._lease, self._wall()), self._times.retry_s)
+            await self._store.write(released(self._seen, self._store.bare, self._wall()), self._times.retry_s)
         except ApiError as error:
             log.warning("the lease could not be released, and runs out by itself: %s", error.message)
 
@@ -284,7 +285,7 @@ class Election:
                 self._seen = self._seen.follow(await self._store.read(deadline_s), self._clock())
             if not may_write(self._seen, self.identity, self._clock()):
                 return False
-            lease = renewed(self._seen, self._lease, self.identity, self._times, self._wall())
+            lease = renewed(self._seen, self._store.bare, self.identity, self._times, self._wall())
             deadline_s = max(0.01, deadline_s - (self._clock() - began))
             began = self._clock()
             self._seen = self._seen.follow(await self._store.write(lease, deadline_s), self._clock())

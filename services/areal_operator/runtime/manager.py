@@ -17,11 +17,11 @@ from areal_operator.kube.resources import Json, Key, Resource
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.lease import Election, LeaseStore
+from areal_operator.runtime.lease import Election, LeaseStore, LeaseTimes
 from areal_operator.runtime.limiter import Limiter
 from areal_operator.runtime.pages import HttpPages, OperatorHealth, OperatorMetrics, page_of
-from areal_operator.runtime.queue import HealthTimes, LeaseTimes, Queue, QueueTimes, WatchTimes
-from areal_operator.runtime.reflector import Reflector
+from areal_operator.runtime.queue import Queue
+from areal_operator.runtime.reflector import Reflector, WatchTimes
 from areal_operator.runtime.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -47,16 +47,6 @@ class WatchSpec:
 
 
 @dataclass(frozen=True)
-class Times:
-    """All of the runtime's durations."""
-
-    watch: WatchTimes = field(default_factory=WatchTimes)
-    lease: LeaseTimes = field(default_factory=LeaseTimes)
-    queue: QueueTimes = field(default_factory=QueueTimes)
-    health: HealthTimes = field(default_factory=HealthTimes)
-
-
-@dataclass(frozen=True)
 class ManagerSettings:
     """What a process is told. No namespaces means all of them; port 0 picks a free one."""
 
@@ -70,7 +60,7 @@ class ManagerSettings:
     bind: str = "0.0.0.0"
     metrics_port: int = 8080
     health_port: int = 8081
-    times: Times = field(default_factory=Times)
+    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
 
 
 class Manager:
@@ -85,32 +75,25 @@ class Manager:
     ) -> None:
         self.settings = settings
         self._clock = clock
-        times = settings.times
         self.metrics = OperatorMetrics()
-        self.queue = Queue(times=times.queue, clock=clock, on_done=self.metrics.reconciled)
+        self.queue = Queue(clock=clock, on_done=self.metrics.reconciled)
         self._limiter = Limiter(settings.qps, settings.burst, clock)
-        self.api = Api(transport, self._limiter, observer=self, on_answer=self.metrics.answered)
+        self.caches: dict[Resource, Cache] = {}
+        self.api = Api(transport, self._limiter, caches=self.caches, on_answer=self.metrics.answered)
         self.election = Election(
             LeaseStore(self.api, settings.lease_namespace, settings.lease_name),
-            namespace=settings.lease_namespace,
-            name=settings.lease_name,
-            identity=settings.identity,
-            times=times.lease,
+            settings.identity,
+            times=settings.lease_times,
             clock=clock,
         )
         self.api.guard = self.election.guard
         self.recorder = Recorder(self.api, instance=settings.identity, clock=clock)
-        self.caches: dict[Resource, Cache] = {}
         self._reflectors: list[Reflector] = []
         self._watched = watched
         for one in watched:
             self._watch(one)
         self.health = OperatorHealth(
-            synced=lambda: self.synced,
-            pulses=[reflector.pulse for reflector in self._reflectors],
-            times=times.health,
-            watch=times.watch,
-            clock=clock,
+            synced=lambda: self.synced, pulses=[reflector.pulse for reflector in self._reflectors], clock=clock
         )
         self.metrics_port = self.health_port = 0
         self._follow_gauges()
@@ -119,18 +102,6 @@ class Manager:
     def synced(self) -> bool:
         """Whether every cache is full."""
         return all(cache.synced for cache in self.caches.values())
-
-    # What our own writes did, for the caches.
-
-    def written(self, resource: Resource, obj: Json) -> None:
-        """See `WriteObserver`."""
-        if (cache := self.caches.get(resource)) is not None:
-            cache.offer(obj)
-
-    def gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """See `WriteObserver`."""
-        if (cache := self.caches.get(resource)) is not None:
-            cache.gone((namespace, name), uid)
 
     async def run(
         self, reconcile: Reconcile, stop: asyncio.Event, *, while_leading: Callable[[], Awaitable[None]] | None = None
@@ -178,10 +149,7 @@ class Manager:
             labelled_only=one.labelled_only,
         )
         self._reflectors += [
-            Reflector(
-                self.api, cache, scope=scope, optional=one.optional, times=self.settings.times.watch, clock=self._clock
-            )
-            for scope in scopes
+            Reflector(self.api, cache, scope=scope, optional=one.optional, clock=self._clock) for scope in scopes
         ]
 
     async def _lead(self, reconcile: Reconcile, while_leading: Callable[[], Awaitable[None]] | None) -> None:
@@ -207,7 +175,7 @@ class Manager:
                     cache.offer(obj)
 
     async def _listed(self, one: WatchSpec, scope: str, selector: str) -> list[Json]:
-        backoff = Backoff(self.settings.times.watch.first_backoff_s, self.settings.times.watch.longest_backoff_s)
+        backoff = Backoff(WatchTimes.first_backoff_s, WatchTimes.longest_backoff_s)
         while True:
             try:
                 return await self.api.list(one.resource, scope, labels=selector)

@@ -19,10 +19,13 @@ from areal.observe.metrics import Metrics
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from areal_operator.runtime.cache import Cache
-from areal_operator.runtime.queue import HealthTimes, WatchTimes, WorkResult
-from areal_operator.runtime.reflector import Pulse
+from areal_operator.runtime.queue import WorkResult
+from areal_operator.runtime.reflector import Pulse, WatchTimes
 
 _POLL_S = 0.05  # how long an end may take
+_SILENCE_S = 3 * WatchTimes.longest_s  # a watch had no bookmark, no end, no list in all this time
+_LOOP_LAG_S = 30.0
+_BEAT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,18 +78,10 @@ class OperatorHealth:
     """What is wrong, as sentences; nothing is good. Safe from any thread."""
 
     def __init__(
-        self,
-        *,
-        synced: Callable[[], bool],
-        pulses: Sequence[Pulse],
-        times: HealthTimes | None = None,
-        watch: WatchTimes | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, synced: Callable[[], bool], pulses: Sequence[Pulse], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._synced = synced
         self._pulses = pulses
-        self._times = times or HealthTimes()
-        self._silence_s = (watch or WatchTimes()).longest_s * self._times.watch_silence
         self._clock = clock
         self._beat_at = clock()
         self.lag_s = 0.0
@@ -95,19 +90,19 @@ class OperatorHealth:
         """Show that the event loop turns, until cancelled."""
         while True:
             before = self._clock()
-            await asyncio.sleep(self._times.beat_s)
+            await asyncio.sleep(_BEAT_S)
             self._beat_at = self._clock()
-            self.lag_s = max(0.0, self._beat_at - before - self._times.beat_s)
+            self.lag_s = max(0.0, self._beat_at - before - _BEAT_S)
 
     def ills(self) -> list[str]:
         """Why this process should be restarted."""
         now = self._clock()
         ills = []
         stuck_s = now - self._beat_at
-        if max(stuck_s - self._times.beat_s, self.lag_s) > self._times.loop_lag_s:
+        if max(stuck_s - _BEAT_S, self.lag_s) > _LOOP_LAG_S:
             ills.append(f"the event loop is {max(stuck_s, self.lag_s):.0f} s behind")
         silent = ((pulse.resource, now - pulse.heard_at) for pulse in self._pulses)
-        return ills + [f"nothing was heard of {name} for {s:.0f} s" for name, s in silent if s > self._silence_s]
+        return ills + [f"nothing was heard of {name} for {s:.0f} s" for name, s in silent if s > _SILENCE_S]
 
     def unready(self) -> list[str]:
         """Why this process can't do its work yet."""

@@ -16,13 +16,26 @@ from areal.net.heartbeat import Backoff
 
 from areal_operator.kube.errors import ApiError, ForbiddenError, GoneError, NotFoundError, UnreachableError
 from areal_operator.kube.resources import Json
-from areal_operator.runtime.api import Api, typed
+from areal_operator.runtime.api import DEADLINE_S, PAGE, Api, typed
 from areal_operator.runtime.cache import Cache
-from areal_operator.runtime.queue import RequestTimes, WatchTimes
 from areal_operator.runtime.stream import GarbledError, StreamEvent, WatchEvent, identified
 from areal_operator.runtime.transport import Request
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WatchTimes:
+    """Durations of list and watch of one resource."""
+
+    shortest_s: float = 240.0  # the server ends each watch after a random time between these two, so that
+    longest_s: float = 360.0  # watches of many resources and operators don't all begin anew at once
+    margin_s: float = 15.0  # the client hangs up this much after the server should have: the connection is half-open
+    relist_s: float = 3600.0  # a full list now and then, whatever the watch says: bounds the harm of a lost change
+    page: int = PAGE
+    first_backoff_s: float = 0.5
+    longest_backoff_s: float = 30.0
+    steady_s: float = 10.0  # a watch that lived this long was not a failure: the back-off starts over
 
 
 @dataclass(frozen=True)
@@ -131,7 +144,7 @@ class Reflector:
             case PageCursor(token=token):
                 query |= {"limit": str(self._times.page), "continue": token}
         try:
-            page = await self._api.fetch(Request("GET", self._path, query), deadline_s=RequestTimes.deadline_s)
+            page = await self._api.fetch(Request("GET", self._path, query), deadline_s=DEADLINE_S)
             self._heard()
             items = tuple(typed(item, self.cache.resource) for item in page.get("items") or ())
             version, token = int(page["metadata"]["resourceVersion"]), page["metadata"].get("continue", "")

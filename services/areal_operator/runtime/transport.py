@@ -27,6 +27,7 @@ from areal_operator.kube.resources import Json
 
 log = logging.getLogger(__name__)
 
+_CONNECT_S = 10.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a dead host is noticed in half a minute
 _UNSENT_MS = 30_000  # TCP_USER_TIMEOUT: bytes that nobody acknowledges for this long break the connection
 
@@ -80,10 +81,9 @@ class _RestOfAnswer(RESTClientObject):
 class Transport:
     """What the rest of the runtime needs of a connection. Made by `connect`."""
 
-    def __init__(self, configuration: Configuration, *, connect_s: float, refresh: asyncio.Task[None] | None) -> None:
+    def __init__(self, configuration: Configuration, refresh: asyncio.Task[None] | None) -> None:
         self._configuration = configuration
         self._rest = _RestOfAnswer(configuration)
-        self._connect_s = connect_s
         self._refresh = refresh
 
     async def request(self, request: Request, *, deadline_s: float) -> Response:
@@ -132,7 +132,7 @@ class Transport:
             f"{self._configuration.host}{request.path}{query}",
             headers=headers,
             body=body,
-            _request_timeout=aiohttp.ClientTimeout(total=deadline_s, connect=self._connect_s),
+            _request_timeout=aiohttp.ClientTimeout(total=deadline_s, connect=_CONNECT_S),
         )
         response: aiohttp.ClientResponse = answer.response
         return response
@@ -165,7 +165,7 @@ def _unreachable(request: Request, error: BaseException) -> UnreachableError:
     return UnreachableError(f"{request.method} {request.path}: {what}")
 
 
-async def connect(kubeconfig: Path | None = None, *, connect_s: float = 10.0) -> Transport:
+async def connect(kubeconfig: Path | None = None) -> Transport:
     """Connect as a kubeconfig says: the given one, else `$KUBECONFIG`, else this pod's service account."""
     configuration = Configuration()
     named = str(kubeconfig or os.environ.get("KUBECONFIG", ""))
@@ -183,7 +183,7 @@ async def connect(kubeconfig: Path | None = None, *, connect_s: float = 10.0) ->
         raise ConfigError(
             f"{where}: {error}", fix="give --kubeconfig, or run in a pod with a service account"
         ) from error
-    return Transport(configuration, connect_s=connect_s, refresh=refresh)
+    return Transport(configuration, refresh)
 
 
 async def _refresh(loader: Any, configuration: Configuration) -> None:

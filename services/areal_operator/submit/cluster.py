@@ -7,7 +7,7 @@ the server refuses is explained by `explanation`.
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ _CONNECT_S, _READ_S = 5.0, 60.0
 _WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
 _KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, EVENTS, NODES, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
 Found = TypeVar("Found")
+Query = Sequence[tuple[str, str]]
 _KEY = re.compile(r"podTemplate\[(\w+)\]")  # as a server writes a field of what it has as a mapping
 _OUR_KINDS = ("RLJob", "RLRuntime", "ClusterRLRuntime")
 _RIGHTS = (
@@ -43,13 +44,12 @@ class Cluster:
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """One object; None when there is none."""
-        return self._call("GET", kind, namespace, name, absent_ok=True)
+        return self._call("GET", kind, namespace, name, absent_ok=True) or None
 
     def all_of(self, kind: str, namespace: str = "", *, selector: str = "") -> list[Json]:
         """All objects of a kind, of those labels if any are given."""
         query = [("labelSelector", selector)] if selector else []
-        found = self._call("GET", kind, namespace, "", query=query)
-        return list(found["items"]) if found else []
+        return list(self._call("GET", kind, namespace, "", query=query)["items"])
 
     def apply(self, obj: Json, *, force: bool = True, dry_run: bool = False) -> Json:
         """Server-side apply; raises ConfigError with the server's words when it refuses the object.
@@ -58,22 +58,16 @@ class Cluster:
         """
         metadata = obj["metadata"]
         query = list(apply_query(MANAGER, force=force, dry_run=dry_run).items())
-        made = self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
-        assert made is not None
-        return made
+        return self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
 
     def merge(self, kind: str, namespace: str, name: str, patch: Json, *, manager: str) -> Json:
         """Merge patch (RFC 7386) of one object; raises ConfigError with the server's words when it refuses."""
         query = [("fieldManager", manager)]
-        made = self._call("PATCH", kind, namespace, name, query=query, body=patch, content_type=_MERGE)
-        assert made is not None
-        return made
+        return self._call("PATCH", kind, namespace, name, query=query, body=patch, content_type=_MERGE)
 
     def create(self, obj: Json) -> Json:
         """POST."""
-        made = self._call("POST", obj["kind"], obj["metadata"]["namespace"], "", body=obj)
-        assert made is not None
-        return made
+        return self._call("POST", obj["kind"], obj["metadata"]["namespace"], "", body=obj)
 
     def delete(self, obj: Json, grace_s: int | None = None) -> None:
         """Deletes what `obj` names; one that is gone is fine. A pod gets `grace_s` to end, its own unless given."""
@@ -99,7 +93,7 @@ class Cluster:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         query = [("fieldSelector", f"metadata.name={name}")]
         while True:
-            page = self._call("GET", kind, namespace, "", query=query) or {}
+            page = self._call("GET", kind, namespace, "", query=query)
             seen: Json | None = next(iter(page["items"]), None)
             if (found := probe(seen)) is not None:
                 return found
@@ -154,22 +148,24 @@ class Cluster:
         namespace: str,
         name: str,
         *,
-        query: list[tuple[str, str]] | None = None,
+        query: Query = (),
         body: Json | None = None,
         absent_ok: bool = False,
         content_type: str = "",
-    ) -> Json | None:
+    ) -> Json:
+        """The answer's object; empty for one that may be absent, and is."""
         verb = "change" if content_type == _MERGE else _VERBS[method]
         what = f"{verb} {kind} {name}".rstrip()
         with self._explained(what, kind, namespace, absent_ok=absent_ok):
             kind_of_body = content_type or (APPLY if method == "PATCH" else "application/json")
-            answer = self._request(method, kind, namespace, name, query or [], body, kind_of_body)
+            answer = self._request(method, kind, namespace, name, query, body, kind_of_body)
+            answer.read()
             return dict(json.loads(answer.data))
-        return None
+        return {}
 
-    def _stream(self, kind: str, namespace: str, query: list[tuple[str, str]]) -> Iterator[Json]:
+    def _stream(self, kind: str, namespace: str, query: Query) -> Iterator[Json]:
         with self._explained(f"watch {kind}", kind, namespace):
-            answer = self._request("GET", kind, namespace, "", query, None, "application/json", stream=True)
+            answer = self._request("GET", kind, namespace, "", query, None, "application/json")
             rest = b""
             try:
                 for chunk in answer.response.stream(decode_content=False):
@@ -179,22 +175,15 @@ class Cluster:
                 answer.response.close()
 
     def _request(
-        self,
-        method: str,
-        kind: str,
-        namespace: str,
-        name: str,
-        query: list[tuple[str, str]],
-        body: Json | None,
-        content_type: str,
-        stream: bool = False,
+        self, method: str, kind: str, namespace: str, name: str, query: Query, body: Json | None, content_type: str
     ) -> Any:
+        """An answer of which the body is not read yet."""
         headers = {"Accept": "application/json", "Content-Type": content_type}
         answer = self._api.call_api(
             *self._api.param_serialize(
                 method=method,
                 resource_path=_KINDS[kind].path(namespace, name),
-                query_params=query,
+                query_params=[*query],
                 header_params=headers,
                 body=apply_body(body) if content_type == APPLY and body is not None else body,
                 auth_settings=["BearerToken"],
@@ -206,8 +195,6 @@ class Cluster:
 
             answer.read()
             raise ApiException(http_resp=answer)
-        if not stream:
-            answer.read()
         return answer
 
     @contextmanager

@@ -8,22 +8,21 @@ again; a file that broke off goes on where it was, and stands under its name onl
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from areal.errors import ConfigError, DataError, InfraError
-from areal.plan.cluster_names import MAIN_CONTAINER
 from areal.record.archive import SMALL
-from areal.spec import job_from_object
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json, page_dir
 from areal_operator.submit.page import pod_of
 from areal_operator.submit.receive import PART
-from areal_operator.submit.send import Channel, Programs, answer_of
-from areal_operator.submit.temporary_pod import running
+from areal_operator.submit.send import Channel, Programs, Say, answer_of
+from areal_operator.submit.temporary_pod import program_in
 
 LEFT_OUT = "token access redis"  # secrets of the job
 _LINE_S = 300.0
@@ -33,28 +32,20 @@ _AGAIN = "Pull again: what arrived is kept, only the rest is fetched."
 
 
 def pull(
-    found: Json, cluster: Cluster, parts: Sequence[str], target: Path, say: Callable[[str], None],
-    programs: Programs | None = None,
-) -> int:  # fmt: skip
+    found: Json, cluster: Cluster, parts: Sequence[str], target: Path, say: Say, programs: Programs | None = None
+) -> int:
     """Fetch `parts` of the job's run into `target`; returns how many files came."""
-    job, metadata = job_from_object(found), found["metadata"]
-    mark = target / _MARK
-    if target.is_dir() and any(target.iterdir()) and not (mark.is_file() and mark.read_text() == metadata["uid"]):
+    mark, uid = target / _MARK, found["metadata"]["uid"]
+    if target.is_dir() and any(target.iterdir()) and not (mark.is_file() and mark.read_text() == uid):
         raise ConfigError(f"{target} holds something else than this job's run", fix="Name another place by --out.")
-    pod = pod_of(job, metadata, cluster)
-    giver = resources.files("areal_operator.submit").joinpath("give.py").read_text(encoding="utf-8")
-    command = ["python3", "-c", giver, page_dir(metadata["name"]), LEFT_OUT, *parts]
-    started = programs or cluster.program
-    with (
-        running(pod, cluster, say, "to read the run from"),
-        started(metadata["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, command) as channel,
-    ):
+    arguments = [LEFT_OUT, *parts]
+    with _beside_run(found, cluster, "give.py", arguments, say, "to read the run from", programs) as channel:
         target.mkdir(parents=True, exist_ok=True)
-        mark.write_text(metadata["uid"])
+        mark.write_text(uid)
         return receive(channel, target, say)
 
 
-def pull_beside(found: Json, cluster: Cluster, parts: Sequence[str], say: Callable[[str], None]) -> Path:
+def pull_beside(found: Json, cluster: Cluster, parts: Sequence[str], say: Say) -> Path:
     """A directory below runs/rljob with what says how the job went, and these parts of its run."""
     metadata = found["metadata"]
     target = Path("runs") / "rljob" / f"{metadata['namespace']}.{metadata['name']}.{metadata['uid'][:8]}"
@@ -63,23 +54,24 @@ def pull_beside(found: Json, cluster: Cluster, parts: Sequence[str], say: Callab
 
 
 def follow(
-    found: Json, cluster: Cluster, offsets: Mapping[str, int], say: Callable[[str], None],
-    programs: Programs | None = None,
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+    found: Json, cluster: Cluster, offsets: Mapping[str, int], say: Say, programs: Programs | None = None
+) -> Iterator[tuple[str, str]]:
     """(role, line) of what the job's roles log behind these bytes of each file of its logs, without an end.
 
     Raises InfraError when the pod that tells is gone.
     """
-    job, metadata = job_from_object(found), found["metadata"]
-    pod = pod_of(job, metadata, cluster)
-    teller = resources.files("areal_operator.submit").joinpath("tail.py").read_text(encoding="utf-8")
-    command = ["python3", "-c", teller, page_dir(metadata["name"]), json.dumps(dict(offsets))]
-    started = programs or cluster.program
-    with (
-        running(pod, cluster, say, "to read the logs from"),
-        started(metadata["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, command) as channel,
-    ):
+    arguments = [json.dumps(dict(offsets))]
+    with _beside_run(found, cluster, "tail.py", arguments, say, "to read the logs from", programs) as channel:
         yield from lines_of(channel)
+
+
+def _beside_run(
+    found: Json, cluster: Cluster, script: str, arguments: list[str], say: Say, what_for: str, programs: Programs | None
+) -> AbstractContextManager[Channel]:
+    """One of this room's scripts in a pod that mounts the job's run."""
+    text = resources.files("areal_operator.submit").joinpath(script).read_text(encoding="utf-8")
+    command = ["python3", "-c", text, page_dir(found["metadata"]["name"]), *arguments]
+    return program_in(pod_of(found, cluster), command, cluster, say, what_for, programs)
 
 
 def lines_of(channel: Channel) -> Iterator[tuple[str, str]]:
@@ -89,7 +81,7 @@ def lines_of(channel: Channel) -> Iterator[tuple[str, str]]:
             yield told["role"], told["text"]
 
 
-def receive(channel: Channel, target: Path, say: Callable[[str], None]) -> int:
+def receive(channel: Channel, target: Path, say: Say) -> int:
     """Take what the other side offers and `target` lacks."""
     offered: list[dict[str, Any]] = answer_of(channel, "read the run")
     for entry in offered:

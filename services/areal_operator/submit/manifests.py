@@ -9,21 +9,13 @@ from importlib import resources
 from typing import Any
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import (
-    LABEL_MANAGED_BY,
-    MAIN_CONTAINER,
-    RUN_DIR,
-    SCRATCH_DIR,
-    Role,
-    job_labels,
-    role_labels,
-    run_claim,
-    run_sub_path,
-    workload,
-)
+from areal.plan import cluster_names as names
+from areal.plan.cluster_names import MAIN_CONTAINER, Role, job_labels, role_labels
 from areal.spec import RLJob
 from areal.spec.quantity import kubernetes_bytes
 from areal.spec.runtime import RuntimeSpec, Volume
+
+from areal_operator.kube.restricted import container_security, pod_security
 
 Json = dict[str, Any]
 
@@ -33,7 +25,6 @@ RECEIVER_ENV = "UPLOAD_RECEIVER"
 RECEIVE = ["python3", "-c", f"import os; exec(os.environ['{RECEIVER_ENV}'])", UPLOAD_DIR]  # What is executed in the pod
 LARGEST_RECIPE = 900 << 10  # a ConfigMap holds 1 MiB with everything around it
 
-_NOBODY = 65532
 _DEADLINE_S = 24 * 3600  # a forgotten pod ends by itself
 _PAGE_DEADLINE_S = 8 * 3600
 _INDEX_BYTES = "2Gi"  # of the recording, as in the pod of a job's page
@@ -67,7 +58,7 @@ def claim(job: str, namespace: str, volume: Volume) -> Json | None:
     }
     if volume.storage_class_name is not None:
         spec["storageClassName"] = volume.storage_class_name
-    metadata = _metadata(run_claim(job), namespace, job_labels(job))
+    metadata = _metadata(names.run_claim(job), namespace, job_labels(job))
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
@@ -76,7 +67,7 @@ def upload_pod(job: RLJob, namespace: str, claim_name: str, runtime: RuntimeSpec
     name = job.metadata.name
     receiver = resources.files("areal_operator.submit").joinpath("receive.py").read_text(encoding="utf-8")
     pod = _waiting_pod(job, runtime, claim_name, {"name": "run", "mountPath": UPLOAD_DIR}, _DEADLINE_S)
-    pod["metadata"] = _metadata(workload(name, Role.UPLOAD), namespace, role_labels(name, Role.UPLOAD))
+    pod["metadata"] = _metadata(names.workload(name, Role.UPLOAD), namespace, role_labels(name, Role.UPLOAD))
     pod["spec"]["containers"][0]["env"].append({"name": RECEIVER_ENV, "value": receiver})
     return pod
 
@@ -87,15 +78,15 @@ def page_pod(job: RLJob, uid: str, namespace: str, claim_name: str, runtime: Run
     Volumes of the runtime's templates are mounted, too: the page's environment may come from one.
     """
     name = job.metadata.name
-    mount = {"name": "run", "mountPath": page_dir(name), "subPath": run_sub_path(name, uid), "readOnly": True}
+    mount = {"name": "run", "mountPath": page_dir(name), "subPath": names.run_sub_path(name, uid), "readOnly": True}
     pod = _waiting_pod(job, runtime, claim_name, mount, _PAGE_DEADLINE_S)
-    metadata = _metadata(f"{workload(name, Role.VIEW)}-{suffix}", namespace, role_labels(name, Role.UPLOAD))
+    metadata = _metadata(f"{names.workload(name, Role.VIEW)}-{suffix}", namespace, role_labels(name, Role.UPLOAD))
     owner = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "name": name, "uid": uid}
     pod["metadata"] = {**metadata, "ownerReferences": [owner]}
     spec: Json = pod["spec"]
     container = spec["containers"][0]
     spec["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": _INDEX_BYTES}})
-    container["volumeMounts"].append({"name": "scratch", "mountPath": str(SCRATCH_DIR)})
+    container["volumeMounts"].append({"name": "scratch", "mountPath": str(names.SCRATCH_DIR)})
     for template in (runtime.template, runtime.template_of("tools")):
         theirs = template.get("spec") or {}
         main: Json = next((each for each in theirs.get("containers") or [] if each.get("name") == MAIN_CONTAINER), {})
@@ -106,7 +97,7 @@ def page_pod(job: RLJob, uid: str, namespace: str, claim_name: str, runtime: Run
 
 def page_dir(job: str) -> str:
     """The run's directory in the pod of a temporary page, which names the run."""
-    return str(RUN_DIR / job)
+    return str(names.RUN_DIR / job)
 
 
 def _new(listed: list[Json] | None, known: list[Json], key: str) -> list[Json]:
@@ -137,11 +128,7 @@ def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json,
         **main,
         "command": ["python3", "-c", _WAIT],
         "env": [*env.values()],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
         "volumeMounts": [mount],
     }
     return {
@@ -155,14 +142,7 @@ def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 5,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _NOBODY,
-                "runAsGroup": _NOBODY,
-                "fsGroup": _NOBODY,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
             "containers": [container],
             "volumes": [{"name": "run", "persistentVolumeClaim": {"claimName": claim_name}}],
         },
@@ -197,4 +177,4 @@ def _job_patch(job: RLJob) -> Json:
 
 
 def _metadata(name: str, namespace: str, labels: dict[str, str]) -> Json:
-    return {"name": name, "namespace": namespace, "labels": {**labels, LABEL_MANAGED_BY: MANAGER}}
+    return {"name": name, "namespace": namespace, "labels": {**labels, names.LABEL_MANAGED_BY: MANAGER}}

@@ -15,13 +15,13 @@ from typing import Any
 
 from areal.errors import ArealError, InfraError
 from areal.plan import cluster_names as names
-from areal.spec import RLJob, job_from_object
+from areal.spec import job_from_object
 from areal.spec.runtime import RuntimeSpec
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json, page_dir, page_pod
-from areal_operator.submit.send import Programs
-from areal_operator.submit.temporary_pod import running, runtime_copy, runtime_of
+from areal_operator.submit.send import Programs, Say
+from areal_operator.submit.temporary_pod import program_in, runtime_copy, runtime_of
 
 _START_S = 120.0  # a loaded node starts an interpreter slowly
 
@@ -31,13 +31,12 @@ def page_of(
     found: Json,
     cluster: Cluster,
     port: int,
-    say: Callable[[str], None],
+    say: Say,
     programs: Programs | None = None,
     ports: Callable[[str, str, int], socket.socket] | None = None,
 ) -> Iterator[str]:
     """The address of the page of the job `found`, while entered. `port`: on loopback, 0 picks one."""
-    job, metadata = job_from_object(found), found["metadata"]
-    name, namespace = metadata["name"], metadata["namespace"]
+    name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
     reached = ports or cluster.port
     listener = socket.create_server(("127.0.0.1", port))
     with listener:
@@ -48,22 +47,19 @@ def page_of(
             with Forward(listener, lambda: reached(namespace, standing, names.HTTP_PORT), say):
                 yield f"http://127.0.0.1:{here}/r/{name}"
             return
-        pod = pod_of(job, metadata, cluster)
-        named = pod["metadata"]["name"]
+        pod = pod_of(found, cluster)
         command = ["areal", "view", page_dir(name), "--port", str(here)]
-        with (
-            running(pod, cluster, say, "to show the run from"),
-            (programs or cluster.program)(namespace, named, names.MAIN_CONTAINER, command) as program,
-        ):
+        with program_in(pod, command, cluster, say, "to show the run from", programs) as program:
             address = program.line(_START_S).decode(errors="replace").strip()
             if not address.startswith(f"http://127.0.0.1:{here}/"):
                 raise InfraError(f"the pod answered {address!r}", fix="Check the image of the runtime's tools role.")
-            with Forward(listener, lambda: reached(namespace, named, here), say):
+            with Forward(listener, lambda: reached(namespace, pod["metadata"]["name"], here), say):
                 yield address
 
 
-def pod_of(job: RLJob, metadata: Json, cluster: Cluster) -> Json:
+def pod_of(found: Json, cluster: Cluster) -> Json:
     """The pod that mounts read-only the job's run, or that of a job that is gone, as `kept_job` gives it."""
+    job, metadata = job_from_object(found), found["metadata"]
     uid, namespace = metadata["uid"], metadata["namespace"]
     kept = (metadata.get("annotations") or {}).get(names.ANNOTATION_RUNTIME)
     copy = cluster.get("ConfigMap", namespace, names.runtime_config_map(metadata["name"])) if not kept else None
@@ -103,7 +99,7 @@ _CHUNK = 64 << 10
 class Forward:
     """Carries while it is entered. `opened` gives the other end, as a socket; it may block and raise."""
 
-    def __init__(self, listener: socket.socket, opened: Callable[[], Any], say: Callable[[str], None]) -> None:
+    def __init__(self, listener: socket.socket, opened: Callable[[], Any], say: Say) -> None:
         self._listener = listener
         self._opened = opened
         self._say = say

@@ -37,6 +37,7 @@ class Programs(Protocol):
     ) -> AbstractContextManager[Channel]: ...
 
 
+Say = Callable[[str], None]  # Told sentences for the user
 Sent = Callable[[int], None]  # Told how many bytes of content were sent
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 from areal.errors import ArealError, ConfigError, DataError
-from areal.plan.cluster_names import LABEL_RUN, MAIN_CONTAINER, run_claim, runtime_config_map
+from areal.plan.cluster_names import LABEL_RUN, run_claim, runtime_config_map
 from areal.spec import RLJob
 from areal.spec.locality import Locality, locality_of
 from areal.spec.locate import must_locate
@@ -24,8 +24,8 @@ from areal_operator.submit.cluster import Cluster, MissingRight, TakenError
 from areal_operator.submit.follow import ended
 from areal_operator.submit.inputs import INPUTS, Tree
 from areal_operator.submit.manifests import Json
-from areal_operator.submit.send import Programs
-from areal_operator.submit.temporary_pod import running, runtime_copy, runtime_of
+from areal_operator.submit.send import Programs, Say
+from areal_operator.submit.temporary_pod import program_in, runtime_copy, runtime_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows one piece of work: what, and how many bytes; gives the function to be told of each part done."""
@@ -100,11 +100,7 @@ def objects(request: SubmitRequest, runtime: RuntimeSpec | None, progress: Progr
 
 
 def submit(
-    request: SubmitRequest,
-    cluster: Cluster,
-    progress: Progress,
-    say: Callable[[str], None],
-    programs: Programs | None = None,
+    request: SubmitRequest, cluster: Cluster, progress: Progress, say: Say, programs: Programs | None = None
 ) -> Json:
     """Put the job on the cluster; returns it as the API server has it."""
     try:
@@ -124,7 +120,7 @@ def submit(
         runtime = runtime or _runtime_by_operator(wanted, cluster, say)
         claim = request.job.spec.storage.claim_name or run_claim(request.job.metadata.name)
         pod = manifests.upload_pod(request.job, request.namespace, claim, runtime)
-        _upload(made.trees, pod, cluster, progress, say, programs or cluster.program)
+        _upload(made.trees, pod, cluster, progress, say, programs)
     job = cluster.apply(wanted, force=request.take_over)
     for child in (made.recipe, made.claim if request.job.spec.storage.retain != "All" else None):
         if child is not None:
@@ -132,7 +128,7 @@ def submit(
     return job
 
 
-def _runtime_by_operator(wanted: Json, cluster: Cluster, say: Callable[[str], None]) -> RuntimeSpec:
+def _runtime_by_operator(wanted: Json, cluster: Cluster, say: Say) -> RuntimeSpec:
     """The operator's copy of the job's runtime, for users who may not read runtimes.
 
     A job that isn't there yet is applied suspended: the operator accepts it, and makes copy and claim.
@@ -172,7 +168,7 @@ _WAIT_S = 30.0
 _SCALED = "spec.generation.replicas"
 
 
-def _apply_job(job: Json, cluster: Cluster, take_over: bool, say: Callable[[str], None]) -> Json:
+def _apply_job(job: Json, cluster: Cluster, take_over: bool, say: Say) -> Json:
     """The job to apply, tried as a dry run: without the fleet's size where somebody else, an autoscaler say, sets it.
 
     Raises TakenError for any other field that somebody else set, unless they are to be taken over.
@@ -223,12 +219,9 @@ def _refuse_another_recipe(made: Objects, cluster: Cluster) -> None:
 
 
 def _upload(
-    trees: list[Tree], pod: Json, cluster: Cluster, progress: Progress, say: Callable[[str], None], programs: Programs
+    trees: list[Tree], pod: Json, cluster: Cluster, progress: Progress, say: Say, programs: Programs | None
 ) -> None:
-    with (
-        running(pod, cluster, say, "to send files through"),
-        programs(pod["metadata"]["namespace"], pod["metadata"]["name"], MAIN_CONTAINER, manifests.RECEIVE) as channel,
-    ):
+    with program_in(pod, manifests.RECEIVE, cluster, say, "to send files through", programs) as channel:
         missing = send.plan(trees, channel)
         files = {f"{tree.directory}/{file.path}" for tree in trees for file in tree.files}
         size = sum(file.size for file in missing.values())

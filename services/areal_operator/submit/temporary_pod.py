@@ -3,55 +3,50 @@
 Image and volume of such a pod follow from the job's runtime, which is looked up here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from areal.errors import ArealError, ConfigError, InfraError
+from areal.plan.cluster_names import MAIN_CONTAINER
 from areal.spec import RLJob
 from areal.spec.runtime import SNAPSHOT_KEY, RuntimeSpec, runtime_from_object
 
 from areal_operator.submit.cluster import Cluster
 from areal_operator.submit.manifests import Json
+from areal_operator.submit.send import Channel, Programs, Say
 
 POD_START_S = 300.0
 _POD_END_S = 120.0
 
 
 @contextmanager
-def running(pod: Json, cluster: Cluster, say: Callable[[str], None], what_for: str) -> Iterator[None]:
-    """The pod while it runs; it is gone afterwards, so that a volume for one node is free."""
+def program_in(
+    pod: Json, command: list[str], cluster: Cluster, say: Say, what_for: str, programs: Programs | None
+) -> Iterator[Channel]:
+    """A program in the pod, which is gone afterwards, so that a volume for one node is free."""
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     _remove(pod, cluster)
     cluster.create(pod)
     try:
-        metadata = pod["metadata"]
-        say(f"starting the pod {metadata['name']} {what_for}")
-        cluster.until(
-            "Pod",
-            metadata["namespace"],
-            metadata["name"],
-            lambda seen: _started(metadata["name"], seen),
-            timeout_s=POD_START_S,
-            late=lambda seen: not_started(metadata["name"], seen),
-        )
-        yield
+        say(f"starting the pod {name} {what_for}")
+        late = partial(not_started, name)
+        cluster.until("Pod", namespace, name, partial(_started, name), timeout_s=POD_START_S, late=late)
+        with (programs or cluster.program)(namespace, name, MAIN_CONTAINER, command) as channel:
+            yield channel
     finally:
         _remove(pod, cluster)
 
 
 def _remove(pod: Json, cluster: Cluster) -> None:
-    metadata = pod["metadata"]
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     cluster.delete(pod)
-    cluster.until(
-        "Pod",
-        metadata["namespace"],
-        metadata["name"],
-        lambda seen: True if seen is None else None,
-        timeout_s=_POD_END_S,
-        late=lambda seen: InfraError(
-            f"the pod {metadata['name']} doesn't end", fix=f"Look at it: `kubectl describe pod {metadata['name']}`."
-        ),
-    )
+
+    def late(seen: Json | None) -> ArealError:
+        return InfraError(f"the pod {name} doesn't end", fix=f"Look at it: `kubectl describe pod {name}`.")
+
+    cluster.until("Pod", namespace, name, lambda seen: True if seen is None else None, timeout_s=_POD_END_S, late=late)
 
 
 def _started(name: str, seen: Json | None) -> bool | None:

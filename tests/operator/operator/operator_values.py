@@ -13,7 +13,7 @@ from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
 from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobCondition, JobFailure, JobState, StepEvidence
+from areal_operator.operator.job_state import Condition, JobFailure, JobState, StepEvidence
 from areal_operator.operator.observed import (
     BatchJob,
     BatchStage,
@@ -21,7 +21,6 @@ from areal_operator.operator.observed import (
     LauncherReport,
     Observation,
     Pod,
-    PodCondition,
     PodEnd,
     Reports,
     TrainerProgress,
@@ -70,8 +69,8 @@ def ended(code: int, at: float = NOW - 5, reason: str = "Error", message: str = 
     return PodEnd(code, reason, message, at)
 
 
-def disrupted(at: float = NOW - 5) -> dict[str, PodCondition]:
-    return {"DisruptionTarget": PodCondition("True", "EvictionByEvictionAPI", "evicted", at)}
+def disrupted(at: float = NOW - 5) -> dict[str, Condition]:
+    return {"DisruptionTarget": Condition("True", "EvictionByEvictionAPI", "evicted", at)}
 
 
 def says(phase: ChildPhase, epoch: int = 1, code: int = 0, at: float = NOW) -> LauncherReport:
@@ -88,7 +87,7 @@ def fleet(revision: str = "r1", role: Role = Role.GENERATION) -> Workload:
 
 def remembered(**changes: Any) -> JobState:
     """A job that trains in epoch 1."""
-    ready = JobCondition("True", "RendezvousComplete", "", STARTED, 1)
+    ready = Condition("True", "RendezvousComplete", "", STARTED, 1)
     made = JobState(
         accepted=True, prepared=True, started_at=STARTED, epoch=1, members=("t0", "t1"), step=5, step_at=NOW - 10,
         proven_epoch=1, evidence=StepEvidence(1, "p1", 5),

@@ -7,8 +7,7 @@ from areal_operator.kube.resources import CONFIGMAPS, key_of
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.limiter import Limiter
-from areal_operator.runtime.queue import WatchTimes
-from areal_operator.runtime.reflector import Reflector
+from areal_operator.runtime.reflector import Reflector, WatchTimes
 from support import virtual_time
 from support.fake_kube import FakeKube
 from support.fake_kube_fronts import MemoryTransport
@@ -41,7 +40,8 @@ class Rig:
             scopes=self.scopes,
             labelled_only=self.labelled_only,
         )
-        self.api = Api(MemoryTransport(self.fake), Limiter(1e6, 1000, virtual_time.now), observer=self)
+        limiter = Limiter(1e6, 1000, virtual_time.now)
+        self.api = Api(MemoryTransport(self.fake), limiter, caches={CONFIGMAPS: self.cache})
         self.reflector = Reflector(
             self.api,
             self.cache,
@@ -51,12 +51,6 @@ class Rig:
             clock=virtual_time.now,
             uniform=lambda low, high: high,
         )
-
-    def written(self, resource, obj):
-        self.cache.offer(obj)
-
-    def gone(self, resource, namespace, name, uid):
-        self.cache.gone((namespace, name), uid)
 
     async def follow(self):
         """As `Reflector.run`, with the states noted."""

@@ -23,24 +23,8 @@ from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.job_state import (
-    JobCondition,
-    JobFailure,
-    JobOutcome,
-    JobState,
-    Rest,
-    StepEvidence,
-    state_in,
-)
-from areal_operator.operator.observed import (
-    BatchJob,
-    BatchStage,
-    NodeState,
-    Observation,
-    PodCondition,
-    Reports,
-    TrainerProgress,
-)
+from areal_operator.operator.job_state import Condition, JobFailure, JobOutcome, JobState, Rest, StepEvidence, state_in
+from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, Reports, TrainerProgress
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
 from operator_values import NOW, a_failure, controller, launchers, on_rows, remembered, says, seen, server, trainer
@@ -51,7 +35,7 @@ WITHOUT = (trainer(0), trainer(1), server(0), server(1))
 SILENT = {"n0": NodeState(ready=False, silent_since=NOW - 20)}
 
 
-def said(base: Observation) -> dict[ConditionType, JobCondition]:
+def said(base: Observation) -> dict[ConditionType, Condition]:
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
     return conditions(base, decision, decision.state, NOW)
@@ -67,7 +51,7 @@ def reported(launcher_epoch: int, *, step: int, epoch: int, made: int) -> Report
     return Reports(None, TrainerProgress(step, 4, NOW - 60, NOW, evidence=shown), heard, NOW)
 
 
-UNBOUND = {"PodScheduled": PodCondition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
+UNBOUND = {"PodScheduled": Condition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
 STALLED = a_failure(NOW - 50, "trainer", "", reason="Stalled")
 
 CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
@@ -340,7 +324,7 @@ def test_one_word_is_made_from_the_conditions(changes: dict[str, tuple[str, str]
         ConditionType.SCHEDULED: ("True", "AllPodsBound"),
     }  # fmt: skip
     merged = {**usual, **{ConditionType(kind): value for kind, value in changes.items()}}  # type: ignore[call-arg]
-    found = {kind: JobCondition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
+    found = {kind: Condition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
     assert summary_of(found) == word
 
 
@@ -411,7 +395,7 @@ def test_a_condition_names_the_cause_that_the_role_left_in_its_words(error: Area
 
 
 def test_an_end_stays_as_it_was_said() -> None:
-    was = JobCondition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
+    was = Condition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
     base = seen(remembered(outcome=JobOutcome.FAILED, ended_at=NOW - 50, conditions={ConditionType.FAILED: was}))
     assert said(base)[ConditionType.FAILED] == was
 

@@ -10,14 +10,14 @@ from areal.observe.live import Idle, IdleCause
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason
 from areal_operator.operator.admission import JobRefusal
-from areal_operator.operator.job_state import JobOutcome, JobState
-from areal_operator.operator.observed import Observation, PodCondition, Reports
+from areal_operator.operator.job_state import Condition, JobOutcome, JobState
+from areal_operator.operator.observed import Observation, Reports
 from areal_operator.operator.summarize import urgent
 from areal_operator.operator.times import FRESH_S
 from operator_values import NOW, controller, on_rows, others, remembered, seen, server, trainer
 from test_operator_summarize import status
 
-FULL = {"PodScheduled": PodCondition("False", "Unschedulable", "0/5 nodes: 3 too few nvidia.com/gpu", NOW - 60)}
+FULL = {"PodScheduled": Condition("False", "Unschedulable", "0/5 nodes: 3 too few nvidia.com/gpu", NOW - 60)}
 NEVER = remembered(step=0, step_at=None, evidence=None, proven_epoch=0)
 
 

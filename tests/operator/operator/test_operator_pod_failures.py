@@ -9,20 +9,20 @@ from itertools import permutations
 import pytest
 from areal.spec.cluster import FailurePolicy
 from areal_operator.operator.failure_policy import dealt_with, judge, kept
-from areal_operator.operator.job_state import JobFailure, JobState
-from areal_operator.operator.observed import NodeState, Observation, Pod, PodCondition
+from areal_operator.operator.job_state import Condition, JobFailure, JobState
+from areal_operator.operator.observed import NodeState, Observation, Pod
 from areal_operator.operator.pod_failures import of_roles
 from operator_values import NOW, ended, seen, server
 
 BORN = NOW - 5000
 SILENT = NodeState(ready=False, silent_since=NOW + 50.4)
-SCHEDULED = {"PodScheduled": PodCondition("True", "", "", BORN)}
+SCHEDULED = {"PodScheduled": Condition("True", "", "", BORN)}
 POD = replace(server(0), node="n0", conditions=SCHEDULED)
 
 
 def marked(reason: str, at: float, pod: Pod = POD, **changes: object) -> Pod:
     """The pod with a disruption, as Kubernetes marks it before it is deleted."""
-    conditions = {**pod.conditions, "DisruptionTarget": PodCondition("True", reason, "by it", at)}
+    conditions = {**pod.conditions, "DisruptionTarget": Condition("True", reason, "by it", at)}
     return replace(pod, conditions=conditions, terminating_until=at + 30, **changes)  # type: ignore[arg-type]
 
 
@@ -86,7 +86,7 @@ def test_two_losses_of_a_pod_that_stays_are_two() -> None:
 
 
 def test_the_pod_that_comes_after_it_has_losses_of_its_own() -> None:
-    new = replace(POD, uid="next", conditions={"PodScheduled": PodCondition("True", "", "", NOW + 120)})
+    new = replace(POD, uid="next", conditions={"PodScheduled": Condition("True", "", "", NOW + 120)})
     found = record(look([POD], n0=SILENT), look([new]), look([marked("DeletionByTaintManager", NOW + 200, new)]))
     assert [one.reason for one in found] == ["NodeLost", "DeletionByTaintManager"]
 

@@ -19,9 +19,8 @@ from areal_operator.kube.resources import CONFIGMAPS, EVENTS, Json
 from areal_operator.runtime.api import MANAGER, STATUS_MANAGER, Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.lease import Election, LeaseStore
-from areal_operator.runtime.queue import LeaseTimes, WatchTimes
-from areal_operator.runtime.reflector import Reflector
+from areal_operator.runtime.lease import Election, LeaseStore, LeaseTimes
+from areal_operator.runtime.reflector import Reflector, WatchTimes
 from areal_operator.runtime.transport import Request, connect
 from support.fake_kube import FakeKube
 from support.fake_kube_fronts import serve
@@ -181,15 +180,7 @@ async def test_a_cache_follows_what_others_do_and_knows_own_writes_at_once(serve
     api = await server.api()
     follower = await follow(api, server.namespace, SHORT)
     assert follower.held() == {"m0": "0", "m1": "0", "m2": "0"}
-
-    class Observer:
-        def written(self, resource: Any, obj: Json) -> None:
-            follower.cache.offer(obj)
-
-        def gone(self, resource: Any, namespace: str, name: str, uid: str) -> None:
-            follower.cache.gone((namespace, name), uid)
-
-    api.observer = Observer()
+    api.caches = {CONFIGMAPS: follower.cache}
     await others.apply(config_map(server.namespace, "m1", "1"), manager="others")
     await others.delete(CONFIGMAPS, server.namespace, "m2")
     await follower.becomes({"m0": "0", "m1": "1"})
@@ -258,13 +249,7 @@ async def test_a_connection_that_falls_silent_is_noticed_and_one_that_is_reset_t
 async def test_of_two_contenders_one_leads_and_its_successor_follows_a_release(server: Server) -> None:
     times = LeaseTimes(duration_s=3, renew_s=2, retry_s=0.1)
     contenders = [
-        Election(
-            LeaseStore(await server.api(), server.namespace, "contract"),
-            namespace=server.namespace,
-            name="contract",
-            identity=identity,
-            times=times,
-        )
+        Election(LeaseStore(await server.api(), server.namespace, "contract"), identity, times=times)
         for identity in ("a", "b")
     ]
     first, second = contenders

@@ -55,6 +55,10 @@ class Node:
     asleep_s: float = 0.0  # by how much this process was suspended: its clock went on, its code did not
     log: list[tuple[float, bool]] = field(default_factory=list)
 
+    @property
+    def bare(self):
+        return {"metadata": {"namespace": "ns", "name": "l"}}
+
     def clock(self):
         return virtual_time.now() * self.rate
 
@@ -81,7 +85,7 @@ class Node:
         return await self.call(lambda: self.leases.write(lease), deadline_s)
 
     def contender(self):
-        return Election(self, namespace="ns", name="l", identity=self.name, clock=self.clock, wall=self.wall)
+        return Election(self, self.name, clock=self.clock, wall=self.wall)
 
 
 async def contend(election, led):

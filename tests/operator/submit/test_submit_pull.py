@@ -191,18 +191,23 @@ def test_the_command_asks_for_the_parts_that_it_is_told(tmp_path, monkeypatch, c
     assert "write rljob/digits" in capsys.readouterr().err
 
 
-@contextmanager
-def no_pod(pod: Any, cluster: Any, say: Any, what_for: str) -> Any:
-    cluster.append(pod["metadata"]["name"])
-    yield
+class Pods(list[str]):
+    """A cluster whose pods run at once: the names of those that were made."""
+
+    def create(self, pod: Any) -> None:
+        self.append(pod["metadata"]["name"])
+
+    def delete(self, pod: Any) -> None:
+        """Nothing is there."""
+
+    def until(self, *asked: Any, **limits: Any) -> bool:
+        return True
 
 
 def test_a_pod_of_the_command_s_own_reads_the_run(run_dir, tmp_path, monkeypatch):
-    made: list[str] = []
-    pod = {"metadata": {"name": "digits-view-1"}}
-    monkeypatch.setattr(fetch, "running", no_pod)
-    monkeypatch.setattr(fetch, "pod_of", lambda job, metadata, cluster: pod)
-    monkeypatch.setattr(fetch, "job_from_object", lambda found: None)
+    made = Pods()
+    pod = {"metadata": {"name": "digits-view-1", "namespace": "team"}}
+    monkeypatch.setattr(fetch, "pod_of", lambda found, cluster: pod)
 
     @contextmanager
     def program(namespace: str, pod: str, container: str, command: list[str]) -> Any:

@@ -13,12 +13,13 @@ replaced: a variable that does nothing costs an afternoon.
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError
 from areal.spec.rules_cluster import OPEN_ENV, RESERVED_ANNOTATIONS, RESERVED_ENV, RESERVED_LABELS
+from areal.yaml_file.table import read_table
 
 Json = dict[str, Any]
 
@@ -27,91 +28,35 @@ _PROTOCOL = "TCP"  # of a port that names none
 
 @dataclass(frozen=True)
 class MergeShape:
-    """How one place of a template merges, and what it must be where the operator relies on that.
-
-    `key` says that it is a list whose items merge by that; `added` that it is a list which only grows; `is_map`, or
-    `fields` below it, that it is a map. Of the fields in `one_of`, only the last one given stays.
-    """
+    """How one place of a template merges: a row of `pod_template.yaml`, which says what the fields mean."""
 
     fields: "Mapping[str, MergeShape]" = field(default_factory=dict)
-    key: Callable[[Json], tuple[Any, ...] | None] | None = None
+    key: tuple[str, ...] = ()
     added: bool = False
-    is_map: bool = False
-    one_of: tuple[frozenset[str], ...] = ()
-    only_one_but: frozenset[str] | None = None  # every field outside of these excludes every other
+    map: bool = False
+    one_of: frozenset[str] = frozenset()
+    alone: bool = False
+
+
+def _shape(row: Json) -> MergeShape:
+    below = {name: _shape(inner) for name, inner in row.get("fields", {}).items()}
+    lists = {"key": tuple(row.get("key", ())), "one_of": frozenset(row.get("one_of", ()))}
+    return MergeShape(**{**row, **lists, "fields": below})
 
 
 _PLAIN = MergeShape()
-_MAP = MergeShape(is_map=True)
+_POD_TEMPLATE = _shape({"fields": read_table("areal_operator.operator.children", "pod_template.yaml")})
 
 
-def _by(*names: str) -> Callable[[Json], tuple[Any, ...] | None]:
-    """A key of these fields, all of which an item must have."""
-
-    def key(item: Json) -> tuple[Any, ...] | None:
-        values = tuple(item.get(name) for name in names)
-        return values if all(isinstance(value, str) for value in values) else None
-
-    return key
-
-
-def _port_key(item: Json) -> tuple[Any, ...] | None:
-    number = item.get("containerPort")
-    protocol = item.get("protocol") or _PROTOCOL
-    return (number, protocol) if isinstance(number, int) and isinstance(protocol, str) else None
-
-
-_HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket", "sleep"})
-_PROBE = MergeShape(is_map=True, one_of=(_HANDLERS,))
-_CONTAINER_FIELDS = {
-    "env": MergeShape(key=_by("name"), one_of=(frozenset({"value", "valueFrom"}),)),
-    "envFrom": MergeShape(added=True),
-    "lifecycle": MergeShape(fields={"postStart": _PROBE, "preStop": _PROBE}),
-    "livenessProbe": _PROBE,
-    "ports": MergeShape(key=_port_key),
-    "readinessProbe": _PROBE,
-    "resources": MergeShape(fields={"claims": MergeShape(key=_by("name")), "limits": _MAP, "requests": _MAP}),
-    "securityContext": _MAP,
-    "startupProbe": _PROBE,
-    "volumeDevices": MergeShape(key=_by("devicePath")),
-    "volumeMounts": MergeShape(key=_by("mountPath")),
-}
-_CONTAINERS = MergeShape(key=_by("name"), fields=_CONTAINER_FIELDS)
-_RULE = "DuringSchedulingIgnoredDuringExecution"
-_TERMS = MergeShape(fields={f"{strength}{_RULE}": MergeShape(added=True) for strength in ("required", "preferred")})
-_POD_FIELDS = {
-    "affinity": MergeShape(fields={"nodeAffinity": _MAP, "podAffinity": _TERMS, "podAntiAffinity": _TERMS}),
-    "containers": _CONTAINERS,
-    "ephemeralContainers": _CONTAINERS,
-    "hostAliases": MergeShape(key=_by("ip")),
-    "imagePullSecrets": MergeShape(key=_by("name")),
-    "initContainers": _CONTAINERS,
-    "nodeSelector": _MAP,
-    "resourceClaims": MergeShape(key=_by("name")),
-    "schedulingGates": MergeShape(key=_by("name")),
-    "securityContext": _MAP,
-    "tolerations": MergeShape(added=True),
-    "topologySpreadConstraints": MergeShape(key=_by("topologyKey", "whenUnsatisfiable")),
-    "volumes": MergeShape(key=_by("name"), only_one_but=frozenset({"name"})),
-}
-POD_TEMPLATE = MergeShape(
-    fields={
-        "metadata": MergeShape(fields={"annotations": _MAP, "labels": _MAP}),
-        "spec": MergeShape(fields=_POD_FIELDS),
-    }
-)
-"""How a pod template (`metadata` and `spec`) merges."""
-
-
-def merge(base: Json, *patches: Json, shape: MergeShape = POD_TEMPLATE, where: str = "template") -> Json:
+def merge(base: Json, *patches: Json, where: str = "template") -> Json:
     """`base` with `patches` over it, in order.
 
     Raises ConfigError, which names the place below `where`, when a map is no map, a list that merges by a key is no
     list of maps, or an item lacks the key.
     """
-    merged: Json = _merge_maps({}, base, shape, where)
-    for patch in patches:
-        merged = _merge_maps(merged, patch, shape, where)
+    merged: Json = {}
+    for patch in (base, *patches):
+        merged = _merge_maps(merged, patch, _POD_TEMPLATE, where)
     return merged
 
 
@@ -132,21 +77,20 @@ def _rivals(base: Json, patch: Json, shape: MergeShape) -> set[str]:
     """Fields of `base` that can't stand beside those of `patch`."""
     given = {name for name, value in patch.items() if value is not None}
     found: set[str] = set()
-    for group in shape.one_of:
-        if chosen := given & group:
-            found |= (base.keys() & group) - chosen
-    if shape.only_one_but is not None and (chosen := given - shape.only_one_but):
-        found |= base.keys() - shape.only_one_but - chosen
+    if chosen := given & shape.one_of:
+        found |= (base.keys() & shape.one_of) - chosen
+    if shape.alone and (chosen := given - {*shape.key}):
+        found |= base.keys() - {*shape.key} - chosen
     return found
 
 
 def _merge_values(base: Any, patch: Any, shape: MergeShape, where: str) -> Any:
-    if shape.key is not None:
+    if shape.key:
         return _merge_by_key(base or [], patch, shape, where)
     if shape.added:
         items = [_merge_values(None, item, _PLAIN, where) for item in _maps(patch, where)]
         return _distinct([*(base or []), *items])
-    if (shape.is_map or shape.fields) and not isinstance(patch, dict):
+    if (shape.map or shape.fields) and not isinstance(patch, dict):
         raise ConfigError(f"{where}: expected a map, found {str(patch)[:80]}", fix="Write it as a map.")
     if isinstance(patch, dict):
         return _merge_maps(base if isinstance(base, dict) else {}, patch, shape, where)
@@ -156,7 +100,6 @@ def _merge_values(base: Any, patch: Any, shape: MergeShape, where: str) -> Any:
 
 
 def _merge_by_key(base: list[Json], patch: Any, shape: MergeShape, where: str) -> list[Json]:
-    assert shape.key is not None
     merged: dict[tuple[Any, ...], Json] = {_key(item, shape, where): item for item in base}
     for item in _maps(patch, where):
         key = _key(item, shape, where)
@@ -166,9 +109,10 @@ def _merge_by_key(base: list[Json], patch: Any, shape: MergeShape, where: str) -
 
 
 def _key(item: Json, shape: MergeShape, where: str) -> tuple[Any, ...]:
-    assert shape.key is not None
-    key = shape.key(item)
-    if key is None:
+    named = {**item, "protocol": item.get("protocol") or _PROTOCOL}
+    key = tuple(named.get(name) for name in shape.key)
+    kinds = [int if name == "containerPort" else str for name in shape.key]
+    if not all(map(isinstance, key, kinds)):
         raise ConfigError(
             f"{where}: an item has no name to merge it by: {str(item)[:80]}",
             fix="Give it its name (a mount its mountPath, a port its containerPort).",

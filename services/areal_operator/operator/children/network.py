@@ -13,7 +13,6 @@ from areal.plan import cluster_names as names
 from areal.plan.callers import LAUNCHER_METHODS, Outsider
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import ROLE_SPECS, batch_jobs, spec_of
-from areal.spec.job import JobSpec, Observability
 
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
@@ -94,21 +93,13 @@ def _egress(w: JobBlueprint, role: Role) -> list[Json]:
             rules.append({"to": peers, **_ports(port)})
     if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
-    if role is Role.TRAINER:
-        rules += _teacher(w.resolved.spec)
-    return rules + (_collector(w.resolved.spec.observability) if role in _TRACED else [])
-
-
-def _collector(wanted: Observability) -> list[Json]:
-    """The way to the job's trace collector."""
-    traces = wanted.traces
-    return [] if traces is None or traces.endpoint is None else _service(traces.endpoint)
-
-
-def _teacher(spec: JobSpec) -> list[Json]:
-    """The way to a teacher that is served."""
-    teacher = spec.algorithm.teacher if spec.is_rl else None
-    return [] if teacher is None or teacher.endpoint is None else _service(teacher.endpoint)
+    spec = w.resolved.spec
+    teacher = spec.algorithm.teacher if role is Role.TRAINER and spec.is_rl else None  # which may be served
+    collector = spec.observability.traces if role in _TRACED else None
+    for dialled in (teacher, collector):
+        if dialled is not None and dialled.endpoint is not None:
+            rules += _service(dialled.endpoint)
+    return rules
 
 
 def _service(url: str) -> list[Json]:
@@ -172,32 +163,15 @@ class NetworkCall:
 
 def calls() -> list[NetworkCall]:
     """Every call, by callee; the operator's and monitoring's to every role last."""
-    return [
-        *(
-            NetworkCall(
-                caller.who,
-                role,
-                names.PORT_NUMBERS[caller.port] if caller.port else None,
-                caller.why,
-                caller.only,
-                caller.methods,
-            )
-            for role, row in ROLE_SPECS.items()
-            for caller in row.called_by
-        ),
-        *(
-            NetworkCall(
-                Outsider.OPERATOR, role, names.LAUNCHER_PORT, "status, restarts, draining", methods=LAUNCHER_METHODS
-            )
-            for role, row in ROLE_SPECS.items()
-            if row.supervised
-        ),
-        *(
-            NetworkCall(Outsider.MONITORING, role, names.METRICS_PORT, "metrics")
-            for role, row in ROLE_SPECS.items()
-            if "metrics" in row.ports
-        ),
-    ]
+    found = []
+    for role, row in ROLE_SPECS.items():
+        for caller in row.called_by:
+            port = names.PORT_NUMBERS[caller.port] if caller.port else None
+            found.append(NetworkCall(caller.who, role, port, caller.why, caller.only, caller.methods))
+    why, launched = "status, restarts, draining", [role for role, row in ROLE_SPECS.items() if row.supervised]
+    scraped = [role for role, row in ROLE_SPECS.items() if "metrics" in row.ports]
+    found += [NetworkCall(Outsider.OPERATOR, at, names.LAUNCHER_PORT, why, methods=LAUNCHER_METHODS) for at in launched]
+    return found + [NetworkCall(Outsider.MONITORING, role, names.METRICS_PORT, "metrics") for role in scraped]
 
 
 def calls_to(*roles: Role) -> list[NetworkCall]:

@@ -21,6 +21,7 @@ from areal.spec.runtime import volume_of
 from areal.spec.serving import SglangEngine
 from areal.tls import ENV_TLS_DIR
 
+from areal_operator.kube.restricted import container_security, pod_security
 from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.merge import merge, refuse_annotations, refuse_env, refuse_labels, refuse_template
 from areal_operator.operator.children.needs import fitted
@@ -30,8 +31,6 @@ LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minu
 _HOST = "kubernetes.io/hostname"
 _REQUIRED, _PREFERRED = (f"{strength}DuringSchedulingIgnoredDuringExecution" for strength in ("required", "preferred"))
 _TOPOLOGY_WEIGHT = 100
-USER = 65532  # "nonroot" of the images
-GROUP = 65532
 _FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
 _GRACE = "terminationGracePeriodSeconds"
 _PRIVATE_PORTS = frozenset({"engine"})  # on loopback
@@ -262,7 +261,8 @@ def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runti
     storage = w.job.spec.storage
     if role is Role.FINISH and storage.retain == "Model" and storage.claim_name is None:
         ours.append({"name": names.ENV_CLEAN, "value": "1"})
-    ours += _hub_token(w, role)
+    if mounts.has_hub_token(w, role):  # for huggingface_hub, in the one pod that downloads a private model
+        ours.append({"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)})
     known = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},
@@ -312,13 +312,6 @@ def _certificates(w: JobBlueprint, role: Role) -> list[Json]:
     return [{"name": name, "value": value} for name, value in found.items()]
 
 
-def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:
-    """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
-    if not mounts.has_hub_token(w, role):
-        return []
-    return [{"name": "HF_TOKEN_PATH", "value": str(names.ACCESS_DIR / names.HUB_TOKEN_KEY)}]
-
-
 def _ports(w: JobBlueprint, role: Role) -> list[Json]:
     row = spec_of(role)
     named = {name: port for name, port in row.pod_ports.items() if name not in _PRIVATE_PORTS}
@@ -341,26 +334,6 @@ def _hashed(template: Json) -> Json:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     annotations = {**(template["metadata"].get("annotations") or {}), names.ANNOTATION_HASH: digest}
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
-
-
-def pod_security() -> Json:
-    """Kubernetes' `restricted` profile of a pod, which a runtime may loosen and a job can't.
-
-    A volume is handed to the group only when its root isn't the group's already: large ones take hours.
-    """
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": GROUP,
-        "fsGroup": GROUP,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> Json:
-    """Of a container, also of one that the platform adds. The rest comes from the pod."""
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 
 def tolerations() -> list[Json]:
