@@ -29,7 +29,7 @@ from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, writ
 from areal.weights.verify import open_version
 from torch import Tensor
 
-from areal_trainer.engine.host_copy import HostSlab, Place, TensorSpec
+from areal_trainer.engine.host_copy import HostSlab, TensorSpec
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter, sources
 from areal_trainer.publish.group import GroupSender
@@ -47,8 +47,7 @@ class Snapshots:
 
     def __init__(self, *, keeps_before: bool) -> None:
         self._keeps_before = keeps_before
-        self._now: HostSlab | None = None
-        self._before: HostSlab | None = None
+        self.now = self.before = HostSlab("no copy yet", {}, _HOST)
 
     def take(
         self,
@@ -63,25 +62,10 @@ class Snapshots:
         `shared`: senders may map them.
         """
         if self._keeps_before:
-            self._now, self._before = self._before, self._now
-        if self._now is None:
-            self._now = HostSlab("a version's copy", specs, device, shared=shared)
-        self._now.fill(tensors)
-
-    @property
-    def current(self) -> dict[str, Tensor]:
-        """The newest copy, by name."""
-        return {} if self._now is None else self._now.views
-
-    @property
-    def places(self) -> dict[str, Place]:
-        """Where the newest copy is shared, by name."""
-        return {} if self._now is None else self._now.places
-
-    @property
-    def before(self) -> dict[str, Tensor]:
-        """The copy before it, by name; empty at first."""
-        return {} if self._before is None else self._before.views
+            self.now, self.before = self.before, self.now
+        if not self.now.views:
+            self.now = HostSlab("a version's copy", specs, device, shared=shared)
+        self.now.fill(tensors)
 
 
 Announce = Callable[[WeightsRef, bool], str]
@@ -253,7 +237,7 @@ class Publisher:
                 if others is not None:
                     dismiss(others, [rank for rank, one in enumerate(heard) if rank and not failures([one])])
         elif others is not None:
-            hand_over(others, self._snapshots.current, self._snapshots.places)
+            hand_over(others, self._snapshots.now.views, self._snapshots.now.places)
         return Publication(order.policy, time.monotonic() - began, written)
 
     def _keep(
@@ -282,12 +266,12 @@ class Publisher:
 
     def _write(self, order: PublishOrder) -> tuple[ShardPart | DeltaPart, int]:
         """Write this rank's part; also how many bytes."""
-        current = sources(self._snapshots.current.items())
+        current = sources(self._snapshots.now.views.items())
         if order.full:
             room = DEFAULT_SHARD_BYTES if self._adapter_of is None else sys.maxsize
             part = write_part(order.staging, self._rank, current, room)
             return part, sum(entry.length for file in part.files for entry in file.values())
-        base = {name: data for name, _, _, data in sources(self._snapshots.before.items())}
+        base = {name: data for name, _, _, data in sources(self._snapshots.before.views.items())}
         changes = write_delta(order.staging, self._rank, base, current)
         entries = (change.delta for change in changes.changes.values())
         return changes, sum(entry.length for entry in entries if entry is not None)
@@ -317,7 +301,7 @@ class Publisher:
         self._at("announced")
         if self._group is not None and offered:
             if served == str(order.policy):
-                places = self._places.of(others, self._base, owners, self._snapshots.places)
+                places = self._places.of(others, self._base, owners, self._snapshots.now.places)
                 self._group.send(self._base, reference.manifest_digest, places)
             else:
                 self._group.withdraw()
