@@ -183,10 +183,6 @@ class StepRecorder:
         self._piece = self._piece or self._pieces()
         return sample_record(done, one, self._piece)
 
-    def close(self) -> None:
-        """Write what is queued."""
-        self._writer.close()
-
 
 def chosen(tokens: TokenBatch, share: float, budget_bytes: int) -> NDArray[np.int64]:
     """[kept] The sequences whose tokens are kept: whole groups of the share, as many as the budget holds."""
