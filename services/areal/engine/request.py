@@ -125,7 +125,6 @@ class Output:
     routes: bytearray = field(default_factory=bytearray)  # rows of all tokens but the last, as `RouteShape.rows`; more
     route_bytes: int = 0  # may follow. Of one row
     text: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateRequest], bool]:
