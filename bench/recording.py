@@ -40,7 +40,7 @@ from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.options import advantage_options, objective_options
-from areal_trainer.recording import StepRecorder, TrainedTokensBuffer
+from areal_trainer.recording import StepRecorder, TrainedStep, TrainedTokensBuffer
 
 GOAL = 0.005
 BUDGET = 64 << 20
@@ -152,13 +152,14 @@ def measure(options: argparse.Namespace, work: Path) -> list[Seconds]:
         update = trained.update(batch, advantages)
         update_s = time.process_time() - began
         recorder = StepRecorder(
-            writers[1], 1, share=1.0, budget_bytes=BUDGET, worker_budget_bytes=BUDGET, pieces=lambda: tokenizer.piece
+            writers[1], share=1.0, budget_bytes=BUDGET, worker_budget_bytes=BUDGET, pieces=lambda: tokenizer.piece
         )
         digests: dict[int, list[tuple[int, int]]] = {}
         for (group, index), raw in stored.items():
             digests.setdefault(group, []).append((index, recording.payload.digest(raw)))
         assert update.tokens is not None
-        clock.around(recorder.step)(step, batch.tokens, advantages, update.tokens, digests, stored, {"train": 1.0})
+        done = TrainedStep(step, 1, batch.tokens, advantages, update.tokens, digests, stored, {"train": 1.0})
+        clock.around(recorder.step)(done)
         writers[1].close()
         found.append(Seconds(update_s, clock.seconds, worker_s, sum(writer.cpu_s for writer in writers)))
     return found[1:]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.weights import load_weights
+from areal.engine.weights import build_weights, read_tensors
 from areal.errors import DataError
 from areal.weights.manifest import Canary, difference, problem
 from areal_trainer.engine.engine import PolicyEngine
@@ -122,7 +122,7 @@ def _scored(place: Path, expected: Canary, tensors: Tensors, work: Path) -> list
     room.mkdir(exist_ok=True)
     save_file(tensors, room / "model.safetensors")
     config = ModelConfig.from_dir(place)
-    loaded = load_weights(room, config, torch.bfloat16)
+    loaded = build_weights(room, read_tensors(room), config, torch.bfloat16)
     ids = torch.tensor([expected.token_ids])
     served = DecoderModel(config, torch.bfloat16, ids.shape[1])
     with torch.no_grad():

@@ -25,7 +25,7 @@ from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import GenerateRequest, Output, SamplingParams
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
-from areal.engine.weights import load_weights
+from areal.engine.weights import Weights, build_weights, read_tensors
 from areal.errors import DataError
 from support.engine_models import hf_logprobs, make_model
 
@@ -36,6 +36,10 @@ F32 = torch.float32
 def models(tmp_path_factory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("scheduler-models")
     return make_model(root / "a", 0), make_model(root / "b", 1)
+
+
+def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
+    return build_weights(path, read_tensors(path), config, dtype)
 
 
 class Running:

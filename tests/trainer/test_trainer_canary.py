@@ -12,7 +12,7 @@ import pytest
 import torch
 from areal.engine.model import DecoderModel
 from areal.engine.model_config import ModelConfig
-from areal.engine.weights import load_weights
+from areal.engine.weights import build_weights, read_tensors
 from areal.errors import DataError
 from areal.weights.manifest import Canary, Difference, difference, problem
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
@@ -96,7 +96,7 @@ class Served:
     def difference(self, tensors: Tensors) -> Difference:
         """What a server of these tensors would be told. Raises DataError when they don't load."""
         save_file(tensors, self._room / "model.safetensors")
-        weights = load_weights(self._room, self._config, torch.bfloat16)
+        weights = build_weights(self._room, read_tensors(self._room), self._config, torch.bfloat16)
         ids = torch.tensor([self.canary.token_ids])
         model = DecoderModel(self._config, torch.bfloat16, ids.shape[1])
         with torch.no_grad():

@@ -55,11 +55,11 @@ def test_a_snapshot_does_not_change_with_the_model():
     held = Snapshots(keeps_before=True)
     held.take(*given([("w", weight)]), torch.device("cpu"))
     weight.add_(1)
-    assert held.current["w"].tolist() == [1.0] * 4
+    assert held.now.views["w"].tolist() == [1.0] * 4
     held.take(*given([("w", weight)]), torch.device("cpu"))
-    assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([1.0] * 4, [2.0] * 4)
+    assert (held.before.views["w"].tolist(), held.now.views["w"].tolist()) == ([1.0] * 4, [2.0] * 4)
     held.take(*given([("w", weight + 1)]), torch.device("cpu"))
-    assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([2.0] * 4, [3.0] * 4)
+    assert (held.before.views["w"].tolist(), held.now.views["w"].tolist()) == ([2.0] * 4, [3.0] * 4)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

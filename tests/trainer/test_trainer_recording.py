@@ -10,7 +10,7 @@ from areal.ledger import payload
 from areal.observe.metrics import RoleMetrics
 from areal.record.writer import RecordWriter
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
-from areal_trainer.recording import StepRecorder, TrainedTokens, chosen, chunks
+from areal_trainer.recording import StepRecorder, TrainedStep, TrainedTokens, chosen, chunks
 from areal_view.index.record_index import RecordIndex
 from support.trainer_parts import batch, sample
 
@@ -34,8 +34,8 @@ def recorded(tmp_path, trained, **limits):
     tokens, advantages, computed, digests = trained
     writer = RecordWriter(tmp_path / "recording", "trainer", RoleMetrics("trainer", "job"), keep_bytes=1 << 30)
     bounds = {"share": 1.0, "budget_bytes": 1 << 20, "worker_budget_bytes": 1 << 20, **limits}
-    recorder = StepRecorder(writer, FENCE, pieces=lambda: lambda token: b"%d " % token, **bounds)
-    recorder.step(STEP, tokens, advantages, computed, digests, STORED, {"train": 2.0})
+    recorder = StepRecorder(writer, pieces=lambda: lambda token: b"%d " % token, **bounds)
+    recorder.step(TrainedStep(STEP, FENCE, tokens, advantages, computed, digests, STORED, {"train": 2.0}))
     writer.close()
     return RecordIndex(tmp_path / "index.sqlite", [tmp_path / "recording"]).refresh()
 

@@ -32,7 +32,7 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition, Saving
 from areal_trainer.critic import CriticFigures, ValueCritic
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
-from areal_trainer.data.micro_batches import MicroBatch, mini_batches, rank_micro_batches
+from areal_trainer.data.micro_batches import MicroBatch, mini_batches
 from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.optimizer import RateSchedule
 from areal_trainer.figures import checked
@@ -397,15 +397,7 @@ class Actor:
                 f"a sequence has {longest} tokens, the model takes {self._max_positions}",
                 fix="lower rollout.maxSampleTokens",
             )
-        return rank_micro_batches(
-            tokens,
-            chosen,
-            predicted,
-            rank=self.engine.ranks.data_rank,
-            world_size=self.engine.ranks.data_size,
-            micro_batch_tokens=self._micro_batch_tokens,
-            pack_length=self.options.pack_length,
-        )
+        return self.engine.micros(tokens, chosen, predicted, self._micro_batch_tokens, self.options.pack_length)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from areal_trainer.engine.group import RankMessage
 from areal_trainer.feed import SLICE_S, Feed
 from areal_trainer.figures import sample_means
 from areal_trainer.publish.publisher import Publisher
-from areal_trainer.recording import StepRecorder
+from areal_trainer.recording import StepRecorder, TrainedStep
 from areal_trainer.reporting import Reporter
 from areal_trainer.spans import PhaseTimer, StepSpans
 
@@ -126,7 +126,10 @@ class FirstRank:
                 for group in taken.groups
                 for index, raw in zip(group.indices, group.payloads, strict=True)
             }
-            self._recorder.step(batch.step, batch.tokens, advantages, update.tokens, feed.digests, stored, seconds)
+            done = TrainedStep(
+                batch.step, feed.consumer.fence, batch.tokens, advantages, update.tokens, feed.digests, stored, seconds
+            )
+            self._recorder.step(done)
         self.spans.trained(batch.step, (group.group for group in taken.groups), learned=update.learned)
         feed.link.telling.skipped_steps = reporter.skipped_steps
         feed.link.telling.tokens_per_s = reporter.tokens_per_s

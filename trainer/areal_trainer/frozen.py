@@ -62,7 +62,7 @@ class FrozenModels:
             self._here[REFERENCE] = OnSameRanks(engine.base_logprobs)
         for name, placement in self._needed.items():
             if placement != "served" and name not in self._here:
-                model = _LOADED[name](settings, ranks)
+                model = _loaded(name, settings, ranks)
                 if name == TEACHER and settings.paths.teacher is not None:
                     refuse_smaller_vocabulary(engine.vocabulary, model.vocabulary, settings.paths.teacher)
                 self._here[name] = OnSameRanks(placed(model, placement))
@@ -103,13 +103,10 @@ class FrozenModels:
         return served
 
 
-def _reference(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
-    """The start model."""
-    return PolicyEngine(settings.paths.start_model, replace(settings.engine, replay=False), ranks)
-
-
-def _teacher(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
-    """The model that the policy learns from. Raises DataError for one of other tokens."""
+def _loaded(name: str, settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
+    """The start model as the reference, or the teacher. Raises DataError for a teacher of other tokens."""
+    if name == REFERENCE:
+        return PolicyEngine(settings.paths.start_model, replace(settings.engine, replay=False), ranks)
     return PolicyEngine(_refuse_other_teacher(settings), settings.teacher_engine, ranks)
 
 
@@ -120,9 +117,6 @@ def _refuse_other_teacher(settings: TrainerSettings) -> Path:
         raise BugError("a policy was to be taught without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
     return paths.teacher
-
-
-_LOADED = {REFERENCE: _reference, TEACHER: _teacher}
 
 
 def placed(model: PolicyEngine, placement: Place) -> Logprobs:

@@ -44,8 +44,6 @@ def init_model(out: Path, *, seed: int = 0) -> MadeModel:
     facts = {"recipe": RECIPE_VERSION, "seed": seed}
     if _made_before(out, facts):
         return MadeModel(out, cached=True)
-    # Only now: torch takes seconds to import, and a cached model needs none of it.
-
     _save(out, make_model(seed), make_tokenizer(), facts)
     return MadeModel(out, cached=False)
 

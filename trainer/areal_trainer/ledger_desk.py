@@ -193,7 +193,6 @@ class LedgerDesk(Desk):
         half = wanted.budget_per_step // 2  # the workers have the other half
         return StepRecorder(
             writer,
-            self.fence,
             share=wanted.share,
             budget_bytes=half,
             worker_budget_bytes=half // self._settings.spec.rollout.workers,

@@ -9,7 +9,7 @@ trainer writes these samples itself, from what it took of the ledger.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -95,7 +95,7 @@ class TrainedStep:
     digests: Digests
     stored: Stored
     seconds: Mapping[str, float]
-    at: float
+    at: float = field(default_factory=time.time)
 
     @cached_property
     def trained(self) -> NDArray[np.bool_]:
@@ -130,7 +130,6 @@ class StepRecorder:
     def __init__(
         self,
         writer: RecordWriter,
-        fence: int,
         *,
         share: float,
         budget_bytes: int,
@@ -138,25 +137,15 @@ class StepRecorder:
         pieces: Callable[[], Piece],
     ) -> None:
         self._writer = writer
-        self._fence = fence
         self._share = share
         self._budget = budget_bytes
         self._worker_budget = worker_budget_bytes
         self._pieces = pieces
         self._piece: Piece | None = None
 
-    def step(
-        self,
-        step: int,
-        tokens: TokenBatch,
-        advantages: Advantages,
-        computed: TrainedTokens,
-        digests: Digests,
-        stored: Stored,
-        seconds: Mapping[str, float],
-    ) -> None:
+    def step(self, done: TrainedStep) -> None:
         """A batch was trained."""
-        done = TrainedStep(step, self._fence, tokens, advantages, computed, digests, stored, seconds, time.time())
+        tokens = done.tokens
         self._writer.offer(64 * tokens.sequences, lambda: step_record(done))
         kept = chosen(tokens, self._share, self._budget)
         if len(kept) < tokens.sequences:
@@ -193,10 +182,6 @@ class StepRecorder:
         """The sample of a sequence, as a worker would have written it but for its times."""
         self._piece = self._piece or self._pieces()
         return sample_record(done, one, self._piece)
-
-    def close(self) -> None:
-        """Write what is queued."""
-        self._writer.close()
 
 
 def chosen(tokens: TokenBatch, share: float, budget_bytes: int) -> NDArray[np.int64]:

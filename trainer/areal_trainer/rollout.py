@@ -21,6 +21,7 @@ from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.cards import SharedCards
 from areal_trainer.checkpoint.saving import RunPosition, Saving
 from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.micro_batches import balanced
 from areal_trainer.engine.group import RankGroup, RankMessage, wait_together
 from areal_trainer.first_rank import PUBLISH_DEADLINE_S, FirstRank
 from areal_trainer.publish.canary import CanaryProbe, canary
@@ -41,14 +42,9 @@ def owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
     for name in sizes:
         found = _LAYER.match(name)
         layers.setdefault(found[1] if found else name, []).append(name)
-    weights = {layer: sum(sizes[name] for name in names) for layer, names in layers.items()}
-    load = [0] * ranks
-    result: dict[str, int] = {}
-    for layer in sorted(layers, key=lambda layer: (-weights[layer], layer)):
-        rank = load.index(min(load))
-        load[rank] += weights[layer]
-        result |= dict.fromkeys(layers[layer], rank)
-    return result
+    named = [layers[layer] for layer in sorted(layers)]
+    parts = balanced([sum(sizes[name] for name in names) for names in named], ranks)
+    return {name: rank for rank, part in enumerate(parts) for place in part for name in named[place]}
 
 
 @dataclass(frozen=True)

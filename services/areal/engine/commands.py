@@ -22,6 +22,13 @@ class CommandReply:
 
 
 @dataclass(frozen=True)
+class ReplyCommand:
+    """A command that somebody waits for: `done` has the reply once its effect is there."""
+
+    done: Future[CommandReply] = field(default_factory=Future, kw_only=True)
+
+
+@dataclass(frozen=True)
 class Add:
     """New requests. Those whose rid is taken end at once, with status 400."""
 
@@ -36,22 +43,19 @@ class Abort:
 
 
 @dataclass(frozen=True)
-class Pause:
+class Pause(ReplyCommand):
     """Stop stepping: end running requests, put them back into the queue, or freeze them."""
 
     mode: PauseMode
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class Continue:
+class Continue(ReplyCommand):
     """Step again."""
 
-    done: Future[CommandReply] = field(default_factory=Future)
-
 
 @dataclass(frozen=True)
-class Load:
+class Load(ReplyCommand):
     """Use other weights from the next step on. Without a pause it waits until the requests before it have ended."""
 
     weights: Any  # of the model that the scheduler has
@@ -59,40 +63,35 @@ class Load:
     version: str | None
     flush_cache: bool
     abort_all: bool
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class SetVersion:
+class SetVersion(ReplyCommand):
     """Rename the weights in use."""
 
     version: str
     abort_all: bool
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class Flush:
+class Flush(ReplyCommand):
     """Give back cache memory. While requests hold some it is refused, or waits (`when_idle`)."""
 
     when_idle: bool = False
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(ReplyCommand):
     """Free memory of these kinds. Refused while requests hold it: pause with `retract` first."""
 
     kinds: frozenset[str]
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
-class Resume:
+class Resume(ReplyCommand):
     """Allow memory of these kinds again. Refused for what isn't released; weights then have to be loaded."""
 
     kinds: frozenset[str]
-    done: Future[CommandReply] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -100,4 +99,4 @@ class StopThread:
     """End the thread. Running requests end with what they made."""
 
 
-Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | Release | Resume | StopThread
+Command: TypeAlias = Add | Abort | ReplyCommand | StopThread

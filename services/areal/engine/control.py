@@ -243,19 +243,14 @@ def create_app(engine: TorchEngine, *, api_key: str | None = None, admin_key: st
             requests, batch = parse_generate(body, engine.limits)
             subscription = engine.submit(requests)
         except orjson.JSONDecodeError as error:
-            return answer(error_reply(f"the body is not JSON: {error}"), 400)
+            return _json(error_reply(f"the body is not JSON: {error}"), 400)
         except (BadRequest, TypeError, ValueError) as error:
-            return answer(error_reply(str(error)), 400)
+            return _json(error_reply(str(error)), 400)
         if requests[0].stream:
             return StreamingResponse(_events(engine, subscription, batch), media_type="text/event-stream")
         return await _whole(engine, subscription, batch, request)
 
     return app
-
-
-def answer(content: Any, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 async def _events(engine: TorchEngine, subscription: Subscription, batch: bool) -> AsyncIterator[bytes]:
@@ -305,9 +300,9 @@ async def _whole(engine: TorchEngine, subscription: Subscription, batch: bool, r
         output = collected[item.rid]
         status = (output.finish or {}).get("status_code")
         if status is not None:
-            return answer(error_reply(output.finish["message"] if output.finish else ""), status)
+            return _json(error_reply(output.finish["message"] if output.finish else ""), status)
         replies.append(generate_reply(output, subscription.received_s))
-    return answer(replies if batch else replies[0])
+    return _json(replies if batch else replies[0])
 
 
 async def _disconnected(request: Request) -> None:
@@ -336,7 +331,7 @@ def add_info_routes(app: FastAPI, engine: TorchEngine) -> None:
     @app.get("/model_info")
     async def model_info() -> Response:
         stats = engine.stats
-        return _info_json(
+        return _json(
             {
                 "model_path": stats.model_path,
                 "served_model_name": stats.model_path,
@@ -350,7 +345,7 @@ def add_info_routes(app: FastAPI, engine: TorchEngine) -> None:
     @app.get("/server_info")
     async def server_info() -> Response:
         options = engine.options
-        return _info_json(
+        return _json(
             {
                 "version": __version__,
                 "frontend": "embedded",
@@ -379,15 +374,11 @@ def add_info_routes(app: FastAPI, engine: TorchEngine) -> None:
             "gen_throughput": stats.gen_throughput,
             "utilization": stats.running / engine.options.max_running_requests,
         }
-        return _info_json({"timestamp": datetime.now(UTC).isoformat(), "version": __version__, "loads": [load]})
+        return _json({"timestamp": datetime.now(UTC).isoformat(), "version": __version__, "loads": [load]})
 
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _info_json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
 
 
 class _EngineCollector(Collector):
@@ -415,11 +406,8 @@ class _EngineCollector(Collector):
         }
         labels = ["model_name", "engine_type"]
         values = [Path(engine.options.model_path).name, "embedded"]  # open to all: no path of the machine
-        for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(name, text, labels=labels)
-            gauge.add_metric(values, value)
-            yield gauge
-        for name, (text, value) in counters.items():
-            counter = CounterMetricFamily(name, text, labels=labels)
-            counter.add_metric(values, value)
-            yield counter
+        for kind, figures in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, (text, value) in figures.items():
+                family = kind(name, text, labels=labels)
+                family.add_metric(values, value)
+                yield family

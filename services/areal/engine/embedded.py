@@ -9,7 +9,6 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,33 +54,24 @@ class Subscription:
     def __init__(self, requests: list[GenerateRequest]) -> None:
         self.requests = requests
         self.received_s = time.time()
-        self._unfinished = {request.rid for request in requests}
+        self.unfinished = {request.rid for request in requests}  # those without an end so far
         self._fresh: dict[str, Output] = {}
         self._wake = asyncio.Event()
-
-    @property
-    def finished(self) -> bool:
-        """Whether every request's last output was given out or waits in `next`."""
-        return not self._unfinished
 
     def push(self, output: Output) -> None:
         """On the event loop: a request moved on."""
         self._fresh[output.request.rid] = output
         if output.finish is not None:
-            self._unfinished.discard(output.request.rid)
+            self.unfinished.discard(output.request.rid)
         self._wake.set()
 
     async def next(self) -> list[Output]:
         """Wait for news and take all there is; empty when everything was taken."""
-        if not self._fresh and self._unfinished:
+        if not self._fresh and self.unfinished:
             await self._wake.wait()
         self._wake.clear()
         fresh, self._fresh = self._fresh, {}
         return list(fresh.values())
-
-    def unfinished(self) -> set[str]:
-        """Requests without an end so far."""
-        return self._unfinished
 
 
 class TorchEngine:
@@ -169,33 +159,25 @@ class TorchEngine:
 
     def release(self, subscription: Subscription) -> None:
         """The caller went away: end what it left unfinished."""
-        if unfinished := subscription.unfinished():
-            self.abort(unfinished)
+        if subscription.unfinished:
+            self.abort(subscription.unfinished)
 
     async def pause(self, mode: commands.PauseMode) -> commands.CommandReply:
         """Stop stepping, from the next step on."""
-        command = commands.Pause(mode)
-        self._scheduler.post(command)
-        return await _answer(command.done)
+        return await self._done(commands.Pause(mode))
 
     async def resume(self) -> commands.CommandReply:
         """Step again."""
-        command = commands.Continue()
-        self._scheduler.post(command)
-        return await _answer(command.done)
+        return await self._done(commands.Continue())
 
     async def flush(self, *, when_idle: bool = False) -> commands.CommandReply:
         """Give back cache memory: now, or refused; or as soon as nothing runs."""
-        command = commands.Flush(when_idle)
-        self._scheduler.post(command)
-        return await _answer(command.done)
+        return await self._done(commands.Flush(when_idle))
 
     async def release_memory(self, kinds: frozenset[str]) -> commands.CommandReply:
         """Free weights, cache or both, and return the pages to the system."""
         async with self._loading:
-            command = commands.Release(kinds)
-            self._scheduler.post(command)
-            answer = await _answer(command.done)
+            answer = await self._done(commands.Release(kinds))
             if answer.success:
                 if commands.WEIGHTS in kinds:
                     self._base = None
@@ -204,15 +186,11 @@ class TorchEngine:
 
     async def resume_memory(self, kinds: frozenset[str]) -> commands.CommandReply:
         """Allow what was released again; released weights are whatever is loaded next."""
-        command = commands.Resume(kinds)
-        self._scheduler.post(command)
-        return await _answer(command.done)
+        return await self._done(commands.Resume(kinds))
 
     async def set_version(self, version: str, *, abort_all: bool) -> commands.CommandReply:
         """Rename the weights in use."""
-        command = commands.SetVersion(version, abort_all)
-        self._scheduler.post(command)
-        return await _answer(command.done)
+        return await self._done(commands.SetVersion(version, abort_all))
 
     async def load(
         self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool
@@ -224,7 +202,7 @@ class TorchEngine:
                 weights = await loop.run_in_executor(None, self._read, path)
             except DataError as error:
                 return commands.CommandReply(False, f"Failed to load the weights, the old ones stay: {error.message}")
-            return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
+            return await self._done(commands.Load(weights, str(path), version, flush_cache, abort_all))
 
     async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> commands.CommandReply:
         """Swap to what came by a process group since the update began, when that is a whole model."""
@@ -238,14 +216,11 @@ class TorchEngine:
                     False, f"Failed to use what was received, the old weights stay: {error.message}"
                 )
             self._base = None
-            return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
+            return await self._done(commands.Load(weights, str(path), version, flush_cache, abort_all))
 
-    async def _use(
-        self, weights: Any, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
-    ) -> commands.CommandReply:
-        command = commands.Load(weights, path, version, flush_cache, abort_all)
+    async def _done(self, command: commands.ReplyCommand) -> commands.CommandReply:
         self._scheduler.post(command)
-        return await _answer(command.done)
+        return await asyncio.wrap_future(command.done)
 
     def _read(self, path: Path) -> Any:
         if (path / ADAPTER_CONFIG).is_file():
@@ -275,10 +250,6 @@ class TorchEngine:
             if output.finish is not None:
                 del self._subscriptions[rid]
             subscription.push(output)
-
-
-async def _answer(done: Future[commands.CommandReply]) -> commands.CommandReply:
-    return await asyncio.wrap_future(done)
 
 
 def _trim() -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
@@ -39,12 +40,17 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="areal.engine.main", allow_abbrev=False, description=__doc__)
     made.add_argument("--model-path", type=Path, required=True, help="Hugging Face directory to start from")
     made.add_argument("--tokenizer-path", type=Path, help="directory of tokenizer.json; default: the model's")
-    made.add_argument("--skip-tokenizer-init", action="store_true", help="answer no text and take no stop strings")
+    made.add_argument(
+        "--skip-tokenizer-init", dest="skip_tokenizer", action="store_true",
+        help="answer no text and take no stop strings",
+    )  # fmt: skip
     made.add_argument("--host", default="127.0.0.1")
     made.add_argument("--port", type=int, required=True)
     made.add_argument("--weight-version", default="default", help="name of the weights at --model-path")
     made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    made.add_argument("--enable-fp32-lm-head", action="store_true", help="logits aren't rounded to --dtype")
+    made.add_argument(
+        "--enable-fp32-lm-head", dest="fp32_head", action="store_true", help="logits aren't rounded to --dtype"
+    )
     made.add_argument("--max-running-requests", type=int, default=128)
     made.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="memory for keys and values")
     made.add_argument("--max-prefill-tokens", type=int, default=8192, help="prompt tokens computed between two steps")
@@ -60,20 +66,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def options(arguments: argparse.Namespace) -> EngineOptions:
-    """The parsed command line as engine options."""
-    return EngineOptions(
-        model_path=arguments.model_path,
-        weight_version=arguments.weight_version,
-        dtype=arguments.dtype,
-        fp32_head=arguments.enable_fp32_lm_head,
-        max_running_requests=arguments.max_running_requests,
-        cache_bytes=arguments.cache_bytes,
-        max_prefill_tokens=arguments.max_prefill_tokens,
-        context_length=arguments.context_length,
-        stream_interval=arguments.stream_interval,
-        tokenizer_path=arguments.tokenizer_path,
-        skip_tokenizer=arguments.skip_tokenizer_init,
-    )
+    """The parsed command line as engine options, which its destinations are named after."""
+    return EngineOptions(**{option.name: getattr(arguments, option.name) for option in fields(EngineOptions)})
 
 
 def _fail(_error: BaseException) -> None:

@@ -8,7 +8,7 @@ import secrets
 import time
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,7 +125,6 @@ class Output:
     routes: bytearray = field(default_factory=bytearray)  # rows of all tokens but the last, as `RouteShape.rows`; more
     route_bytes: int = 0  # may follow. Of one row
     text: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateRequest], bool]:
@@ -155,7 +154,7 @@ def parse_generate(body: Any, limits: RequestLimits) -> tuple[list[GenerateReque
         shared = parsed.get(id(raw))
         if shared is None:
             shared = parsed[id(raw)] = parse_sampling(raw, limits, interval)
-        params = shared if "sampling_seed" in raw and raw["sampling_seed"] is not None else _reseeded(shared)
+        params = shared if raw.get("sampling_seed") is not None else replace(shared, seed=secrets.randbits(64))
         given, images, shift = _with_images(items[index], pictures[index], limits)
         ids = check_ids(given, limits, params.max_new_tokens)
         start = -1 if starts[index] is None else int(starts[index])
@@ -240,23 +239,6 @@ def parse_sampling(raw: Any, limits: RequestLimits, stream_interval: int = 1) ->
     if params.top_p == 0.0:
         raise BadRequest("top_p must be above 0")
     return params
-
-
-def _reseeded(params: SamplingParams) -> SamplingParams:
-    """The same parameters with a seed of their own, for one of several requests that share an object."""
-    return SamplingParams(
-        params.max_new_tokens,
-        params.min_new_tokens,
-        params.temperature,
-        params.top_p,
-        params.top_k,
-        params.min_p,
-        params.stop,
-        params.stop_token_ids,
-        params.ignore_eos,
-        secrets.randbits(64),
-        params.stream_interval,
-    )
 
 
 def _number(raw: dict[str, Any], name: str, default: Any, *, low: float, high: float | None = None) -> Any:

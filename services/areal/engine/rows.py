@@ -55,6 +55,24 @@ class Running:
         ends = [*(start for _, start in self.marks[1:]), made]
         return [(version, start, end) for (version, start), end in zip(self.marks, ends, strict=False) if end > start]
 
+    def output(
+        self, ids: NDArray[np.int64], logprobs: NDArray[np.float32], version: str, finish: dict[str, Any] | None
+    ) -> Output:
+        """All that it made, which is `ids` and their log-probabilities."""
+        return Output(
+            request=self.request,
+            output_ids=ids.tolist(),
+            logprobs=logprobs.tolist(),
+            spans=self.spans(len(ids)),
+            weight_version=version,
+            finish=finish,
+            retractions=self.retractions,
+            input_logprobs=self.input_logprobs,
+            input_tops=self.input_tops,
+            routes=self.routes,
+            route_bytes=self.route_bytes,
+        )
+
 
 class RunningRows:
     """Arrays of up to `limit` running requests."""
@@ -157,19 +175,7 @@ class RunningRows:
         assert item is not None
         made = int(self.made[row]) - drop
         self.sent[row] = made
-        return Output(
-            request=item.request,
-            output_ids=self.ids[row, :made].tolist(),
-            logprobs=self.logprobs[row, :made].tolist(),
-            spans=item.spans(made),
-            weight_version=version,
-            finish=finish,
-            retractions=item.retractions,
-            input_logprobs=item.input_logprobs,
-            input_tops=item.input_tops,
-            routes=item.routes,
-            route_bytes=item.route_bytes,
-        )
+        return item.output(self.ids[row, :made], self.logprobs[row, :made], version, finish)
 
     def save(self, row: int) -> Running:
         """Copy what a row made back into its request and leave a hole."""
@@ -193,11 +199,11 @@ class RunningRows:
 
     def compact(self) -> tuple[list[int], list[int]]:
         """Close all holes by moving the last rows into them; returns the moves for the cache."""
-        while self.running and self.running[-1] is None:
-            self.running.pop()
         source: list[int] = []
         target: list[int] = []
         for hole in self.holes():
+            while self.running and self.running[-1] is None:
+                self.running.pop()
             if hole >= len(self.running):
                 break
             last = len(self.running) - 1
@@ -207,8 +213,6 @@ class RunningRows:
             item.row = hole
             source.append(last)
             target.append(hole)
-            while self.running and self.running[-1] is None:
-                self.running.pop()
         if source:
             for array in vars(self).values():
                 if isinstance(array, np.ndarray):

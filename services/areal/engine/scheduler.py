@@ -171,28 +171,28 @@ class DecodeScheduler:
                 self._add(requests)
             case commands.Abort(rids):
                 self._abort(rids)
-            case commands.Pause(mode, done):
+            case commands.Pause(mode, done=done):
                 self._pause(mode)
                 self._answer(done, commands.CommandReply())
-            case commands.Continue(done):
+            case commands.Continue(done=done):
                 if self._released or self._held is None:
                     missing = ", ".join(sorted(self._released | (frozenset() if self._held else {commands.WEIGHTS})))
                     self._answer(done, commands.CommandReply(False, f"{missing} must be resumed or loaded first"))
                     return
                 self._paused = False
                 self._answer(done, commands.CommandReply())
-            case commands.Release(kinds, done):
+            case commands.Release(kinds, done=done):
                 self._answer(done, self._release(kinds))
-            case commands.Resume(kinds, done):
+            case commands.Resume(kinds, done=done):
                 self._answer(done, self._resume(kinds))
             case commands.Load():
                 self._request_load(command)
-            case commands.SetVersion(version, abort_all, done):
+            case commands.SetVersion(version, abort_all, done=done):
                 if abort_all:
                     self._abort(None)
                 self._set_version(version)
                 self._answer(done, commands.CommandReply())
-            case commands.Flush(when_idle, done):
+            case commands.Flush(when_idle, done=done):
                 if when_idle and self._live:
                     self._pending_flushes.append(command)
                 else:
@@ -439,20 +439,7 @@ class DecodeScheduler:
 
     def _finish_waiting(self, item: Running, finish: dict[str, Any]) -> None:
         del self._live[item.request.rid]
-        made = len(item.made_ids)
-        output = Output(
-            request=item.request,
-            output_ids=item.made_ids.tolist(),
-            logprobs=item.made_logprobs.tolist(),
-            spans=item.spans(made),
-            weight_version=self._version,
-            finish=finish,
-            retractions=item.retractions,
-            input_logprobs=item.input_logprobs,
-            input_tops=item.input_tops,
-            routes=item.routes,
-            route_bytes=item.route_bytes,
-        )
+        output = item.output(item.made_ids, item.made_logprobs, self._version, finish)
         self._outputs.append(self._with_text(output))
 
     def _close_holes(self) -> None:

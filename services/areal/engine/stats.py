@@ -1,7 +1,6 @@
 """Engine statistics: a snapshot between two steps, and the counters behind it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 RATE_WINDOW_S = 1.0  # short enough for routing by load, long enough to smooth single steps
@@ -29,9 +28,8 @@ class Stats:
 class Meter:
     """Counts what happened since the start. Owned by the scheduler's thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since = clock()
+    def __init__(self) -> None:
+        self._since = time.monotonic()
         self._tokens_then = 0
         self._throughput = 0.0
         self.steps = 0
@@ -43,7 +41,7 @@ class Meter:
 
     def picture(self, version: str, path: str, *, paused: bool, running: int, waiting: int, used_tokens: int) -> Stats:
         """The counts as of now."""
-        now = self._clock()
+        now = time.monotonic()
         if now - self._since > RATE_WINDOW_S:
             self._throughput = (self.tokens - self._tokens_then) / (now - self._since)
             self._since, self._tokens_then = now, self.tokens

@@ -58,13 +58,11 @@ class Weights:
     file_dtypes: dict[str, torch.dtype]  # of each tensor as it lies in the file, by Hugging Face name
 
 
-def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
-    """Read a Hugging Face safetensors directory. Raises DataError naming the tensor that is missing or misshapen."""
-    return build_weights(path, read_tensors(path), config, dtype)
-
-
 def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype: torch.dtype) -> Weights:
-    """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors."""
+    """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors.
+
+    Raises DataError naming the tensor that is missing or misshapen.
+    """
     source = TensorSource(path, raw, dtype)
     hidden, vocab = config.hidden, config.vocab
     embedding = source.take("model.embed_tokens.weight", (vocab, hidden))

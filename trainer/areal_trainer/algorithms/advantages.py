@@ -62,9 +62,6 @@ def shape_rewards(
     return shaped if options.clip is None else np.clip(shaped, -options.clip, options.clip)
 
 
-# ---- From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, bound, teacher
-
-
 # ---- Whitening of advantages over the tokens of a batch or of each group
 # Pure, in float64. Token-weighted: a long sequence weighs more. Done once for the whole batch, before it is cut into
 # mini-batches, so every rank and every cut sees the same.

@@ -197,16 +197,16 @@ class Checkpointer:
                     no_dist=ranks.world_size == 1,
                 )
         except CheckpointException as error:
-            if writer.problem is not None:
-                raise writer.problem from error
+            if writer.files.problem is not None:
+                raise writer.files.problem from error
             causes = (f"of rank {at}: {type(cause).__name__}: {cause}" for at, (cause, _) in error.failures.items())
             raise OSError(f"a part is missing, {'; '.join(causes)}") from error
         for device, state in snapshot.rng.items():
             path = partial / _rng_name(device, ranks.rank)
             np.save(path, state)
             sync_file(path)
-            writer.written[path.name] = catalog.fingerprint(path)
-        return writer.written
+            writer.files.written[path.name] = catalog.fingerprint(path)
+        return writer.files.written
 
     def _finish(self, snapshot: _CheckpointSnapshot, heard: list[bytes], partial: Path, final: Path) -> None:
         try:
@@ -309,24 +309,13 @@ class HashingWriter(FileSystemWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, sync_files=True)
-        self._files = _HashedFiles()
-        self.fs = self._files
-
-    @property
-    def written(self) -> dict[str, tuple[int, str]]:
-        """Size and xxh3 of every file written, by name."""
-        return self._files.written
-
-    @property
-    def problem(self) -> OSError | None:
-        """The first error of a write: torch raises another in its place."""
-        return self._files.problem
+        self.fs = self.files = _HashedFiles()
 
 
 class _HashedFiles(FileSystem):
     def __init__(self) -> None:
-        self.written: dict[str, tuple[int, str]] = {}
-        self.problem: OSError | None = None
+        self.written: dict[str, tuple[int, str]] = {}  # size and xxh3 of every file written, by name
+        self.problem: OSError | None = None  # the first error of a write: torch raises another in its place
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[Any, None, None]:

@@ -166,6 +166,26 @@ class AdvantageBatch:
         return cls(**arrays, columns=dict(own or {}))
 
 
+def unsampled(
+    ids: NDArray[np.int64], lengths: Sequence[int], groups: Sequence[int], mask: NDArray[np.bool_] | None = None
+) -> TokenBatch:
+    """The columns of sequences that no policy made, one after another in `ids`.
+
+    What only sampled tokens have is empty in them. Without a `mask` all tokens are trained.
+    """
+    return TokenBatch(
+        token_ids=ids,
+        behaviour_logprobs=np.zeros(len(ids), np.float32),
+        loss_mask=np.ones(len(ids), np.bool_) if mask is None else mask,
+        versions=np.full(len(ids), NO_VERSION, np.int64),
+        offsets=np.cumsum([0, *lengths], dtype=np.int64),
+        group_ids=np.asarray(groups, np.int64),
+        sample_indices=np.zeros(len(lengths), np.int64),
+        rewards=np.zeros(len(lengths), np.float64),
+        truncated=np.zeros(len(lengths), np.bool_),
+    )
+
+
 def columns(samples: Sequence[common.Sample], vocabulary: int, shape: ImageShape | None = None) -> TokenBatch:
     """The columns of `samples`, in order; `shape` is that of images, of a model that reads them.
 
@@ -176,40 +196,28 @@ def columns(samples: Sequence[common.Sample], vocabulary: int, shape: ImageShape
     logprobs: list[NDArray[np.float32]] = []
     masks: list[NDArray[np.uint8]] = []
     versions: list[NDArray[np.int64]] = []
-    groups: list[int] = []
-    indices: list[int] = []
-    rewards: list[float] = []
-    truncated: list[bool] = []
-    verdicts: list[bytes] = []
     routes: list[NDArray[np.uint8] | None] = []
     images: list[tuple[Image, ...]] = []
-    for sample in samples:
-        for sequence in sample.sequences:
-            token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
-            token_logprobs = np.frombuffer(sequence.logprobs, dtype="<f4")
-            mask = np.frombuffer(sequence.loss_mask, dtype="u1")
-            if not len(token_ids) == len(token_logprobs) == len(mask):
-                raise DataError(
-                    f"sample ({sample.key.group}, {sample.key.index}) has {len(token_ids)} token ids, "
-                    f"{len(token_logprobs)} log-probabilities and {len(mask)} mask entries",
-                    fix="make the workflow return arrays of one length for each sequence",
-                )
-            version = np.full(len(token_ids), NO_VERSION, dtype=np.int64)
-            for span in sequence.spans:
-                version[span.start : span.end] = version_of(span.policy_id)
-            ids.append(token_ids)
-            logprobs.append(token_logprobs)
-            masks.append(mask)
-            versions.append(version)
-            groups.append(sample.key.group)
-            indices.append(sample.key.index)
-            rewards.append(sequence.reward)
-            truncated.append(sequence.finish_reason == "length")
-            verdicts.append(sample.verdict.status.encode("ascii", "replace"))
-            routes.append(_routes(sequence, len(token_ids)))
-            images.append(tuple(Image(each.data) for each in sequence.attachments if each.kind == IMAGE))
-    offsets = np.zeros(len(ids) + 1, dtype=np.int64)
-    np.cumsum([len(entry) for entry in ids], out=offsets[1:])
+    pairs = [(sample, sequence) for sample in samples for sequence in sample.sequences]
+    for sample, sequence in pairs:
+        token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
+        token_logprobs = np.frombuffer(sequence.logprobs, dtype="<f4")
+        mask = np.frombuffer(sequence.loss_mask, dtype="u1")
+        if not len(token_ids) == len(token_logprobs) == len(mask):
+            raise DataError(
+                f"sample ({sample.key.group}, {sample.key.index}) has {len(token_ids)} token ids, "
+                f"{len(token_logprobs)} log-probabilities and {len(mask)} mask entries",
+                fix="make the workflow return arrays of one length for each sequence",
+            )
+        version = np.full(len(token_ids), NO_VERSION, dtype=np.int64)
+        for span in sequence.spans:
+            version[span.start : span.end] = version_of(span.policy_id)
+        ids.append(token_ids)
+        logprobs.append(token_logprobs)
+        masks.append(mask)
+        versions.append(version)
+        routes.append(_routes(sequence, len(token_ids)))
+        images.append(tuple(Image(each.data) for each in sequence.attachments if each.kind == IMAGE))
     token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
     if token_column.size and not (int(token_column.min()) >= 0 and int(token_column.max()) < vocabulary):
         raise DataError(
@@ -221,12 +229,12 @@ def columns(samples: Sequence[common.Sample], vocabulary: int, shape: ImageShape
         behaviour_logprobs=np.concatenate(logprobs).astype(np.float32) if ids else np.zeros(0, np.float32),
         loss_mask=np.concatenate(masks).astype(np.bool_) if ids else np.zeros(0, np.bool_),
         versions=np.concatenate(versions) if ids else np.zeros(0, np.int64),
-        offsets=offsets,
-        group_ids=np.array(groups, dtype=np.int64),
-        sample_indices=np.array(indices, dtype=np.int64),
-        rewards=np.array(rewards, dtype=np.float64),
-        truncated=np.array(truncated, dtype=np.bool_),
-        verdicts=np.array(verdicts, dtype=VERDICT),
+        offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+        group_ids=np.array([sample.key.group for sample, _ in pairs], dtype=np.int64),
+        sample_indices=np.array([sample.key.index for sample, _ in pairs], dtype=np.int64),
+        rewards=np.array([sequence.reward for _, sequence in pairs], dtype=np.float64),
+        truncated=np.array([sequence.finish_reason == "length" for _, sequence in pairs], dtype=np.bool_),
+        verdicts=np.array([sample.verdict.status.encode("ascii", "replace") for sample, _ in pairs], dtype=VERDICT),
         routes=_joined(routes, [len(entry) for entry in ids]),
         **(_image_columns(ids, images, shape) if any(images) else {}),
     )

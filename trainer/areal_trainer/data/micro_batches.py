@@ -161,34 +161,30 @@ class _MicroBatchArrays:
         """Write the prefix and the branches of `bundle` from `start` on."""
         prefix = bundle.prefix
         self._bundles[row, start : start + bundle.length] = number
-        first = int(batch.offsets[bundle.sequences[0]])
-        self._ids[row, start : start + prefix] = batch.token_ids[first : first + prefix]
-        self._positions[row, start : start + prefix] = np.arange(prefix)
-        self._place_beside(batch, (row, start), first, prefix)
+        self._write(batch, row, start, int(batch.offsets[bundle.sequences[0]]), prefix)
         at = start + prefix
         for branch, sequence in enumerate(bundle.sequences, 1):
             begin, end = int(batch.offsets[sequence]), int(batch.offsets[sequence + 1])
             rest = max(end - 1 - begin - prefix, 0)
-            self._ids[row, at : at + rest] = batch.token_ids[begin + prefix : begin + prefix + rest]
-            self._positions[row, at : at + rest] = np.arange(prefix, prefix + rest)
+            self._write(batch, row, at, begin + prefix, rest, behind=prefix)
             self._branches[row, at : at + rest] = branch
-            self._place_beside(batch, (row, at), begin + prefix, rest)
             source = np.flatnonzero(predicted[begin + 1 : end])  # predicted from this token of the sequence
             shift = np.where(source < prefix, start, at - prefix)
             self._select.append(source + shift + row * self._length)
             self._index.append(source + (begin + 1))
             at += rest
 
-    def _place_beside(self, batch: TokenBatch, place: tuple[int, int], first: int, count: int) -> None:
+    def _write(self, batch: TokenBatch, row: int, at: int, first: int, count: int, behind: int = 0) -> None:
+        """Write `count` tokens of the batch, whose positions begin `behind` so many."""
+        self._ids[row, at : at + count] = batch.token_ids[first : first + count]
+        self._positions[row, at : at + count] = np.arange(behind, behind + count)
         if len(batch.routes):
             if self._routes is None:
                 self._routes = np.full((*self._ids.shape, batch.routes.shape[1]), MISSING, np.uint8)
-            row, at = place
             self._routes[row, at : at + count] = batch.routes[first : first + count]
         if len(batch.image_positions):
             if self._image_positions is None:
                 self._image_positions = np.zeros((3, *self._ids.shape), np.int64)
-            row, at = place
             self._image_positions[:, row, at : at + count] = batch.image_positions[first : first + count].T
             self._images += batch.images_of(first, first + count)
 

@@ -6,7 +6,7 @@ one forward pass. Never decides what to train; it is given micro-batches and a l
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -28,7 +28,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from areal_trainer.data.micro_batches import MicroBatch, segments_of, sent
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches, segments_of, sent
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.attention import SegmentLayout, block_mask_of, layout_of
@@ -231,6 +232,13 @@ class ShardedModel(Generic[Model]):
             total += value.detach()
         return total
 
+    def micros(
+        self, batch: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_], tokens: int, row: int | None
+    ) -> list[MicroBatch]:
+        """This rank's share of the `chosen` sequences, in micro-batches of so many `tokens` and rows of that length."""
+        share = {"rank": self.ranks.data_rank, "world_size": self.ranks.data_size}
+        return rank_micro_batches(batch, chosen, predicted, **share, micro_batch_tokens=tokens, pack_length=row)
+
     def _rows(self, micro: MicroBatch, masked: bool = False) -> tuple[ModelRows, Tensor, Callable[[Tensor], Tensor]]:
         """Inputs of a micro-batch, the targets of what it predicts, and the step from these to [predicted]."""
         context = self.ranks.context
@@ -268,11 +276,9 @@ class ShardedModel(Generic[Model]):
         mine = micro.routes if context is None else context.run(micro.routes)
         return sent(ids_of(shape, mine.flatten(0, 1)), self.ranks.device)
 
-    @contextmanager
-    def base_alone(self) -> Iterator[None]:
+    def base_alone(self) -> AbstractContextManager[None]:
         """Passes are of the model without its adapter: the start model, with no second one in memory."""
-        with lora.without_adapters(self._model):
-            yield
+        return lora.without_adapters(self._model)
 
     def parameters(self) -> Iterator[Tensor]:
         """This rank's shards of all parameters, frozen ones too."""
@@ -341,8 +347,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
                 raise DataError(
                     f"{model_path}: files of the family {kind} name layers otherwise", fix="leave trainer.lora out"
                 )
-            half = options.precision == "bfloat16"
-            lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
+            lora.adapt(model.lm, options.adapter, served_dtype(options))
         super().__init__(model, model_path, options, ranks)
         for method in ("next_token", "own_logits", "taught", "divergence"):
             register_fsdp_forward_method(self._model, method)

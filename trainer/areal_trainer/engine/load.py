@@ -5,7 +5,7 @@ its shard and one slice. Names in the files are the names that are published: a 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,10 @@ from areal.weights.safetensors_format import model_files, read_header
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from areal_trainer.engine.model import PolicyModel, ValueModel
+from areal_trainer.engine.optimizer import local, region
 
 _log = logging.getLogger(__name__)
 
@@ -91,15 +90,15 @@ def _read(lm: nn.Module, views: Mapping[str, View], path: Path) -> None:
 
 def _copy(opened: Any, name: str, view: View, into: Tensor) -> None:
     """Read what this rank's shard has of a file's tensor; it is cast where it is kept."""
-    part = into.to_local() if isinstance(into, DTensor) else into
+    part = local(into)
     if not part.numel():
         return
     if part.dim() == 0:
         part.copy_(opened.get_tensor(name).to(part.device))
         return
-    region, order = view.within(tuple(into.shape))
+    wholes, order = view.within(tuple(into.shape))
     here, there = [], [slice(None)] * len(order)
-    for dimension, (wanted, (begin, size)) in enumerate(zip(region, _place(into, part), strict=True)):
+    for dimension, (wanted, (begin, size)) in enumerate(zip(wholes, region(into), strict=True)):
         first, last = max(wanted.start, begin), min(wanted.stop, begin + size)
         if first >= last:
             return
@@ -109,14 +108,6 @@ def _copy(opened: Any, name: str, view: View, into: Tensor) -> None:
     single = [dimension for dimension in range(part.dim()) if dimension not in order]
     value = opened.get_slice(name)[tuple(there)]
     part[tuple(here)].permute(*order, *single).copy_(value.reshape(*value.shape, *[1] * len(single)).to(part.device))
-
-
-def _place(into: Tensor, part: Tensor) -> Iterator[tuple[int, int]]:
-    """Where this rank's part begins in the whole tensor, and its size, a dimension each."""
-    offset = (0,) * part.dim()
-    if isinstance(into, DTensor):
-        _, offset = compute_local_shape_and_global_offset(into.shape, into.device_mesh, into.placements)
-    return zip(offset, part.shape, strict=True)
 
 
 def _files(path: Path) -> list[Path]:

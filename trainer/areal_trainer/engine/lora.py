@@ -9,15 +9,14 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from areal.errors import DataError
 from areal.weights.adapter import AdapterConfig
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from areal_trainer.engine.optimizer import local, region
 
 
 class LoraAdapter(nn.Module):
@@ -89,10 +88,11 @@ def draw(lm: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in lm.named_parameters():
             if is_adapter(name):
-                part = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                part = local(parameter)
                 part.zero_()
                 if ".lora_A." in name and part.numel():
-                    part.copy_(_own_part(parameter, _kaiming(name, tuple(parameter.shape), seed)))
+                    own = tuple(slice(begin, begin + size) for begin, size in region(parameter))
+                    part.copy_(_kaiming(name, tuple(parameter.shape), seed)[own])
 
 
 @contextmanager
@@ -113,10 +113,3 @@ def _kaiming(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
     bound = 1 / math.sqrt(shape[1])  # kaiming_uniform_ with a = √5, as peft has it
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)
-
-
-def _own_part(parameter: Any, whole: Tensor) -> Tensor:
-    if not isinstance(parameter, DTensor):
-        return whole
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return whole[tuple(slice(begin, begin + size) for begin, size in zip(offset, shape, strict=True))]

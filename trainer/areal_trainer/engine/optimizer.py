@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from areal_trainer.engine.adam_states import KINDS, MOMENTS, AdamWOptions
 from areal_trainer.engine.group import RankGroup
@@ -97,6 +98,14 @@ def _decays(name: str, parameter: Tensor) -> bool:
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, sharing memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def region(tensor: Tensor) -> list[tuple[int, int]]:
+    """Where this rank's part begins in the whole tensor, and its size, a dimension each."""
+    offset = (0,) * tensor.dim()
+    if isinstance(tensor, DTensor):
+        _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return list(zip(offset, local(tensor).shape, strict=True))
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:

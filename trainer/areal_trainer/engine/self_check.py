@@ -12,7 +12,7 @@ from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.batch import unsampled
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import PolicyEngine
 
@@ -78,18 +78,7 @@ def _score(
     together: bool,
     masked: bool = False,
 ) -> Tensor:
-    offsets = np.cumsum([0, *lengths]).astype(np.int64)
-    batch = TokenBatch(
-        token_ids=ids,
-        behaviour_logprobs=np.zeros(len(ids), np.float32),
-        loss_mask=np.ones(len(ids), np.bool_),
-        versions=np.zeros(len(ids), np.int64),
-        offsets=offsets,
-        group_ids=np.array(groups, np.int64),
-        sample_indices=np.arange(len(lengths)),
-        rewards=np.zeros(len(lengths), np.float64),
-        truncated=np.zeros(len(lengths), np.bool_),
-    )
+    batch = unsampled(ids, lengths, groups)
     micros = []
     for chosen in [np.arange(len(lengths))] if together else [np.array([0]), np.array([1])]:
         length = sum(lengths) if together else max(lengths)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from areal_trainer.data.batch import TokenBatch
-from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.data.batch import unsampled
 from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.group import RankMessage
 
@@ -111,24 +110,6 @@ def _beginning(tokenizer: Path, vocabulary: int, positions: int) -> NDArray[np.i
 
 def _score(engine: PolicyEngine, token_ids: NDArray[np.int64]) -> Tensor:
     length = len(token_ids)
-    tokens = TokenBatch(
-        token_ids=token_ids,
-        behaviour_logprobs=np.zeros(length, np.float32),
-        loss_mask=np.ones(length, np.bool_),
-        versions=np.zeros(length, np.int64),
-        offsets=np.array([0, length], np.int64),
-        group_ids=np.zeros(1, np.int64),
-        sample_indices=np.zeros(1, np.int64),
-        rewards=np.zeros(1, np.float64),
-        truncated=np.zeros(1, np.bool_),
-    )
-    micros = rank_micro_batches(
-        tokens,
-        np.zeros(1, np.int64),
-        tokens.trainable(),
-        rank=engine.ranks.data_rank,
-        world_size=engine.ranks.data_size,
-        micro_batch_tokens=length,
-        pack_length=length,
-    )
+    tokens = unsampled(token_ids, [length], [0])
+    micros = engine.micros(tokens, np.zeros(1, np.int64), tokens.trainable(), length, length)
     return engine.logprobs(micros, length, temperature=1.0)

@@ -9,7 +9,6 @@ swallowed; one version at a time bounds memory to one copy, two where deltas are
 import logging
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -29,7 +28,7 @@ from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, ShardPart, writ
 from areal.weights.verify import open_version
 from torch import Tensor
 
-from areal_trainer.engine.host_copy import HostSlab, Place, TensorSpec
+from areal_trainer.engine.host_copy import HostSlab, TensorSpec
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter, sources
 from areal_trainer.publish.group import GroupSender
@@ -47,8 +46,7 @@ class Snapshots:
 
     def __init__(self, *, keeps_before: bool) -> None:
         self._keeps_before = keeps_before
-        self._now: HostSlab | None = None
-        self._before: HostSlab | None = None
+        self.now = self.before = HostSlab("no copy yet", {}, _HOST)
 
     def take(
         self,
@@ -63,25 +61,10 @@ class Snapshots:
         `shared`: senders may map them.
         """
         if self._keeps_before:
-            self._now, self._before = self._before, self._now
-        if self._now is None:
-            self._now = HostSlab("a version's copy", specs, device, shared=shared)
-        self._now.fill(tensors)
-
-    @property
-    def current(self) -> dict[str, Tensor]:
-        """The newest copy, by name."""
-        return {} if self._now is None else self._now.views
-
-    @property
-    def places(self) -> dict[str, Place]:
-        """Where the newest copy is shared, by name."""
-        return {} if self._now is None else self._now.places
-
-    @property
-    def before(self) -> dict[str, Tensor]:
-        """The copy before it, by name; empty at first."""
-        return {} if self._before is None else self._before.views
+            self.now, self.before = self.before, self.now
+        if not self.now.views:
+            self.now = HostSlab("a version's copy", specs, device, shared=shared)
+        self.now.fill(tensors)
 
 
 Announce = Callable[[WeightsRef, bool], str]
@@ -91,15 +74,6 @@ POINTS = ("copied", "written", "met", "before rename", "sealed", "announced")
 """Places at which a publication may be cut short, in their order; `Publisher.at` is told of each."""
 
 _WORTHWHILE = 0.5  # of a full version's bytes: a delta above costs late joiners more than it saves
-
-
-@dataclass(frozen=True)
-class Publication:
-    """A version that this rank has written its part of, and on rank 0 the controller knows."""
-
-    policy: PolicyId
-    wall_s: float
-    bytes: int  # of this rank's part
 
 
 @dataclass(frozen=True)
@@ -140,7 +114,7 @@ class Publisher:
         the last and those for exports are copied to the volume: after they were announced, so that nobody waits for it.
         """
         self._volume, self._keep_every = volume, keep_every
-        self._copying: Future[Publication] | None = None
+        self._copying: Future[None] | None = None
         self._root = root
         self._files = files
         self._rank = rank
@@ -158,8 +132,7 @@ class Publisher:
         self._places: VersionPlaces | None = None
         self._snapshots = Snapshots(keeps_before=full_every > 1)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
-        self._running: Future[Publication] | None = None
-        self.latest: Publication | None = None
+        self._running: Future[None] | None = None
 
     def order(self, policy: PolicyId, *, final: bool) -> PublishOrder:
         """Begin a publication: rank 0 only, once nothing is being published."""
@@ -211,7 +184,7 @@ class Publisher:
         if self._running is None:
             return True
         try:
-            self.latest = self._running.result(within_s)
+            self._running.result(within_s)
         except FutureTimeoutError:
             return False
         self._running = None
@@ -228,13 +201,11 @@ class Publisher:
         if self._group is not None:
             self._group.close()
 
-    def _publish(self, order: PublishOrder, canary: Canary) -> Publication:
-        began = time.monotonic()
+    def _publish(self, order: PublishOrder, canary: Canary) -> None:
         if self._group is not None:
             self._group.propose(order.policy)
         try:
-            part, written = self._write(order)
-            said = part.model_dump_json().encode()
+            said = self._write(order).model_dump_json().encode()
         except (OSError, ArealError) as error:
             self._meeting.gather(failed(error))  # the others needn't wait for the deadline
             self._abandon(order)
@@ -253,26 +224,24 @@ class Publisher:
                 if others is not None:
                     dismiss(others, [rank for rank, one in enumerate(heard) if rank and not failures([one])])
         elif others is not None:
-            hand_over(others, self._snapshots.current, self._snapshots.places)
-        return Publication(order.policy, time.monotonic() - began, written)
+            hand_over(others, self._snapshots.now.views, self._snapshots.now.places)
 
     def _keep(
-        self, volume: Path, order: PublishOrder, published: "Future[Publication]", earlier: "Future[Publication] | None"
-    ) -> Publication:
+        self, volume: Path, order: PublishOrder, published: "Future[None]", earlier: "Future[None] | None"
+    ) -> None:
         """Copy what was announced to the volume, where it is to stay; in the servers' turn, and in this thread.
 
         Raises what went wrong with an earlier copy, too: nobody may have looked at it since.
         """
         if earlier is not None:
             earlier.result()
-        publication = published.result()
+        published.result()
         policy, exported = order.policy, self._exporter is not None and self._exporter.due(order.policy)
         if order.final or exported or policy.version % self._keep_every == 0:
             copy_version(self._root / policy.directory, volume, policy)
             if self._exporter is not None:
                 self._exporter.run(policy)
             collect(volume, set(), latest=policy)
-        return publication
 
     def _leave_memory(self, volume: Path) -> None:
         """Memory is given back once the volume has its newest version; else it stays, for a restart to find."""
@@ -280,17 +249,14 @@ class Publisher:
             copy_version(self._root / found[-1].directory, volume, found[-1])
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _write(self, order: PublishOrder) -> tuple[ShardPart | DeltaPart, int]:
-        """Write this rank's part; also how many bytes."""
-        current = sources(self._snapshots.current.items())
+    def _write(self, order: PublishOrder) -> ShardPart | DeltaPart:
+        """Write this rank's part."""
+        current = sources(self._snapshots.now.views.items())
         if order.full:
             room = DEFAULT_SHARD_BYTES if self._adapter_of is None else sys.maxsize
-            part = write_part(order.staging, self._rank, current, room)
-            return part, sum(entry.length for file in part.files for entry in file.values())
-        base = {name: data for name, _, _, data in sources(self._snapshots.before.items())}
-        changes = write_delta(order.staging, self._rank, base, current)
-        entries = (change.delta for change in changes.changes.values())
-        return changes, sum(entry.length for entry in entries if entry is not None)
+            return write_part(order.staging, self._rank, current, room)
+        base = {name: data for name, _, _, data in sources(self._snapshots.before.views.items())}
+        return write_delta(order.staging, self._rank, base, current)
 
     def _finish(self, order: PublishOrder, heard: list[bytes], canary: Canary, others: Any) -> None:
         try:
@@ -317,7 +283,7 @@ class Publisher:
         self._at("announced")
         if self._group is not None and offered:
             if served == str(order.policy):
-                places = self._places.of(others, self._base, owners, self._snapshots.places)
+                places = self._places.of(others, self._base, owners, self._snapshots.now.places)
                 self._group.send(self._base, reference.manifest_digest, places)
             else:
                 self._group.withdraw()

@@ -24,8 +24,8 @@ from areal.workflow.tokenizer import Tokenizer
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.data.batch import NO_VERSION, TokenBatch
-from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
+from areal_trainer.data.batch import TokenBatch, unsampled
+from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
 from areal_trainer.trainings import objective
@@ -83,15 +83,7 @@ class Learner:
 
     def _micros(self, batch: TokenBatch, predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         chosen = np.unique(batch.sequence_of[predicted])
-        return rank_micro_batches(
-            batch,
-            chosen,
-            predicted,
-            rank=self.engine.ranks.data_rank,
-            world_size=self.engine.ranks.data_size,
-            micro_batch_tokens=self._micro_batch_tokens,
-            pack_length=self._pack_length,
-        )
+        return self.engine.micros(batch, chosen, predicted, self._micro_batch_tokens, self._pack_length)
 
 
 # ---- The dataset of a supervised run as training batches: rows are encoded when they are needed, on every rank alike
@@ -161,22 +153,10 @@ class PreparedRows:
 
 
 def token_batch(examples: Sequence[Example], groups: Sequence[int]) -> TokenBatch:
-    """Columns of some sequences; what only sampled tokens have is empty in them."""
-    lengths = [len(example.ids) for example in examples]
-    offsets = np.zeros(len(examples) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    tokens = int(offsets[-1])
-    return TokenBatch(
-        token_ids=np.concatenate([example.ids for example in examples]),
-        behaviour_logprobs=np.zeros(tokens, np.float32),
-        loss_mask=np.concatenate([example.mask for example in examples]),
-        versions=np.full(tokens, NO_VERSION, np.int64),
-        offsets=offsets,
-        group_ids=np.asarray(groups, np.int64),
-        sample_indices=np.zeros(len(examples), np.int64),
-        rewards=np.zeros(len(examples), np.float64),
-        truncated=np.zeros(len(examples), np.bool_),
-    )
+    """Columns of some sequences."""
+    ids = np.concatenate([example.ids for example in examples])
+    mask = np.concatenate([example.mask for example in examples])
+    return unsampled(ids, [len(example.ids) for example in examples], groups, mask)
 
 
 # ---- Trainings on fixed rows as a run sees them: a batch's objective, and the figures of held-out rows

@@ -180,21 +180,18 @@ def _model_digest(model: Path) -> str:
 
 def learner_of(spec: JobSpec, paths: TrainerPaths, options: ModelOptions, ranks: RankGroup) -> Learner:
     """Load the models of a job. A collective. Raises DataError for a model that the training can't have."""
-    trainer = spec.trainer
+    cut = (spec.trainer.micro_batch_tokens, spec.trainer.row_tokens)
     if spec.reward_model is not None:
         score_architecture(config_json(paths.start_model))  # or the run would end without a model
         scorer = ValueEngine(paths.start_model, options, ranks)
-        return Learner(scorer, scorer.forward, trainer.micro_batch_tokens, trainer.row_tokens)
+        return Learner(scorer, scorer.forward, *cut)
     engine = PolicyEngine(paths.start_model, options, ranks)
     if spec.distillation is None:
-        return Learner(engine, lambda micro: engine.forward(micro)[0], trainer.micro_batch_tokens, trainer.row_tokens)
+        return Learner(engine, lambda micro: engine.forward(micro)[0], *cut)
     if paths.teacher is None:
         raise BugError("a student was asked for without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
     teacher = PolicyEngine(paths.teacher, options, ranks)  # frozen: no pass of it ever has a gradient
     block = spec.distillation
     measure = Divergence(block.divergence, block.temperature, block.teacher_share)
-    return Learner(
-        engine, lambda micro: engine.divergence(micro, teacher, measure), trainer.micro_batch_tokens,
-        trainer.row_tokens,
-    )  # fmt: skip
+    return Learner(engine, lambda micro: engine.divergence(micro, teacher, measure), *cut)
