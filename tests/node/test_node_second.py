@@ -68,11 +68,11 @@ def test_servers_run_where_the_volume_is_not_and_their_machine_is_lost(
 
     nodes = {role: {pod["spec"]["nodeName"] for pod in job.pods(role)} for role in ("generation", "trainer", "weights")}
     assert nodes == {"generation": {NAME}, "trainer": {"node-0"}, "weights": {"node-0"}}
-    server = job.pods("generation")[0]
-    claims = [volume for volume in server["spec"]["volumes"] if "persistentVolumeClaim" in volume]
+    pod = job.pods("generation")[0]
+    claims = [volume for volume in pod["spec"]["volumes"] if "persistentVolumeClaim" in volume]
     assert [volume["name"] for volume in claims] == ["env"], "it mounts the tests' Python alone"
 
-    uid = server["metadata"]["uid"]
+    uid = pod["metadata"]["uid"]
     second.power_off()
     eventually(lambda: not second.ready(), "the loss is seen", timeout_s=180, every_s=1)
     eventually(lambda: job.condition("GenerationReady").get("status") != "True", "it is told", timeout_s=180, every_s=1)
