@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 
+from areal.observe.live import IdleCause
 from areal.processes.core import ChildPhase
+from areal.v1 import generation_pb2 as generation
+from areal.v1 import rollout_pb2 as rollout
 from areal_operator.kube.resources import Json, Key
+from areal_operator.operator.elastic import FleetWatch, watched
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
@@ -30,6 +35,8 @@ class FakeRoles:
         self._cluster = cluster
         self.cut = False
         self.stalled = ""  # what controllers say they can't go on without
+        self.demand: float | None = None  # servers that a job's trainer keeps busy
+        self._draws = random.Random(1)
         self.told: list[Told] = []
         self.reports: dict[Key, Reports] = {}
         self.followed: dict[Key, Targets] = {}
@@ -54,6 +61,8 @@ class FakeRoles:
             controller, trainer = old.controller, old.trainer
             if training is not None and targets.controller is not None and self._pod_of(targets.controller) is not None:
                 controller = self._controller_report(training)
+                if self.demand is not None:
+                    controller = replace(controller, watch=self._watch(key, training.step, old.controller))
             if training is not None and any(report.phase in WORKS for report in heard.values()):
                 shown = StepEvidence(training.epoch, f"{training.epoch:016x}", training.made)
                 now = self._cluster.now
@@ -64,6 +73,21 @@ class FakeRoles:
         assert training.hot is not None
         step = training.step
         return ControllerReport(training.hot, step, step, max(0, step - 1), 0.5, 0.5, self.stalled, self._cluster.now)
+
+    def _watch(self, key: Key, step: int, last: ControllerReport | None) -> FleetWatch:
+        """What the controller shows of its fleet, by chance as often as the demand makes it."""
+        assert self.demand is not None
+        pods = [pod for pod in self._cluster.pods() if pod["metadata"]["labels"]["areal.dev/role"] == "generation"]
+        ready = sum(bool(pod["status"].get("conditions")) for pod in pods if "deletionTimestamp" not in pod["metadata"])
+        waits = self._draws.random() < 1 - ready / self.demand
+        ahead = ready > 0 and self._draws.random() < 1 - self.demand / ready
+        answer = rollout.GetRolloutStatusResponse(
+            fleet=[generation.ServerState(live=True, version=1)] * ready,
+            trainer_step=step,
+            batch_waits="step 7 waits for 3 of 8 groups to be complete" * waits,
+        )
+        before = last.watch if last is not None else None
+        return watched(before, answer, IdleCause.GATE_CLOSED if ahead else None, self._cluster.now)
 
     def _launcher_report(self, pod: Pod) -> LauncherReport | None:
         found = self._pod_of(pod)

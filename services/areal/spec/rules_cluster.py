@@ -190,6 +190,30 @@ def one_node(job: RLJob, facts: Facts) -> str | None:
     return f"{mode}: servers, trainer, controller and workers need room on one node"
 
 
+_ELASTIC = "has(self.spec.generation.elastic)"
+
+
+@rule(
+    "spec.generation.elastic",
+    "An elastic fleet has replicas between minReplicas and maxReplicas, and a trainer that it may be ahead of.",
+    fix="Order minReplicas, replicas, maxReplicas; set algorithm.maxStaleness to 1 or more, and placement: separate.",
+    cel=(
+        f"!{_ELASTIC} || (self.spec.generation.elastic.minReplicas <= self.spec.generation.replicas && "
+        "self.spec.generation.replicas <= self.spec.generation.elastic.maxReplicas && "
+        "self.spec.algorithm.maxStaleness > 0 && self.spec.placement != 'shared')"
+    ),
+)
+def elastic_fleet(job: RLJob, facts: Facts) -> str | None:
+    limits, servers = job.spec.generation.elastic, job.spec.generation.replicas
+    if limits is None:
+        return None
+    if not limits.min_replicas <= servers <= limits.max_replicas:
+        return f"{servers} servers aren't between {limits.min_replicas} and {limits.max_replicas}"
+    if job.spec.shared_cards or not job.spec.algorithm.max_staleness:
+        return "servers and trainer take turns: each waits for the other whatever their number"
+    return None
+
+
 @rule(
     "spec.weightSync.servers",
     "Servers that fetch mount no volume: they keep no journal of tokens there, and share no devices with the trainer.",

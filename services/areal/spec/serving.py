@@ -96,6 +96,17 @@ Engine = Annotated[
 ]
 
 
+class ElasticFleet(SpecBlock):
+    """Bounds of a fleet whose size follows the trainer."""
+
+    min_replicas: int = knob(1, what="The fewest servers.", cluster=Mutability.LIVE, ge=1, le=1024)
+    max_replicas: int = knob(what="The most servers.", cluster=Mutability.LIVE, ge=1, le=1024)
+    window_seconds: float = resting(
+        300, what="A fleet is watched so long, and for three steps, before its size is judged.", unit="seconds",
+        cluster=Mutability.LIVE, ge=10, le=86400,
+    )  # fmt: skip
+
+
 class GenerationBlock(SpecBlock):
     """The fleet of generation servers: an agent and an engine each."""
 
@@ -103,6 +114,11 @@ class GenerationBlock(SpecBlock):
     replicas: int = knob(
         1, what="Generation servers.", change=Mutability.RESUME, cluster=Mutability.LIVE, ge=1, le=1024
     )
+    elastic: ElasticFleet | None = knob(
+        None, what="Cluster only: servers are added while training waits for samples, and taken away while generation "
+        "is as far ahead as it may be; replicas is what the fleet begins with.",
+        cluster=Mutability.LIVE,
+    )  # fmt: skip
     stream_interval: int = resting(
         16, what="Tokens between two messages of a stream; what a dying server can lose, and beside SGLang all that a "
         "running answer got since a swap.",

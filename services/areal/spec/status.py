@@ -284,6 +284,8 @@ class GenerationStatus(StatusBlock):
     replicas: int = seen(0, what="Pods that exist.", ge=0, le=1 << 20)
     ready_replicas: int = seen(0, what="Pods that answer.", ge=0, le=1 << 20)
     selector: str = seen("", what="Labels of its pods, for autoscalers.", max_length=1024)
+    wanted: int | None = seen(None, what="Of an elastic fleet: pods that it has to have.", ge=1, le=1024)
+    why: str | None = seen(None, what="Of an elastic fleet: why it has this size.", max_length=256)
 
 
 class RoleStatus(StatusBlock):

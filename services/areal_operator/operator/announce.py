@@ -60,7 +60,8 @@ def announcements(before: Json, after: Json) -> list[Announcement]:
         old, new = was.conditions.get(kind), now.conditions.get(kind)
         if new is not None and (old is None or (old.status, old.reason) != (new.status, new.reason)):
             found += _transition(kind, old, new)
-    return [*found, *_failures(was, now), *_epoch(was, now)]
+    resized = [Announcement("Normal", "FleetResized", now.servers_why)] if now.servers != was.servers else []
+    return [*found, *_failures(was, now), *_epoch(was, now), *resized]
 
 
 def _transition(kind: status.ConditionType, old: Condition | None, new: Condition) -> list[Announcement]:

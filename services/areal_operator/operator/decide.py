@@ -27,6 +27,7 @@ from areal_operator.operator.decision import (
     Reject,
     Suspend,
 )
+from areal_operator.operator.elastic import resized
 from areal_operator.operator.failure_policy import STALLED, FailureAction, Incident, Ruling
 from areal_operator.operator.fault_owner import NODE_LEAVES, TEMPLATE_CHANGED, Lack
 from areal_operator.operator.gang import TrainerGang, gang_of
@@ -327,6 +328,7 @@ class _Reconcile:
         if self.stalled:
             evict += [Eviction(pod, "its launcher does not answer") for pod in gang.silent()]
         evict += evictions.outdated_server(self.seen, self.admitted.replicas.get(Role.GENERATION, 0))
+        self._resize()
         tell = gang.to_tell()
         return Converge(
             self.state,
@@ -337,6 +339,16 @@ class _Reconcile:
             evict=tuple({e.pod.uid: e for e in reversed(evict)}.values()),
             again_s=self._wake(SOON_S if tell else STEADY_S),
         )
+
+    def _resize(self) -> None:
+        """An elastic fleet follows its trainer; the next look asks for the pods."""
+        limits, report = self.admitted.job.spec.generation.elastic, self.seen.reports.controller
+        now = self.admitted.replicas.get(Role.GENERATION, 0)
+        if limits is None or not now or not self.gang.formed:
+            return
+        wanted, why = resized(limits, now, report.watch if report is not None else None)
+        if why:
+            self.state = replace(self.state, servers=wanted, servers_why=why)
 
     def _moved(self) -> list[Eviction]:
         """Trainers that must go, and the gang with them: the template changed, or their machine leaves."""

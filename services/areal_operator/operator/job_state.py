@@ -100,6 +100,8 @@ class JobState:
     outcome: JobOutcome | None = None
     ended_at: float | None = None
     snapshot: str = ""  # hash of the runtime that the job keeps
+    servers: int = 0  # wanted of an elastic fleet; 0: as the spec says
+    servers_why: str = ""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
 
 
@@ -172,6 +174,8 @@ def state_in(status: Json) -> JobState:
         outcome=next((outcome for outcome in JobOutcome if true(outcome)), None),
         ended_at=times.parse(status.get("completionTime")),
         snapshot=status.get("runtimeSnapshot", {}).get("hash", ""),
+        servers=int(status.get("generation", {}).get("wanted", 0)),
+        servers_why=status.get("generation", {}).get("why", ""),
         conditions=conditions,
     )
 

@@ -51,6 +51,8 @@ async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observa
     queue = _queue(job, world)
     if queue is not None and admitted is not None:
         admitted = await _granted(admitted, queue, world.notes(key, uid), world)
+    if admitted is not None:
+        admitted = _sized(admitted, state.servers, world.notes(key, uid), queued=queue is not None)
     pods = tuple(_pods(job, key, world))
     made = tuple(read for obj in _sets(uid, world) if (read := observed.read_workload(obj)) is not None)
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
@@ -244,6 +246,18 @@ async def _granted(job: RunnableJob, queue: observed.QueueEntry, notes: Notes, w
         names = {name for one in given for name in one.get("flavors", {}).values()}
         flavors = {name: await world.api.get(resources.FLAVORS, "", name) or {} for name in sorted(names)}
         known = notes.granted = job, given, quota.granted(job, given, flavors)
+    return known[2]
+
+
+def _sized(job: RunnableJob, servers: int, notes: Notes, *, queued: bool) -> RunnableJob:
+    """The job with as many servers as its trainer needs, where it is elastic; by a queue no more than were admitted."""
+    asked = job.replicas.get(Role.GENERATION, 0)
+    servers = min(servers, asked) if queued else servers
+    if job.job.spec.generation.elastic is None or not asked or servers in (0, asked):
+        return job
+    known = notes.sized
+    if known is None or known[0] is not job or known[1] != servers:
+        known = notes.sized = job, servers, replace(job, replicas={**job.replicas, Role.GENERATION: servers})
     return known[2]
 
 

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import times
 from areal_operator.operator.admission import JobRefusal, RunnableJob
+from areal_operator.operator.elastic import FleetWatch
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import Condition, JobState, StepEvidence, conditions_in
 
@@ -164,6 +165,7 @@ class ControllerReport:
     idle: Idle | None = None  # why it admits nothing now
     wasted_share: float | None = None
     since: float | None = None  # when this step was heard of first
+    watch: FleetWatch | None = None  # of its fleet
 
 
 @dataclass(frozen=True)

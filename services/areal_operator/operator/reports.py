@@ -29,6 +29,7 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal.values.policy import version_of
 
 from areal_operator.kube.resources import Key
+from areal_operator.operator.elastic import watched
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import StepEvidence
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
@@ -60,7 +61,7 @@ class Asker:
     async def round(self, key: Key, targets: Targets, last: Reports) -> Reports:
         """Ask everybody at once. Who doesn't answer keeps the last report, which says how old it is."""
         controller, trainer, launchers = await asyncio.gather(
-            self._controller(key, targets),
+            self._controller(key, targets, last.controller),
             self._trainer(key, targets),
             asyncio.gather(*(self._launcher(key, targets, pod) for pod in targets.trainers)),
         )
@@ -112,12 +113,12 @@ class Asker:
         for address in [address for address in channels if address not in kept]:
             await channels.pop(address).close()
 
-    async def _controller(self, key: Key, targets: Targets) -> ControllerReport | None:
+    async def _controller(self, key: Key, targets: Targets, last: ControllerReport | None) -> ControllerReport | None:
         if targets.controller is None:
             return None
         stub = rollout_grpc.RolloutStub(self._channel(key, targets.controller, GRPC_PORT, targets.token))
         answer = await _answer(stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=ASK_S))
-        return None if answer is None else controller_report(answer, self._clock())
+        return None if answer is None else controller_report(answer, self._clock(), last)
 
     async def _trainer(self, key: Key, targets: Targets) -> TrainerProgress | None:
         first = next((pod for pod in targets.trainers if pod.index == 0), None)
@@ -179,10 +180,12 @@ def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> La
     )
 
 
-def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> ControllerReport:
-    """A controller's status as a value."""
+def controller_report(
+    answer: rollout.GetRolloutStatusResponse, now: float, last: ControllerReport | None = None
+) -> ControllerReport:
+    """A controller's status as a value, behind its last one."""
     served = [server.version for server in answer.fleet if server.live and server.version >= 0]
-    policy = answer.served_policy_id
+    policy, idle = answer.served_policy_id, idle_from_wire(answer)
     return ControllerReport(
         hot=HotFields(answer.max_steps, answer.max_staleness, answer.max_concurrent_rollouts, answer.ahead),
         step=answer.trainer_step,
@@ -192,8 +195,9 @@ def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> C
         staleness=_number(answer.staleness_mean),
         stalled=answer.stalled,
         at=now,
-        idle=idle_from_wire(answer),
+        idle=idle,
         wasted_share=wasted_share(answer.token_fates),
+        watch=watched(last.watch if last else None, answer, idle.cause if idle else None, now),
     )
 
 

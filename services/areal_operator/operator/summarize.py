@@ -56,7 +56,7 @@ def summarize(seen: Observation, decision: Decision, now: float) -> Json:
     if admitted is not None:
         where = {"configMapName": runtime_config_map(seen.key[1]), "hash": admitted.runtime_hash}
         status["runtimeSnapshot"] = {**where, "tls": admitted.runtime.tls.mode != "Disabled"}
-        status["generation"] = _fleet(seen)
+        status["generation"] = _fleet(seen, state)
         status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
     status["checkpoint"] = _checkpoint(seen, now)
     status["audit"] = (
@@ -218,13 +218,14 @@ def _checkpoint(seen: Observation, now: float) -> Json | None:
     return {"step": report.checkpoint_step, "time": times.render(report.checkpoint_at or report.at)}
 
 
-def _fleet(seen: Observation) -> Json:
+def _fleet(seen: Observation, state: JobState) -> Json:
     chosen = selector(seen.key[1], Role.GENERATION)
     pods = [pod for pod in seen.of(Role.GENERATION) if not pod.terminating]
     return {
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": ",".join(f"{label}={value}" for label, value in chosen.items()),
+        **({"wanted": state.servers, "why": state.servers_why[:256]} if state.servers else {}),
     }
 
 

@@ -49,6 +49,7 @@ class Notes:
     tls_due: float = 0.0
     recipe: str | None = None
     granted: tuple[RunnableJob, list[Json], RunnableJob] | None = None  # newest admission by a queue only
+    sized: tuple[RunnableJob, int, RunnableJob] | None = None  # newest size of an elastic fleet only
     hot_ordered: HotFields | None = None  # and not yet in the controller's report
     refused: Mapping[Role, str] = field(default_factory=dict)  # newest dry runs of pods only
     refused_at: float = 0.0

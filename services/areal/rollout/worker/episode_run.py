@@ -107,7 +107,7 @@ class EpisodeRun:
 
     @property
     def saw_everything(self) -> bool:
-        """Whether a blind episode was like any other: nothing that it was to do without came up."""
+        """True of a blind episode that was like any other: nothing that it was to do without came up."""
         return self._blind and not self._withheld
 
     @property

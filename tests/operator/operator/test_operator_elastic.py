@@ -1,0 +1,157 @@
+"""Fleets that follow their trainers: what is watched, what is decided, and that it comes to rest."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from areal.observe.live import IdleCause
+from areal.plan.cluster_names import Role
+from areal.spec.serving import ElasticFleet
+from areal.v1 import generation_pb2 as generation
+from areal.v1 import rollout_pb2 as rollout
+from areal_operator.operator.elastic import FleetWatch, resized, watched
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_stage import Stage
+
+LIMITS = ElasticFleet(min_replicas=1, max_replicas=1024)
+
+
+def answer(servers: int, step: int = 5, waits: str = "") -> rollout.GetRolloutStatusResponse:
+    fleet = [generation.ServerState(live=True, version=1)] * servers
+    return rollout.GetRolloutStatusResponse(fleet=fleet, trainer_step=step, batch_waits=waits)
+
+
+def watch(
+    servers: int, *, starved: float = 0.0, gated: float = 0.0, seconds: float = 300.0, steps: int = 9
+) -> FleetWatch:
+    return FleetWatch(servers, 0.0, seconds, 1, 1 + steps, starved * seconds, gated * seconds)
+
+
+@pytest.mark.parametrize(
+    ("servers", "seen", "wanted"),
+    [
+        (4, watch(4, starved=0.3), 6),
+        (4, watch(4, starved=0.9), 8),  # at most twice as many at once
+        (4, watch(4, starved=0.1), 4),
+        (4, watch(4, starved=0.3, seconds=299.0), 4),
+        (4, watch(4, starved=0.3, steps=2), 4),
+        (4, watch(3, starved=0.3), 4),  # those that were asked for aren't there yet
+        (4, None, 4),
+        (8, watch(8, gated=0.4), 6),
+        (8, watch(8, gated=0.1), 8),
+        (8, watch(8, gated=0.95), 4),  # at most half of them at once
+        (1, watch(1, gated=0.95), 1),
+        (2, watch(2, gated=0.3), 2),  # one alone would keep training waiting
+        (4, watch(4), 4),
+    ],
+)
+def test_a_fleet_is_judged_by_a_whole_window_at_its_size(servers: int, seen: FleetWatch | None, wanted: int) -> None:
+    found, why = resized(LIMITS, servers, seen)
+    assert found == wanted
+    assert bool(why) == (wanted != servers)
+    if why:
+        assert f"{servers} → {wanted} servers" in why
+
+
+def test_bounds_hold_at_once() -> None:
+    limits = ElasticFleet(min_replicas=2, max_replicas=6)
+    assert resized(limits, 9, None)[0] == 6
+    assert resized(limits, 1, None)[0] == 2
+    assert resized(limits, 6, watch(6, starved=0.5)) == (6, "")
+    assert resized(limits, 2, watch(2, gated=0.9)) == (2, "")
+
+
+def test_time_counts_for_what_holds_generation_up() -> None:
+    seen = watched(None, answer(2), None, 0.0)
+    seen = watched(seen, answer(2, waits="step 5 waits"), None, 2.0)
+    seen = watched(seen, answer(2, waits="step 5 waits"), IdleCause.CONCURRENCY, 4.0)
+    assert (seen.starved_s, seen.gated_s) == (4.0, 0.0)
+    for cause in (IdleCause.NO_WORKER, IdleCause.BYTES_FULL, IdleCause.ONE_VERSION, IdleCause.STALLED):
+        seen = watched(seen, answer(2, waits="step 5 waits"), cause, seen.at + 2.0)
+    assert (seen.starved_s, seen.gated_s) == (4.0, 0.0), "more servers would change none of that"
+    seen = watched(seen, answer(2, waits="a late group"), IdleCause.GATE_CLOSED, seen.at + 2.0)
+    assert (seen.starved_s, seen.gated_s) == (4.0, 2.0)
+    assert (seen.seconds, seen.servers, seen.first_step) == (14.0, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("later", "now"),
+    [(answer(3, 6), 2.0), (answer(2, 4), 2.0), (answer(2, 6), 31.0)],
+    ids=["size", "restore", "silence"],
+)
+def test_a_watch_begins_anew(later: rollout.GetRolloutStatusResponse, now: float) -> None:
+    before = FleetWatch(2, -600.0, 0.0, 1, 5, 60.0, 0.0)
+    assert watched(before, later, None, now).seconds == 0.0
+
+
+@given(st.floats(0.2, 200.0), st.integers(1, 300), st.integers(1, 8), st.integers(8, 300))
+def test_from_any_start_a_fleet_comes_to_rest_where_training_waits_little(
+    demand: float, servers: int, fewest: int, most: int
+) -> None:
+    limits = ElasticFleet(min_replicas=fewest, max_replicas=most)
+    sizes = [servers]
+    for _ in range(40):
+        shown = watch(servers, starved=max(0.0, 1 - servers / demand), gated=max(0.0, 1 - demand / servers))
+        servers, _ = resized(limits, servers, shown)
+        sizes.append(servers)
+    assert len(set(sizes[14:])) == 1, sizes
+    turns = [later > now for now, later in pairwise(sizes) if later != now]
+    assert sum(a != b for a, b in pairwise(turns)) <= 1, f"to and fro: {sizes}"
+    assert servers in (fewest, most) or servers >= 0.9 * demand
+    assert servers == fewest or servers <= math.ceil(demand * 1.05) or servers == sizes[0]
+
+
+def stage_of(demand: float, start: int, **limits: float) -> Stage:
+    fleet = {"replicas": start, "elastic": {"minReplicas": 1, "maxReplicas": 12, "windowSeconds": 300, **limits}}
+    stage = Stage(generation=fleet, algorithm={"maxSteps": 100_000})
+    stage.operator.roles.demand = demand
+    stage.until_training()
+    return stage
+
+
+def size(stage: Stage) -> int:
+    return int(stage.status["generation"]["readyReplicas"])
+
+
+@pytest.mark.parametrize(("demand", "start", "least", "most"), [(5.0, 1, 5, 6), (2.4, 9, 3, 3), (40.0, 2, 12, 12)])
+def test_a_job_s_fleet_follows_its_trainer(demand: float, start: int, least: int, most: int) -> None:
+    stage = stage_of(demand, start)
+    stage.run(lambda: least <= size(stage) <= most, limit=800)
+    for _ in range(200):
+        stage.step()
+        assert least <= size(stage) <= most
+    told = [message for _, reason, message in stage.operator.events if reason == "FleetResized"]
+    assert told
+    assert told[-1].endswith(f"→ {size(stage)} servers")
+    assert stage.status["generation"]["wanted"] == size(stage)
+    desired = {role["name"]: role["desired"] for role in stage.status["roles"]}
+    assert desired["generation"] == size(stage)
+    assert stage.training.epoch == 1, "training never stopped for it"
+
+
+def test_another_operator_and_a_rest_keep_the_size() -> None:
+    stage = stage_of(5.0, 1)
+    stage.run(lambda: size(stage) >= 5, limit=800)
+    found = size(stage)
+    stage.new_operator()
+    for _ in range(10):
+        stage.step()
+        assert size(stage) == found
+    stage.edit(lambda spec: spec.update(suspend=True))
+    stage.run(lambda: stage.summary == "Suspended")
+    stage.edit(lambda spec: spec.update(suspend=False))
+    stage.run(lambda: stage.summary == "Running")
+    assert len(stage.pods(Role.GENERATION)) == found
+
+
+def test_an_owner_who_takes_the_bounds_away_has_the_fleet_again() -> None:
+    stage = stage_of(5.0, 1)
+    stage.run(lambda: size(stage) >= 5, limit=800)
+    stage.edit(lambda spec: (spec["generation"].pop("elastic"), spec["generation"].update(replicas=2)))
+    stage.run(lambda: size(stage) == 2)
+    for _ in range(100):
+        stage.step()
+        assert size(stage) == 2
