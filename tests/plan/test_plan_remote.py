@@ -124,6 +124,19 @@ def test_a_download_that_broke_off_goes_on_with_the_files_that_are_missing(bucke
     assert remote.download("s3://bucket/m/tiny", target, None) == "s3://bucket/m/tiny: fetched before"
 
 
+@pytest.mark.parametrize("address", ["m/tiny", "rows/*.jsonl", "rows/a.jsonl", "rows"])
+def test_what_broke_off_is_never_taken_for_what_is_here(bucket: Bucket, address: str) -> None:
+    uri, bucket.fails_on = f"s3://bucket/{address}", "json" if "m/" in address else "a.jsonl"
+    for _ in range(2):
+        with pytest.raises(InfraError, match="the store is gone"):
+            remote.fetch(uri, quiet)
+        assert remote.cached(uri) is None
+    bucket.fails_on = ""
+    place = remote.fetch(uri, quiet)
+    assert list(place.parent.glob(place.name)), "files are there"
+    assert remote.cached(uri) == place
+
+
 def test_files_of_two_states_of_a_store_never_become_one_model(bucket: Bucket, tmp_path: Path) -> None:
     target = tmp_path / "start-model"
     bucket.fails_on = "tokenizer.json"

@@ -39,7 +39,7 @@ def cached(uri: str) -> Path | None:
         return hub.cached(uri)
     newest = _cache(uri) / _NEWEST
     place = Path(newest.read_text(encoding="utf-8")) if newest.is_file() else None
-    return place if place is not None and place.parent.exists() else None
+    return place if place is not None and _directory(place).exists() else None
 
 
 def fetch(uri: str, say: Callable[[str], None]) -> Path:
@@ -56,7 +56,7 @@ def fetch(uri: str, say: Callable[[str], None]) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("w") as lock:  # of two runs that start at once, one downloads
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.parent.exists():
+        if not _directory(place).exists():
             say(f"downloading {uri}: {_in_words(objects)}")
             _install(store, name, objects, place)
         write_atomically(root / _NEWEST, str(place).encode())
@@ -72,7 +72,7 @@ def download(uri: str, target: Path, credentials: Path | None) -> str:
     """
     if hub.is_hub(uri):
         return hub.download(uri, target)
-    if not (target.parent if is_pattern(target.name) else target).exists():
+    if not _directory(target).exists():
         store, name = _folder(uri, credentials)
         objects = _objects(store, name)
         _install(store, name, objects, target)
@@ -83,6 +83,11 @@ def download(uri: str, target: Path, credentials: Path | None) -> str:
 def _cache(uri: str) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal" / "fetched"
     return root / hashlib.sha256(uri.encode()).hexdigest()[:16]
+
+
+def _directory(target: Path) -> Path:
+    """The part of a target that is there or not: of a pattern the folder of its files."""
+    return target.parent if is_pattern(target.name) else target
 
 
 def _folder(uri: str, credentials: Path | None) -> tuple[ObjectStore, str]:
@@ -120,7 +125,7 @@ def _install(store: ObjectStore, name: str, objects: Objects, target: Path) -> N
 
     Beside it, NAME.json has every object's size, and the store's mark of its state.
     """
-    directory = target.parent if is_pattern(name) else target
+    directory = _directory(target)
     partial, record = directory.with_name(f".{directory.name}.part"), directory.with_name(f"{directory.name}.json")
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
