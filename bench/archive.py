@@ -26,7 +26,7 @@ from support.s3_server import BUCKET, s3_server
 
 
 def make(run_dir: Path, mebibytes: int) -> None:
-    """Two checkpoints of several files, and a record of 16 MiB."""
+    """Two checkpoints of several files, and a record of 72 MiB."""
     rng = np.random.default_rng(1)
     for at in (40, 60):
         directory = run_dir / "checkpoints" / f"step-{at:06d}.f1"
@@ -34,9 +34,9 @@ def make(run_dir: Path, mebibytes: int) -> None:
         for rank in range(4):
             (directory / f"__{rank}_0.distcp").write_bytes(rng.bytes(mebibytes << 17))
         (directory / ".metadata").write_bytes(b"index %d" % at)
-    for name in ("journal/controller.jsonl", "evidence/fence-1.jsonl"):
+    for name, size in {"journal/controller.jsonl": 64 << 20, "evidence/fence-1.jsonl": 8 << 20}.items():
         (run_dir / name).parent.mkdir(parents=True)
-        (run_dir / name).write_bytes(rng.bytes(8 << 20))
+        (run_dir / name).write_bytes(rng.bytes(size))
 
 
 def main() -> None:
