@@ -68,7 +68,14 @@ SHAPES: dict[str, Schema] = {
             },
         }
     ),
-    "devices": _object({"name": _NAME, "perPod": {"type": "integer", "minimum": 1, "maximum": 1024}}),
+    "devices": _object(
+        {
+            "name": _NAME,
+            "perPod": {"type": "integer", "minimum": 1, "maximum": 1024},
+            "deviceClass": _NAME,
+            "selectors": {"type": "array", "items": _NAME},
+        }
+    ),
     "roles": _object({role: {"$ref": "#/definitions/role"} for role in ROLES}),
     "priorityClass": _object(
         {

@@ -206,3 +206,43 @@ def test_gpus_are_called_as_the_runtime_says_and_some_are_not_for_trainers(admin
     admin.create(under(namespace, "shared", trainer={"gpus": 1}, generation=on_one))
     job = wait_for(admin, namespace, "shared", Accepted="NotAllowed")
     assert "a time-sliced GPU bounds no pod's memory" in message(job)
+
+
+DRIVER = "gpu.example.com"
+H100 = f'device.attributes["{DRIVER}"].model == "H100"'
+
+
+def devices_of(admin: Client, node: str, models: tuple[str, ...]) -> None:
+    """What a driver says of a machine, and the class of its devices."""
+    base = {"apiVersion": "resource.k8s.io/v1"}
+    selectors = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
+    admin.create({**base, "kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": {"selectors": selectors}})
+    devices = [
+        {"name": f"gpu-{number}", "attributes": {"model": {"string": model}}} for number, model in enumerate(models)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    told = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    admin.create({**base, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{DRIVER}"}, "spec": told})
+
+
+def test_gpus_of_a_device_class_are_claimed_and_given_by_the_scheduler(admin: Client, namespace: str) -> None:
+    """Kubernetes' own scheduler and claims; of the driver what it says of its devices."""
+    node = admin.list("v1", "Node")[0]["metadata"]["name"]
+    devices_of(admin, node, ("H100", "L4", "H100", "H100"))
+    runtime(admin, namespace, devices={"deviceClass": DRIVER, "selectors": [H100]})
+    on_one = {"engine": {"type": "sglang", "gpus": 1, "dtype": "bfloat16"}}
+    admin.create(under(namespace, "claims", trainer={"gpus": 2}, generation=on_one))
+    job = wait_for(admin, namespace, "claims", Progressing="True", timeout_s=120)
+    given = {
+        claim["metadata"]["ownerReferences"][0]["name"].split("-")[1]: [
+            one["device"] for one in claim["status"]["allocation"]["devices"]["results"]
+        ]
+        for claim in admin.list("resource.k8s.io/v1", "ResourceClaim", namespace)
+    }
+    assert {role: len(devices) for role, devices in given.items()} == {"trainer": 2, "generation": 1}
+    assert {device for devices in given.values() for device in devices} == {"gpu-0", "gpu-2", "gpu-3"}, "no L4"
+    assert job["status"]["usage"]["gpus"] == 3
+    admin.create(under(namespace, "waits", trainer={"gpus": 2}, generation=on_one))
+    wait_for(admin, namespace, "waits", Scheduled="Unschedulable", timeout_s=90)
+    admin.delete(job)
+    wait_for(admin, namespace, "waits", Progressing="True", timeout_s=180)

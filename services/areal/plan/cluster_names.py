@@ -17,6 +17,7 @@ LABEL_RUN = "areal.dev/run"
 ANNOTATION_JOB, ANNOTATION_RUNTIME = "areal.dev/job-spec", "areal.dev/runtime"
 """On such a claim: the job's spec and its runtime, from which a pod is made that reads the run."""
 LABEL_ROLE = "areal.dev/role"
+LABEL_CLAIMED_GPUS = "areal.dev/claimed-gpus"  # of a pod that claims them of a device class
 """The role a pod has."""
 LABEL_AGENTS_OF = "areal.dev/agents-of"
 """The user's own label of pods whose agents call a job's gateways: the job's name."""

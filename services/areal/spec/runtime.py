@@ -17,7 +17,7 @@ from areal.spec.job import JobSpec, Metadata
 from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
-from areal.spec.text import AbsolutePath, LabelKey, LabelValue, Name, WireSchema, Word
+from areal.spec.text import AbsolutePath, Argument, LabelKey, LabelValue, Name, WireSchema, Word
 
 MAIN_CONTAINER = "main"
 SNAPSHOT_KEY = "runtime.json"  # of the ConfigMap with a job's own copy of its runtime
@@ -159,6 +159,13 @@ class Devices(SpecBlock):
 
     name: LabelKey = knob(GPU, what="The device plugin's resource, for example nvidia.com/mig-3g.40gb or amd.com/gpu.")
     per_pod: int | None = knob(None, what="The most of it that a node gives one pod.", ge=1, le=1024)
+    device_class: Name | None = knob(
+        None, what="A DeviceClass, for example gpu.nvidia.com: pods claim devices of it by dynamic resource allocation "
+        "instead of asking for `name`.",
+    )  # fmt: skip
+    selectors: list[Argument] = knob(
+        list, what="With deviceClass: CEL expressions, each of which holds for every claimed device.", max_length=8
+    )
 
 
 class RuntimeSpec(SpecBlock):

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from areal.observe.live import Idle
-from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, LABEL_RUN, MAIN_CONTAINER, Role
+from areal.plan.cluster_names import LABEL_CLAIMED_GPUS, LABEL_POD_INDEX, LABEL_ROLE, LABEL_RUN, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
 from areal.processes.core import ChildPhase
 from areal.spec.status import AuditStatus
@@ -309,7 +309,7 @@ def read_pod(obj: Json) -> Pod | None:
         waiting_message=waiting.get("message", ""),
         terminating_until=deleted,
         revision=labels.get("controller-revision-hash", ""),
-        gpus=_gpus(obj.get("spec", {})),
+        gpus=int(labels.get(LABEL_CLAIMED_GPUS, 0)) or _gpus(obj.get("spec", {})),
         conditions=conditions,
     )
 

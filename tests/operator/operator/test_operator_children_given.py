@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
-from areal_operator.operator.children import JobBlueprint, finish_job, prepare_job
+from areal_operator.operator.children import JobBlueprint, finish_job, prepare_job, workloads
 from areal_operator.operator.children.pods import pod_template
 from support.cluster_jobs import CPU_RUNTIME, GPU_RUNTIME, large, quickstart, wanted, with_pod_template
 from support.restricted import problems
@@ -185,6 +185,38 @@ def test_gpus_have_the_runtimes_name(device: str) -> None:
         resources = main_of(pod_template(w, role))["resources"]
         assert resources["limits"][device] == resources["requests"][device] == count
         assert "nvidia.com/gpu" not in resources["limits"]
+
+
+def test_gpus_of_a_device_class_are_claimed_and_no_plugin_is_asked() -> None:
+    model = 'device.attributes["gpu.nvidia.com"].productName.startsWith("NVIDIA H100")'
+    given = {"deviceClass": "gpu.nvidia.com", "selectors": [model]}
+    w = wanted(large(), {**GPU_RUNTIME, "devices": given}, recipe=None)
+    claims = {one["metadata"]["name"]: one for one in workloads(w) if one["kind"] == "ResourceClaimTemplate"}
+    assert len(claims) == 2
+    for role, count in ((Role.TRAINER, 8), (Role.GENERATION, 2)):
+        template = pod_template(w, role)
+        resources = main_of(template)["resources"]
+        asked = [name for kind in ("limits", "requests") for name in resources.get(kind, {})]
+        assert not [name for name in asked if "gpu" in name]
+        assert resources["claims"] == [{"name": "gpus"}]
+        (claim,) = template["spec"]["resourceClaims"]
+        assert claim["name"] == "gpus"
+        assert template["metadata"]["labels"]["areal.dev/claimed-gpus"] == str(count)
+        (request,) = claims[claim["resourceClaimTemplateName"]]["spec"]["spec"]["devices"]["requests"]
+        wanted_devices = {
+            "deviceClassName": "gpu.nvidia.com",
+            "count": count,
+            "selectors": [{"cel": {"expression": model}}],
+        }
+        assert request == {"name": "gpus", "exactly": wanted_devices}
+    assert "resourceClaims" not in pod_template(w, Role.CONTROLLER)["spec"]
+
+
+def test_an_engine_s_own_container_has_the_claim() -> None:
+    runtime = {**GPU_RUNTIME, "devices": {"deviceClass": "gpu.nvidia.com"}, "engineImage": "lmsysorg/sglang:v0.5.23"}
+    template = pod_template(wanted(large(), runtime, recipe=None), Role.GENERATION)
+    by_name = {one["name"]: one.get("resources", {}) for one in template["spec"]["containers"]}
+    assert [name for name, resources in by_name.items() if resources.get("claims")] == ["engine"]
 
 
 def test_gpus_of_a_runtime_that_a_job_has_no_use_for_are_refused_by_their_name() -> None:

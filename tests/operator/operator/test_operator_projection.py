@@ -75,6 +75,13 @@ def test_a_pods_gpus_are_those_of_all_its_containers(limits: list[dict[str, Any]
     assert pod.gpus == gpus
 
 
+def test_a_pod_s_claimed_gpus_are_those_of_its_label() -> None:
+    labels = {**POD["metadata"]["labels"], "areal.dev/claimed-gpus": "4"}
+    pod = read_pod(projected_pod({**POD, "metadata": {**POD["metadata"], "labels": labels}}))
+    assert pod is not None
+    assert pod.gpus == 4
+
+
 def test_a_machine_is_read_alike_from_what_is_kept_of_it() -> None:
     for status in ("True", "False", "Unknown"):
         for taints in ([], [{"key": "karpenter.sh/disrupted"}], [{"key": "node.kubernetes.io/out-of-service"}]):

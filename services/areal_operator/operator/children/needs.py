@@ -13,6 +13,7 @@ from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_tiers import POD_LIMIT, POD_REQUEST
 from areal.spec.job import RLJob
 from areal.spec.quantity import amount, kubernetes_bytes
+from areal.spec.runtime import Devices
 from areal.spec.serving import SglangEngine
 
 from areal_operator.operator.children.wanted import Json
@@ -24,6 +25,7 @@ _REDIS_FLOOR = 64 * _MIB
 _REDIS_DISK = 4  # payload budget to disk: the file doubles before it is rewritten, and the new one lies beside it
 _REDIS_DISK_FLOOR = 1 << 30
 
+CLAIM = "gpus"  # the claim's name in pods, and its one request's
 PROBE_TIMEOUT_S = 5
 LAUNCHER_START_S = 180  # to import Python on a loaded node with a cold page cache
 LAUNCHER_SILENCE_S = 120  # a launcher that answers nothing for so long has hung; a role's hang is the launcher's to see
@@ -70,6 +72,11 @@ def devices(role: Role, job: RLJob, gpu: str) -> dict[str, str]:
         by_nccl = job.spec.weights_by_group and job.spec.trainer.gpus
         return {gpu: str(engine.gpus)} | (cards if by_nccl else {})
     return {}
+
+
+def claimed(role: Role, job: RLJob, given: Devices) -> int:
+    """GPUs that a role's pods claim of a device class; 0 where they ask a device plugin."""
+    return int(devices(role, job, given.name).get(given.name, 0)) if given.device_class is not None else 0
 
 
 def refuse_idle_gpus(role: Role, job: RLJob, given: Json, gpu: str) -> None:

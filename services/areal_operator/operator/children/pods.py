@@ -131,16 +131,20 @@ def _job_patch(w: JobBlueprint, role: Role, affinity: Json) -> Json:
     refuse_annotations(patch.annotations, f"{field}.annotations")
     refuse_env((variable.name for variable in patch.env), f"{field}.env")
     # Kubernetes wants extended resources as limits, and requests equal to them
-    devices = needs.devices(role, w.job, w.runtime.devices.name)
+    devices, claims = needs.devices(role, w.job, w.runtime.devices.name), needs.claimed(role, w.job, w.runtime.devices)
+    if claims:
+        del devices[w.runtime.devices.name]
     resources = {"requests": {**devices, **patch.resources.requests}, "limits": {**devices, **patch.resources.limits}}
     counted = {"labelSelector": {"matchLabels": names.selector(w.name, role)}}
     main = {
         "name": names.MAIN_CONTAINER,
         "env": [variable.in_pod() for variable in patch.env],
-        "resources": {name: amounts for name, amounts in resources.items() if amounts},
+        "resources": {name: amounts for name, amounts in resources.items() if amounts}
+        | ({"claims": [{"name": needs.CLAIM}]} if claims else {}),
     }
     spec: Json = {
         "containers": [main],
+        "resourceClaims": claims and [{"name": needs.CLAIM, "resourceClaimTemplateName": names.workload(w.name, role)}],
         "nodeSelector": dict(patch.node_selector),
         "tolerations": [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in patch.tolerations],
         "affinity": _added(affinity, patch.affinity.model_dump(by_alias=True, exclude_defaults=True), field),
@@ -148,7 +152,8 @@ def _job_patch(w: JobBlueprint, role: Role, affinity: Json) -> Json:
         "runtimeClassName": patch.runtime_class_name or {},
         "priorityClassName": patch.priority_class_name or w.job.spec.scheduling.priority_class_name or {},
     }
-    metadata = {"labels": dict(patch.labels), "annotations": dict(patch.annotations)}
+    marks = {names.LABEL_CLAIMED_GPUS: str(claims)} if claims else {}
+    metadata = {"labels": {**patch.labels, **marks}, "annotations": dict(patch.annotations)}
     return {
         "metadata": {name: values for name, values in metadata.items() if values},
         "spec": {name: value for name, value in spec.items() if value},

@@ -9,7 +9,8 @@ import copy
 from areal.plan.cluster_names import Role, front, port_word, selector, workload
 from areal.plan.role_specs import spec_of
 
-from areal_operator.operator.children import mounts
+from areal_operator.kube.resources import CLAIM_TEMPLATES
+from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.pods import main_container, pod_template
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
 
@@ -23,7 +24,8 @@ def workloads(w: JobBlueprint) -> list[Json]:
     """Everything that makes pods of the long-running roles, and their Services and budgets."""
     made = [_workload(w, role, w.replicas[role]) for role in w.roles]
     awake = int(any(w.replicas.values()))
-    return [*services(w), *budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
+    beside = (_workload(w, role, awake) for role in w.beside)
+    return [*services(w), *budgets(w), *device_claims(w), *made, *beside]
 
 
 def prepare_job(w: JobBlueprint) -> Json:
@@ -108,6 +110,20 @@ def budgets(w: JobBlueprint) -> list[Json]:
         for role in reversed(w.roles)
         if spec_of(role).max_unavailable is not None
     ]
+
+
+def device_claims(w: JobBlueprint) -> list[Json]:
+    """Templates of the claims by which pods get GPUs of a device class, one a role that has any."""
+    given, made = w.runtime.devices, []
+    for role in w.roles:
+        if count := needs.claimed(role, w.job, given):
+            wanted: Json = {"deviceClassName": given.device_class, "count": count}
+            if given.selectors:
+                wanted["selectors"] = [{"cel": {"expression": expression}} for expression in given.selectors]
+            claim = {"devices": {"requests": [{"name": needs.CLAIM, "exactly": wanted}]}}
+            kind, name = (CLAIM_TEMPLATES.api_version, CLAIM_TEMPLATES.kind), workload(w.name, role)
+            made.append(child(w, *kind, name, role=role, spec={"spec": claim}))
+    return made
 
 
 def _budget(w: JobBlueprint, role: Role) -> Json:
