@@ -213,8 +213,8 @@ class EvaluationBlock(SpecBlock):
     )
     blind: bool = resting(
         True,
-        what="Of rows with images, and of episodes that call tools, 128 at most are answered with grey images and "
-        "tools that answer nothing, too: a run that learns without them stops itself.",
+        what="Of rows with images 128 at most, and of an agent's episodes 32, are answered with grey images and tools "
+        "that answer nothing, too: a run that learns without them stops itself.",
     )
     one_version: bool = resting(
         False,

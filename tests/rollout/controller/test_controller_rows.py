@@ -10,7 +10,9 @@ import pytest
 from areal.data import JsonlSource, prepare
 from areal.data.order import row_of
 from areal.errors import DataError
+from areal.rollout.controller.main import blind_rows
 from areal.rollout.controller.rows import PreparedRows
+from areal.spec import RLJob
 
 
 def prepared(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:
@@ -57,3 +59,36 @@ def test_a_truth_value_is_no_name_of_a_set(tmp_path: Path) -> None:
     held_out = prepared(tmp_path, "held-out", [{"prompt": "2", "kind": True}])
     with pytest.raises(DataError, match="held-out row 0"):
         PreparedRows(train, held_out, 0).evaluation_sets("kind", 1)
+
+
+class Held:
+    """Evaluation rows of which the first so many have images."""
+
+    def __init__(self, images: int) -> None:
+        self._images = images
+
+    def with_images(self, count: int, most: int) -> tuple[int, ...]:
+        return tuple(range(min(count, most, self._images)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "images", "rows"),
+    [
+        ({}, 0, 0),  # neither images nor tools
+        ({}, 200, 128),
+        ({"rollout": {"workflow": "agent", "agent": {"run": "Solver"}}}, 0, 32),
+        ({"rollout": {"workflow": "agent", "agent": {"run": "Solver"}}}, 200, 128),
+        ({"rollout": {"workflow": "environment", "environment": {"name": "mcp"}}}, 0, 32),
+        ({"rollout": {"workflow": "agent", "agent": {"run": "Solver"}}, "evaluation": {"blind": False}}, 200, 0),
+    ],
+)
+def test_rows_are_played_blind_where_there_may_be_something_to_see(spec: dict, images: int, rows: int) -> None:
+    base = {
+        "model": {"path": "m"}, "dataset": {"train": {"jsonl": "t"}},
+        "algorithm": {"name": "GRPO", "batchSize": 8, "maxSteps": 1}, "optimizer": {"learningRate": 1e-5},
+    }  # fmt: skip
+    job = RLJob.model_validate(
+        {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "x"}, "spec": {**base, **spec}}
+    )
+    assert len(blind_rows(job.spec, Held(images), 500)) == rows  # type: ignore[arg-type]
+    assert len(blind_rows(job.spec, Held(images), 10)) == min(rows, 10)  # type: ignore[arg-type]

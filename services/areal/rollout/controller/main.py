@@ -13,6 +13,7 @@ from areal.plan.redis_conf import login_of
 from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
+from areal.spec.job import JobSpec
 from areal.spec.model_families import VISION, route_bytes
 from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
@@ -21,6 +22,7 @@ from areal.spec.rollout import ENVIRONMENT
 FILTERED_BATCHES = 32  # in a row without a group that trains: no chance at any useful difficulty
 _WINDOW_BATCHES = 8  # of rows that change places for rounds: the worst of them is this many steps from its own place
 _MOST_BLIND = 128  # rows of an evaluation: of fewer, what is seen is caught late
+_MOST_WITHOUT_TOOLS = 32  # an episode with tools takes long, and one that is told nothing as long as it may
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
@@ -76,6 +78,14 @@ def settings_of(
     )
 
 
+def blind_rows(spec: JobSpec, rows: PreparedRows, count: int) -> tuple[int, ...]:
+    """Of the first `count` evaluation rows those that are also answered without images and answers of tools."""
+    if not spec.evaluation.blind:
+        return ()
+    may_call = spec.rollout.agent is not None or spec.rollout.workflow == ENVIRONMENT
+    return rows.with_images(count, _MOST_BLIND) or tuple(range(min(count, _MOST_WITHOUT_TOOLS) if may_call else 0))
+
+
 async def run(ctx: RoleContext) -> int:
     """Run the controller until it is asked to stop."""
     job = ctx.resolved
@@ -86,10 +96,7 @@ async def run(ctx: RoleContext) -> int:
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
     sets = rows.evaluation_sets(column, count) if column else ()
-    blind = rows.with_images(count, _MOST_BLIND) if spec.evaluation.blind else ()
-    if spec.evaluation.blind and (spec.rollout.agent is not None or spec.rollout.workflow == ENVIRONMENT):
-        blind = blind or tuple(range(min(count, _MOST_BLIND)))  # it may call tools
-    settings = settings_of(job, count, sets, rows.longest, blind)
+    settings = settings_of(job, count, sets, rows.longest, blind_rows(spec, rows, count))
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     login = login_of(job, "controller")
