@@ -38,7 +38,8 @@ def line(status: JobStatus) -> str:
         if progress.reward is not None:
             parts.append(f"reward {progress.reward:.3f}")
     if status.generation is not None:
-        parts.append(f"generation {status.generation.ready_replicas}/{status.generation.replicas}")
+        fleet = status.generation
+        parts.append(f"generation {fleet.ready_replicas}/{fleet.replicas}" + (f" ({fleet.why})" if fleet.why else ""))
     if status.usage is not None:
         parts.append(f"{status.usage.gpus} GPUs, {status.usage.until(time.time()) / 3600:.1f} GPU hours")
     if status.attempts is not None and status.attempts.restarts:

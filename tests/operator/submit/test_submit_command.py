@@ -171,6 +171,10 @@ def test_a_status_is_one_line_and_an_end_has_its_code():
         )
 
     assert line(of("Running")) == "Running  step 12/160  policy 11  reward 0.424  generation 0/2"
+    elastic = {"replicas": 3, "readyReplicas": 2, "wanted": 3, "why": "training waited 31% of 300 s: 2 → 3 servers"}
+    assert line(JobStatus.model_validate({"generation": elastic})).endswith(
+        "generation 2/3 (training waited 31% of 300 s: 2 → 3 servers)"
+    )
     assert line(JobStatus()) == "waiting for the operator"
     assert line(of("Starting", Scheduled="False")).endswith("because")
     assert ended("digits", of("Running", Complete="False", Failed="False", Accepted="True"), 3) is None
