@@ -342,10 +342,12 @@ class _Reconcile:
 
     def _resize(self) -> None:
         """An elastic fleet follows its trainer; the next look asks for the pods."""
-        limits, report = self.admitted.job.spec.generation.elastic, self.seen.reports.controller
-        now = self.admitted.replicas.get(Role.GENERATION, 0)
+        fleet, report = self.admitted.job.spec.generation, self.seen.reports.controller
+        limits, now = fleet.elastic, self.admitted.replicas.get(Role.GENERATION, 0)
         if limits is None or not now or not self.gang.formed:
             return
+        if self.seen.queue is not None:  # which admitted no more than the job asks for
+            limits = limits.model_copy(update={"max_replicas": min(limits.max_replicas, fleet.replicas)})
         wanted, why = resized(limits, now, report.watch if report is not None else None)
         if why:
             self.state = replace(self.state, servers=wanted, servers_why=why)

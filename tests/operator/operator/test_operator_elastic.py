@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,10 +12,14 @@ from areal.plan.cluster_names import Role
 from areal.spec.serving import ElasticFleet
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
+from areal_operator.operator.decide import decide
+from areal_operator.operator.decision import Converge
 from areal_operator.operator.elastic import FleetWatch, resized, watched
+from areal_operator.operator.observed import QueueEntry
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_stage import Stage
+from operator_values import NOW, remembered, seen
 
 LIMITS = ElasticFleet(min_replicas=1, max_replicas=1024)
 
@@ -130,6 +135,23 @@ def test_a_job_s_fleet_follows_its_trainer(demand: float, start: int, least: int
     desired = {role["name"]: role["desired"] for role in stage.status["roles"]}
     assert desired["generation"] == size(stage)
     assert stage.training.epoch == 1, "training never stopped for it"
+
+
+def test_of_a_queue_a_fleet_takes_no_more_than_the_job_asks_for_and_gives_back_what_it_can() -> None:
+    limits = {"minReplicas": 1, "maxReplicas": 12}
+    base = seen(remembered(servers=2), spec={"generation": {"replicas": 2, "elastic": limits}})
+
+    def wanted(watch: FleetWatch, queued: bool) -> int:
+        reports = replace(base.reports, controller=replace(base.reports.controller, watch=watch))
+        admitted = {"status": {"conditions": [{"type": "Admitted", "status": "True"}]}}
+        queue = QueueEntry("team", workload=admitted) if queued else None
+        decision = decide(replace(base, reports=reports, queue=queue), NOW)
+        assert isinstance(decision, Converge)
+        return decision.state.servers
+
+    assert wanted(watch(2, starved=0.5), queued=False) == 4
+    assert wanted(watch(2, starved=0.5), queued=True) == 2
+    assert wanted(watch(2, gated=0.6), queued=True) == 1
 
 
 def test_another_operator_and_a_rest_keep_the_size() -> None:
