@@ -151,4 +151,5 @@ def _install(store: ObjectStore, name: str, objects: Objects, target: Path) -> N
 
 
 def _in_words(objects: Objects) -> str:
-    return f"{len(objects)} files, {show_bytes(sum(size for size, _ in objects.values()))}"
+    many = f"{len(objects)} files" if len(objects) > 1 else "one file"
+    return f"{many}, {show_bytes(sum(size for size, _ in objects.values()))}"
