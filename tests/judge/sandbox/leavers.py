@@ -107,7 +107,9 @@ except OSError as error: print(error)
     Leaver("lower limits", """
 import resource
 for kind in range(16):
-    try: resource.setrlimit(kind, (10, 10) if kind == 7 else (0, resource.getrlimit(kind)[1]))
+    # no time at all would end it at the next tick of the clock
+    least = {resource.RLIMIT_CPU: 1}.get(kind, 0)
+    try: resource.setrlimit(kind, (10, 10) if kind == 7 else (least, resource.getrlimit(kind)[1]))
     except (OSError, ValueError): pass
 """),
     Leaver("its environment", "os.environ.clear(); os.environ[MARK] = MARK; os.umask(0o777); os.chdir('/usr')"),
