@@ -37,7 +37,7 @@ def test_an_agent_calls_the_policy_by_https_and_every_role_is_encrypted(
     assert recipe.count(first) == 1
     (tmp_path / "agent.py").write_text(recipe.replace(first, f"        {LOOKS}\n{first}"))
     told = yaml.safe_load((ROOT / "examples" / "agent_openai.yaml").read_text())
-    told["spec"]["recipe"]["file"] = str(tmp_path / "agent.py")
+    told["spec"]["recipe"]["file"] = "agent.py"  # beside the job file
     told["spec"]["rollout"]["gateway"] = {"replicas": 1}
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(told))
@@ -50,7 +50,8 @@ def test_an_agent_calls_the_policy_by_https_and_every_role_is_encrypted(
         assert "/areal/tls" in mounts, pod["metadata"]["name"]
     gateway = job.pods("gateway")[0]["metadata"]["uid"]
     node.admin.delete(job.pods("gateway")[0])
-    eventually(lambda: job.pods("gateway")[0]["metadata"]["uid"] != gateway, "another gateway", timeout_s=120)
+    others = lambda: [pod for pod in job.pods("gateway") if pod["metadata"]["uid"] != gateway]  # noqa: E731
+    eventually(others, "another gateway", timeout_s=120)
     status = job.await_end(timeout_s=900)
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == STEPS
