@@ -13,7 +13,7 @@ from areal_operator.operator.children import finish_job, foundation, prepare_job
 from areal_operator.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render, runtimes_of
 from kube.harness import tools
-from support.cluster_jobs import large_wanted, quickstart_wanted
+from support.cluster_jobs import claiming_wanted, large_wanted, quickstart_wanted
 from support.policies import Pod, passes
 
 pytestmark = pytest.mark.kube_api
@@ -102,7 +102,7 @@ def applied() -> set[Resource]:
     """The resources of every object that the operator makes of a job."""
     made = [
         obj
-        for wanted in (quickstart_wanted(), large_wanted())
+        for wanted in (quickstart_wanted(), large_wanted(), claiming_wanted())
         for obj in [*foundation(wanted), prepare_job(wanted), *workloads(wanted), finish_job(wanted)]
     ]
     return {resource_of(obj) for obj in made}

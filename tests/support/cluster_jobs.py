@@ -167,6 +167,11 @@ def large_wanted(**changes: Any) -> JobBlueprint:
     return wanted(large(), GPU_RUNTIME, recipe=None, **changes)
 
 
+def claiming_wanted() -> JobBlueprint:
+    """The same of a runtime whose GPUs are claimed of a device class."""
+    return wanted(large(), {**GPU_RUNTIME, "devices": {"deviceClass": "gpu.nvidia.com"}}, recipe=None)
+
+
 def with_pod_template(values: Json, **roles: Json) -> Json:
     """The job with other patches of its pods."""
     return {**values, "spec": {**values["spec"], "podTemplate": roles}}
