@@ -389,26 +389,20 @@ def test_what_is_no_listing_is_refused(store: ObjectStore, tmp_path: Path, data:
 def test_any_run_is_the_same_after_any_appends(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], appends: list[tuple[str, bytes]], piece: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "_PIECE_BYTES", piece)
-        _see_appends(tmp_path_factory, files, appends)
-
-
-def _see_appends(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], appends: list[tuple[str, bytes]]
-) -> None:
     root, store = tmp_path_factory.mktemp("any"), ObjectStore("memory://", MemoryStore())
     for path, data in files.items():
         (root / "run" / path).parent.mkdir(parents=True, exist_ok=True)
         (root / "run" / path).write_bytes(data)
     copier = Archive(root / "run")
-    copier.copy(store)
-    for path, data in appends:
-        (root / "run" / path).parent.mkdir(parents=True, exist_ok=True)
-        with (root / "run" / path).open("ab") as file:
-            file.write(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "_PIECE_BYTES", piece)
         copier.copy(store)
-    assert fetched(store, root / "back") == tree(root / "run")
+        for path, data in appends:
+            (root / "run" / path).parent.mkdir(parents=True, exist_ok=True)
+            with (root / "run" / path).open("ab") as file:
+                file.write(data)
+            copier.copy(store)
+        assert fetched(store, root / "back") == tree(root / "run")
 
 
 def test_an_option_that_no_store_knows_is_named(tmp_path: Path) -> None:

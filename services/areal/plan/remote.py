@@ -55,7 +55,11 @@ def fetch(uri: str, say: Callable[[str], None]) -> Path:
     place = root / hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()[:16] / name
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("w") as lock:  # of two runs that start at once, one downloads
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{uri} is being downloaded by another run: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)  # its requests have deadlines, and a process that ends lets go
         if not _directory(place).exists():
             say(f"downloading {uri}: {_in_words(objects)}")
             _install(store, name, objects, place)
@@ -109,7 +113,7 @@ def _objects(store: ObjectStore, name: str) -> Objects:
         if f"{name}/config.json" in found:
             wanted = [f"{name}/{pattern}" for pattern in hub.FILES]
             found = {key: mark for key, mark in found.items() if any(PurePosixPath(key).match(one) for one in wanted)}
-    odd = [key for key in found if ".." in PurePosixPath(key).parts]
+    odd = [key for key in found if ".." in PurePosixPath(key).parts or key.startswith("/")]
     if odd or not found:
         words = (
             f"has a name that leaves its folder: {odd[0]}"

@@ -221,11 +221,12 @@ def _checkpoint(seen: Observation, now: float) -> Json | None:
 def _fleet(seen: Observation, state: JobState) -> Json:
     chosen = selector(seen.key[1], Role.GENERATION)
     pods = [pod for pod in seen.of(Role.GENERATION) if not pod.terminating]
+    elastic = seen.admitted is not None and seen.admitted.job.spec.generation.elastic is not None
     return {
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": ",".join(f"{label}={value}" for label, value in chosen.items()),
-        **({"wanted": state.servers, "why": state.servers_why[:256]} if state.servers else {}),
+        **({"wanted": state.servers, "why": state.servers_why[:256]} if elastic and state.servers else {}),
     }
 
 

@@ -174,6 +174,7 @@ def test_an_owner_who_takes_the_bounds_away_has_the_fleet_again() -> None:
     stage.run(lambda: size(stage) >= 5, limit=800)
     stage.edit(lambda spec: (spec["generation"].pop("elastic"), spec["generation"].update(replicas=2)))
     stage.run(lambda: size(stage) == 2)
+    assert not {"wanted", "why"} & stage.status["generation"].keys(), "nobody follows the trainer any more"
     for _ in range(100):
         stage.step()
         assert size(stage) == 2
