@@ -97,6 +97,7 @@ async def test_t9_a_time_out_and_its_retry_are_one_generation(scene: Scene) -> N
     await asyncio.sleep(0)
     scene.engine.let.set()
     assert (await retried).json()["choices"][0]["message"]["content"] == "the"
+    await asyncio.sleep(1.0)  # `created` is in seconds
     again = await scene.ask(retry=2)
     assert again.json() == (await retried).json()
     assert len(scene.engine.asked) == 1

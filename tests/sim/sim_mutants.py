@@ -85,17 +85,20 @@ MUTANTS = {
         Mutant(
             "gate: a server that is not ready counts", ServerFleet.versions, "if server.routable", "if server.health"
         ),
-        Mutant("order: does not wait", gate.choose, "not in_time(late, next_step + 1, batch_groups)", "False"),
+        Mutant("order: does not wait", gate.choose_complete, "not in_time(late, next_step + 1, batch_groups)", "False"),
         Mutant(
-            "order: waits one batch too late", gate.choose, "in_time(late, next_step + 1,", "in_time(late, next_step,"
+            "order: waits one batch too late",
+            gate.choose_complete,
+            "in_time(late, next_step + 1,",
+            "in_time(late, next_step,",
         ),
-        Mutant("order: the first by index", gate.choose, "sorted((group.due, group.index)", "sorted((0, group.index)"),
-        Mutant("order: the least urgent first", gate.choose, "sorted((group.due,", "sorted((-group.due,"),
+        Mutant("order: the first by index", gate.choose_complete, "sorted((step, group) for", "sorted((0, group) for"),
+        Mutant("order: the least urgent first", gate.choose_complete, "sorted((step,", "sorted((-step,"),
         Mutant(
             "order: an incomplete group is chosen",
-            gate.choose,
-            "for group in groups if group.complete)",
-            "for group in groups)",
+            TrainOrder.pick,
+            "for g in settled if groups[g].phase is GroupPhase.CLOSED)",
+            "for g in settled)",
         ),
         Mutant(
             "begun: whatever became of it",

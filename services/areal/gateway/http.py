@@ -6,7 +6,6 @@ Lives in the running event loop. A client that leaves cancels nothing: its answe
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -224,7 +223,6 @@ class GatewayServer:
             session.name,
             tuple(call for call, _ in calls),
             asked.fields,
-            int(time.time()),
             self._tokenizer.text_of,
             self._tokenizer.decode,
             asked.named,

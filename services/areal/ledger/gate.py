@@ -85,14 +85,33 @@ def choose(
     Waits only where a group that isn't complete could no longer be trained in time if it were left out. `by_index`
     takes the first groups in admission order, as long as the others are then in time too.
     """
-    if by_index:
-        first = sorted(groups, key=lambda group: group.index)[:batch_groups]
-        rest = Counter(group.due for group in groups) - Counter(group.due for group in first)
-        if in_time(rest, next_step + 1, batch_groups):
-            ready = len(first) == batch_groups and all(group.complete for group in first)
-            return tuple(group.index for group in first) if ready else None
-    complete = sorted((group.due, group.index) for group in groups if group.complete)
-    late = Counter(group.due for group in groups if not group.complete)
+    first = sorted(groups, key=lambda group: group.index)[:batch_groups] if by_index else None
+    return choose_complete(
+        Counter(group.due for group in groups),
+        {group.index: group.due for group in groups if group.complete},
+        next_step,
+        batch_groups,
+        None if first is None else {group.index: group.due for group in first},
+    )
+
+
+def choose_complete(
+    due: Mapping[int, int],
+    complete: Mapping[int, int],
+    next_step: int,
+    batch_groups: int,
+    first: Mapping[int, int] | None = None,
+) -> tuple[int, ...] | None:
+    """As `choose`, without a look at each group.
+
+    `due` counts all that wait by the step that they are due at; `complete` and `first`, the first in admission order,
+    have the step of each.
+    """
+    if first is not None and in_time(Counter(due) - Counter(first.values()), next_step + 1, batch_groups):
+        ready = len(first) == batch_groups and first.keys() <= complete.keys()
+        return tuple(sorted(first)) if ready else None
+    late = Counter(due) - Counter(complete.values())
     if len(complete) < batch_groups or not in_time(late, next_step + 1, batch_groups):
         return None
-    return tuple(sorted(index for _, index in complete[:batch_groups]))
+    urgent = sorted((step, group) for group, step in complete.items())
+    return tuple(sorted(group for _, group in urgent[:batch_groups]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from areal.ledger.gate import WaitingGroup, choose
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import FailureKind, SampleDone, SampleFailure
 from areal.rollout.controller.decisions import (
@@ -19,6 +20,8 @@ from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
 from controller_bench import SETTINGS
 from controller_shelf import NOW, Shelf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 # ---- bytes
 
@@ -344,3 +347,33 @@ def test_a_group_is_given_back_by_its_holder_alone_and_waits_a_little() -> None:
     group.not_before = 0.0
     shelf.book.given_back(NOW, "w", 0)
     assert group.not_before == NOW + retry_pause_s(0)
+
+
+# ---- batches
+
+_PHASES = [*[GroupPhase.CLOSED] * 6, *GroupPhase]  # most are complete
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(0, 9), st.sampled_from(_PHASES)), min_size=3, max_size=9),
+    st.integers(1, 3),
+    st.integers(0, 1),
+    st.booleans(),
+)
+@settings(max_examples=400)
+def test_a_batch_is_what_the_law_says_of_all_groups_at_once(
+    drawn: list[tuple[int | None, GroupPhase]], batch: int, bound: int, by_index: bool
+) -> None:
+    job = replace(SETTINGS, batch_groups=batch, max_staleness=bound, admission_order=by_index, max_steps=99)
+    shelf = Shelf(job)
+    law = []
+    for due, phase in drawn:
+        group = shelf.book.admit()
+        shelf.order.set_due(group, 0 if due is None and phase is GroupPhase.CLOSED else due)
+        group.phase = phase
+        if phase is not GroupPhase.OPEN:
+            shelf.book.open.discard(group.index)
+        if group.due is not None or by_index:
+            law.append(WaitingGroup(group.index, 999 if group.due is None else group.due, phase is GroupPhase.CLOSED))
+    expected = choose(law, 0, batch, by_index=by_index or bound > 0)
+    assert shelf.order.pick(shelf.book.groups, shelf.order.waiting - shelf.book.open) == expected

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from areal.rollout.controller import service
+from areal.net.kept_stream import SILENCE_S
+from areal.rollout.controller import service, streams
 from areal.rollout.controller.inputs import ServerReport
 from areal.rollout.controller.service import RolloutService
 from areal.rollout.controller.streams import Streams, WorkerStream
@@ -41,7 +42,8 @@ class Hall:
             return state(*arguments, **named)
 
         monkeypatch.setattr(service, "server_state", counted)
-        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (service, streams):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def told(self, worker: int = 0) -> list[int] | None:
         """Versions of the fleet in the worker's next message; None where it says nothing of it."""
@@ -84,6 +86,40 @@ async def test_of_a_thousand_that_swap_at_once_workers_hear_by_tenths_of_a_secon
     hall.now += 0.1
     assert hall.told() == [2] * 500 + [1] * 500
     assert hall.built == 2000
+
+
+async def test_who_is_told_what_was_built_before_a_change_hears_of_the_change_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hall = Hall(1000, monkeypatch)
+    assert [len(hall.told(0) or ()), len(hall.told(1) or ())] == [1000, 1000]
+    hall.now += 0.11
+    hall.swap(1)
+    assert sum(hall.told(0) or ()) == 1001
+    hall.now += 0.02
+    hall.swap(2)
+    assert sum(hall.told(1) or ()) == 1001  # built for the other one just before
+    hall.workers[1].outbox._wake.clear()
+    await asyncio.sleep(0.2)
+    assert hall.workers[1].outbox._wake.is_set()
+    hall.now += 0.11
+    assert [sum(hall.told(0) or ()), sum(hall.told(1) or ())] == [1002, 1002]
+    assert hall.built == 3000
+
+
+def test_a_thousand_servers_hear_less_often_and_well_before_they_leave() -> None:
+    many = Streams()
+    assert many.server_beat_s() == streams.BEAT_S
+    many.servers = set(range(600))  # type: ignore[arg-type]
+    assert streams.BEAT_S < many.server_beat_s() == pytest.approx(1.2)
+    many.servers = set(range(100_000))  # type: ignore[arg-type]
+    assert 2 * many.server_beat_s() < SILENCE_S
+
+
+async def test_an_outbox_beats_as_often_as_it_is_told() -> None:
+    outbox = streams.Outbox(rollout.ServerOrders, lambda orders: None, beat_s=lambda: 0.01)
+    async with asyncio.timeout(streams.BEAT_S):
+        assert [await outbox.next() for _ in range(3)] == [rollout.ServerOrders()] * 3
 
 
 async def test_loads_are_told_once_a_beat_and_only_where_they_changed(monkeypatch: pytest.MonkeyPatch) -> None:

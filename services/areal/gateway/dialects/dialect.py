@@ -34,7 +34,6 @@ class DialectReply:
     session: str
     calls: tuple[SessionCall, ...]
     fields: Mapping[str, Any]
-    created: int  # seconds since the epoch
     text_of: Callable[[int], str]
     decode: Callable[[Sequence[int]], str]
     named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -43,6 +42,11 @@ class DialectReply:
     def model(self) -> str:
         """The name that the client asked for; it is recorded, never routed on."""
         return str(self.fields.get("model") or "policy")
+
+    @property
+    def created(self) -> int:
+        """When the request was first asked, in seconds since the epoch."""
+        return self.calls[0].created
 
     @property
     def prompt_tokens(self) -> int:

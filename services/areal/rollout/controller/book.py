@@ -123,9 +123,7 @@ class Book:
         if not order.wanted:
             return
         self._make_again(now, order.too_old(self.groups))
-        if len(order.waiting) - len(self.open & order.waiting) < self.settings.batch_groups:
-            return  # so few can be complete: the answer is no, and to look costs with each group
-        if (batch := order.pick(self.groups)) is None:
+        if (batch := order.pick(self.groups, order.waiting - self.open)) is None:
             return
         groups = [self.groups[g] for g in batch]
         measured = () if score is None else tuple((group.index, *group.passes(score)) for group in groups)

@@ -32,14 +32,14 @@ def lease(
 ) -> AdmissionRound:
     """Grant what can be granted now and admit at most `admit` groups, under `versions` as `ServerFleet` has them."""
     settings = book.settings
-    groups = book.live()
-    seats = Seats(crew.live(), Counter([group.worker for group in groups if group.worker]))
-    newest = versions.stop - 1
-    parked = sorted((group for group in groups if group.worker and group.floor > newest), key=PromptGroup.by_urgency)
-    in_work = sum(1 for group in groups if group.worker and group.floor <= newest)
+    groups, newest, size = book.live(), versions.stop - 1, settings.group_size
+    held = Counter([group.worker for group in groups if group.worker])
+    parked = sorted((group for group in groups if group.floor > newest and group.worker), key=PromptGroup.by_urgency)
+    seats = Seats(crew.live(), held)
+    in_work = held.total() - len(parked)
     order = sorted(book.order.waiting) if settings.admission_order else []
     waiting = 0
-    size = settings.group_size  # nearly all groups have all samples in work: no call for these
+    # nearly all groups have all samples in work: no call for these
     lacking = [group for group in groups if versions and len(group.working) < size and group.unassigned(size)]
     eligible = {group.index: group for group in (*lacking, *parked) if versions}.values()  # one parked may be released
     for group in sorted(eligible, key=PromptGroup.by_urgency):

@@ -6,8 +6,9 @@ changes; no group is granted that could be too old when its turn comes. It knows
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 
-from areal.ledger.gate import WaitingGroup, choose, grant
+from areal.ledger.gate import choose_complete, grant
 from areal.rollout.controller.groups import GroupPhase, GroupTombstones, PromptGroup
 from areal.rollout.controller.settings import TrainPosition
 
@@ -122,20 +123,22 @@ class TrainOrder:
         """Whether the trainer waits for a batch to be chosen, or trains the one before it."""
         return self.chosen <= self._position.step and self.chosen < self._position.max_steps
 
-    def pick(self, groups: Mapping[int, PromptGroup]) -> tuple[int, ...] | None:
-        """The next batch, None while it waits for a group.
+    def pick(self, groups: Mapping[int, PromptGroup], settled: Collection[int]) -> tuple[int, ...] | None:
+        """The next batch, None while it waits for a group. `settled` are those in no batch that need no samples.
 
         The first batches are chosen in admission order, or they would be the short answers.
         """
-        settings = self._position.settings
+        settings, first = self._position.settings, None
         never = self.chosen + len(self.waiting) + settings.max_staleness
-        waiting = [
-            WaitingGroup(g, never if (due := groups[g].due) is None else due, groups[g].phase is GroupPhase.CLOSED)
-            for g in self.waiting
-            if settings.admission_order or groups[g].due is not None
-        ]
-        by_index = settings.admission_order or self.chosen < settings.max_staleness
-        return choose(waiting, self.chosen, settings.batch_groups, by_index=by_index)
+        whole = (groups[g] for g in settled if groups[g].phase is GroupPhase.CLOSED)
+        complete = {group.index: never if group.due is None else group.due for group in whole}
+        if settings.admission_order or self.chosen < settings.max_staleness:
+            dues = ((g, groups[g].due) for g in sorted(self.waiting))  # looked at one by one: there may be thousands
+            able = (
+                (g, never if due is None else due) for g, due in dues if settings.admission_order or due is not None
+            )
+            first = dict(islice(able, settings.batch_groups))
+        return choose_complete(self.due, complete, self.chosen, settings.batch_groups, first)
 
     def certain(self, groups: Mapping[int, PromptGroup]) -> list[int]:
         """Complete groups that the next batch has whatever else becomes complete: they are due with it."""

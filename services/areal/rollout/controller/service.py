@@ -104,24 +104,30 @@ class RolloutService(rollout_grpc.RolloutServicer):
         if stream.fleet_due and rest > 0:
             asyncio.get_running_loop().call_later(rest, stream.outbox.wake)
         elif stream.fleet_due or now - stream.fleet_told_at >= BEAT_S:
-            states, told = self._fleet(now)
+            made_at, told = self._fleet(now)
             if stream.fleet_due or told != stream.fleet_told:
                 orders.fleet_changed = True
-                orders.fleet.extend(states)
-            stream.fleet_told, stream.fleet_told_at, stream.fleet_due = told, now, False
+                orders.MergeFromString(told)
+            stream.fleet_told, stream.fleet_told_at = told, now
+            stream.fleet_due = made_at <= self._streams.fleet_changed_at
+            if stream.fleet_due:
+                asyncio.get_running_loop().call_later(FLEET_S * len(core.fleet.servers), stream.outbox.wake)
 
-    def _fleet(self, now: float) -> tuple[list[generation.ServerState], bytes]:
-        """All servers, and the same as bytes: made once for all workers that hear of it."""
-        if self._streams.fleet is None or now - self._streams.fleet[0] > FLEET_AGE_S:
-            servers = self._core.fleet.servers.values()
+    def _fleet(self, now: float) -> tuple[float, bytes]:
+        """All servers as part of a message, and since when they are so: made once for all workers that hear of it."""
+        streams, servers = self._streams, self._core.fleet.servers.values()
+        made_at, changed = streams.fleet[0], streams.fleet[0] <= streams.fleet_changed_at
+        if now - made_at > (FLEET_S * len(servers) if changed else FLEET_AGE_S):
             states = [server_state(s.report, live=s.live, ready=s.ready) for s in servers]
-            self._streams.fleet = now, states, b"".join(state.SerializeToString() for state in states)
-        return self._streams.fleet[1:]
+            streams.fleet = now, rollout.WorkOrders(fleet=states).SerializeToString()
+        return streams.fleet
 
     async def Serve(
         self, request_iterator: AsyncIterator[rollout.ServerMessage], context: Context
     ) -> AsyncIterator[rollout.ServerOrders]:
-        outbox: Outbox[rollout.ServerOrders] = Outbox(rollout.ServerOrders, self._complete_serve)
+        outbox: Outbox[rollout.ServerOrders] = Outbox(
+            rollout.ServerOrders, self._complete_serve, beat_s=self._streams.server_beat_s
+        )
         outbox.wake()
         self._streams.servers.add(outbox)
 

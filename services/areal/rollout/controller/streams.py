@@ -5,16 +5,18 @@ Whoever has no stream misses nothing: on reconnect what it holds is compared wit
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 
 COALESCE_S = 0.004
 BEAT_S = 0.5
+_SERVER_BEAT_S = 0.002  # of each server, so that what many hear costs no more
 MAX_BYTES = 8 << 20  # of several rows in a message, half of its limit: images make them large
 
 Orders = TypeVar("Orders", bound=Message)
@@ -28,11 +30,14 @@ class Outbox(Generic[Orders]):
         empty: Callable[[], Orders],
         complete: Callable[[Orders], None],
         later: Callable[[Orders, Orders], bool] = lambda orders, rest: False,
+        beat_s: Callable[[], float] = lambda: BEAT_S,
     ) -> None:
-        """`later` moves what would make a message too large to the next one, and says whether there is some."""
+        """`later` moves what would make a message too large to the next one, and says whether there is some; a peer
+        hears at least each `beat_s`."""
         self._empty = empty
         self._complete = complete
         self._later = later
+        self._beat_s = beat_s
         self._orders: Orders = empty()
         self._wake = asyncio.Event()
         self.ended = False
@@ -55,7 +60,7 @@ class Outbox(Generic[Orders]):
     async def next(self) -> Orders | None:
         """The next message to send: soon after an order, at the latest after the beat's period. None at the end."""
         try:
-            async with asyncio.timeout(BEAT_S):
+            async with asyncio.timeout(self._beat_s()):
                 await self._wake.wait()
             if not self.ended:
                 await asyncio.sleep(COALESCE_S)
@@ -106,7 +111,8 @@ class Streams:
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerStream] = {}
-        self.fleet: tuple[float, list[generation.ServerState], bytes] | None = None  # as it is since then
+        self.fleet = -math.inf, b""  # all servers as they are told, and when that was made
+        self.fleet_changed_at = 0.0
         self.servers: set[Outbox[rollout.ServerOrders]] = set()
         self.trainers: set[Outbox[rollout.TrainerOrders]] = set()
 
@@ -124,10 +130,14 @@ class Streams:
 
     def fleet_changed(self) -> None:
         """Every worker is told the whole fleet."""
-        self.fleet = None
+        self.fleet_changed_at = time.monotonic()
         for stream in self.workers.values():
             stream.fleet_due = True
             stream.outbox.wake()
+
+    def server_beat_s(self) -> float:
+        """A thousand servers hear each two seconds: they leave a controller that is silent for five."""
+        return min(2.0, max(BEAT_S, len(self.servers) * _SERVER_BEAT_S))
 
     def wake_servers(self) -> None:
         """The wanted weights changed."""
