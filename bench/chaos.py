@@ -3,13 +3,13 @@
     python bench/chaos.py [--faults 100] [--kinds kill stop1 …] [--roles redis …] [--minutes 40] [--seed 0]
     python bench/chaos.py --standby [--faults 100]  kills of a trainer that has a warm standby
     python bench/chaos.py --ettr injected poisson [--minutes 15]
-    python bench/chaos.py --table                  writes docs/recovery.json and the tables of docs/recovery.md; with
-                                                   --standby it adds to those that are there
+    python bench/chaos.py --table                  adds what was measured to docs/recovery.json and docs/recovery.md,
+                                                   once: the rows are then put aside
 
 One job takes many faults: role and moment are drawn by the seed, and the next fault comes when four steps together had
 the pace of before and two more were trained. Each job ends with `areal audit`. Writes a line of JSON a fault into
-`bench/results/chaos.jsonl`, and goes on from there when it is called again. "nobody" is a moment without a fault: what
-the measure says of the machine's own jitter.
+`bench/results/chaos.jsonl`, and goes on from there, and from what docs/recovery.json has, when it is called again.
+"nobody" is a moment without a fault: what the measure says of the machine's own jitter.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no fault after that; of --ettr its length")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="write docs/recovery.json and docs/recovery.md anew")
+    parser.add_argument("--table", action="store_true", help="add what was measured to docs/recovery.json and .md")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no run is left behind
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -337,7 +337,9 @@ def main() -> None:
             file.write(json.dumps(row) + "\n")
 
     if arguments.table:
-        (page.add if arguments.standby else page.keep)(read(arguments.out))
+        if rows := read(arguments.out):
+            page.add(rows)
+            arguments.out.rename(arguments.out.with_suffix(f".{datetime.now(UTC):%Y%m%dT%H%M%S}.added"))
         return
     kept = True
     if arguments.ettr is not None:
@@ -354,8 +356,10 @@ def faults(arguments: argparse.Namespace, write: Callable[[dict[str, Any]], None
     until = time.monotonic() + 60 * arguments.minutes
     rows = read(arguments.out)
     hour = datetime.now(UTC).isoformat()[:13]
+    done = Counter(Cell(row["kind"], row["role"]) for row in rows if row["kind"] in KINDS)
+    done.update({Cell(kind, role): count for (kind, role), count in page.counted().items()})
     if arguments.standby:
-        left = arguments.faults - sum(row["role"] == STANDBY for row in rows if row["kind"] in KINDS)
+        left = arguments.faults - done[Cell("kill", STANDBY)]
         kept = True
         while left > 0 and time.monotonic() < until:
             job = [Cell("kill", "trainer")] * min(left, KILLS_A_STANDBY)
@@ -364,7 +368,6 @@ def faults(arguments: argparse.Namespace, write: Callable[[dict[str, Any]], None
         return kept
     if not any(row["kind"] == "floors" and row["date"].startswith(hour) for row in rows):
         write(floors())
-    done = Counter(Cell(row["kind"], row["role"]) for row in rows if row["kind"] in KINDS)
     kept = True
     wanted = cells(arguments.kinds, arguments.roles)
     for kind in arguments.kinds:

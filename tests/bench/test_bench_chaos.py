@@ -217,10 +217,17 @@ def test_a_measurement_is_added_to_the_figures_that_are_there(tmp_path: Path, mo
     assert [cell for cell in new["cells"] if cell["role"] != chaos.STANDBY] == [
         cell for cell in old["cells"] if cell["role"] != chaos.STANDBY
     ]
-    (mine,) = (cell for cell in new["cells"] if cell["role"] == chaos.STANDBY and not cell["busy"])
-    assert (mine["n"], mine["old_step"]) == (1, [2.5])
+    was, mine = (
+        next(cell for cell in told["cells"] if cell["role"] == chaos.STANDBY and not cell["busy"])
+        for told in (old, new)
+    )
+    assert (mine["n"], mine["old_step"]) == (was["n"] + 1, sorted([*was["old_step"], 2.5]))
+    assert mine["step_s"] == pytest.approx((was["step_s"] * was["n"] + 0.5) / mine["n"], abs=1e-3)
+    assert mine["load"] == [min(1.0, was["load"][0]), max(1.0, was["load"][1])]
+    assert page.counted()["kill", chaos.STANDBY] == was["n"] + 1
     assert new["audits"]["trained"] == old["audits"]["trained"] + 64
     assert (new["audits"]["oldest"], new["floors"], new["date"]) == (2, old["floors"], "2030-01-31")
+    assert new["ettr"] == old["ettr"]
 
 
 def test_the_page_shows_the_committed_figures() -> None:

@@ -48,13 +48,31 @@ PACKAGES = {
     "litellm": "litellm",
     "mini-swe-agent": "mini-swe-agent",
 }
+FRAMEWORKS = {
+    "autogen": "autogen-agentchat autogen-ext[openai]",
+    "dspy": "dspy",
+    "agno": "agno openai",
+    "google-adk": "google-adk litellm",
+    "llama-index": "llama-index-core llama-index-llms-openai-like",
+    "strands": "strands-agents[openai]",
+    "haystack": "haystack-ai",
+    "crewai": "crewai",
+    "semantic-kernel": "semantic-kernel",
+}
 NPM = {"claude": "@anthropic-ai/claude-code", "codex": "@openai/codex", "opencode": "opencode-ai"}
+MODULES = {  # of Node.js: what each is installed with
+    "openai": "openai zod",
+    "anthropic": "@anthropic-ai/sdk",
+    "ai": "ai @ai-sdk/openai @ai-sdk/anthropic @ai-sdk/openai-compatible zod",
+    "langchain": "langchain @langchain/core @langchain/openai zod",
+    "agents": "@openai/agents openai zod",
+}
 LIMITS = SessionLimits(512, 1 << 24, 256)
 SHELLS = {"Bash": "command", "bash": "command", "shell": "command", "shell_command": "command", "exec_command": "cmd"}
 EXPECTED: dict[str, Any] = {
     "plain": "heard one",
     "stream": "heard one",
-    "tools": ("sums: 5", "5"),
+    "tools": ("sums: 5", "5", 'sums: {"result": 5}'),  # Google's wraps what a function returns
     "shaped": 5,
     "shell": "Submitted",
 }
@@ -81,8 +99,9 @@ def speak(prompt: str) -> str:
     if "json of" in said:
         shaped = next((name for name in tools if name not in ("add", *SHELLS)), None)
         return _call(shaped, {"sum": 5}) if shaped else '{"sum": 5}'
-    if "2 and 3" in said and "add" in tools:
-        return _call("add", {"a": 2, "b": 3})
+    adds = next((name for name in tools if name == "add" or name.endswith("-add")), None)  # with its plugin's name
+    if "2 and 3" in said and adds:
+        return _call(adds, {"a": 2, "b": 3})
     return f"heard {said.strip()[-40:]}"
 
 
@@ -219,11 +238,13 @@ async def version_of(packages: str) -> str:
     ).strip()
 
 
-@pytest.mark.parametrize("client", PACKAGES)
+@pytest.mark.parametrize("client", [*PACKAGES, *FRAMEWORKS])
 async def test_a_package_at_its_newest_does_with_a_policy_what_it_is_for(scene: Scene, client: str) -> None:
-    played, driver = Played(scene), str(Path(__file__).with_name("newest.py"))
-    version = await version_of(PACKAGES[client])
-    said = await output(*alone(PACKAGES[client]), driver, client, played.access.base_url, played.access.api_key)
+    name = "newest.py" if client in PACKAGES else "newest_frameworks.py"
+    played, driver = Played(scene), str(Path(__file__).with_name(name))
+    packages = {**PACKAGES, **FRAMEWORKS}[client]
+    version = await version_of(packages)
+    said = await output(*alone(packages), driver, client, played.access.base_url, played.access.api_key)
     row = played.row(client, version, json.loads(said.splitlines()[-1]))
     assert not row.wrong()
     assert row.told
@@ -239,6 +260,41 @@ def programs() -> Path:
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(PROGRAMS)]
     subprocess.run([*command, *(f"{name}@latest" for name in NPM.values())], check=True, timeout=900)
     return PROGRAMS / "node_modules" / ".bin"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    """The driver of modules beside them, installed as new as they are."""
+    import subprocess
+
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm here")
+    home = PROGRAMS.with_name("newest-modules")
+    names = sorted({name for packages in MODULES.values() for name in packages.split()})
+    command = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(home),
+        *(f"{name}@latest" for name in names),
+    ]
+    subprocess.run(command, check=True, timeout=900)
+    return Path(shutil.copy(Path(__file__).with_name("newest.mjs"), home))
+
+
+@pytest.mark.parametrize("client", MODULES)
+async def test_a_module_at_its_newest_does_with_a_policy_what_it_is_for(
+    scene: Scene, modules: Path, client: str
+) -> None:
+    package = "@openai/agents" if client == "agents" else MODULES[client].split()[0]
+    version = json.loads((modules.parent / "node_modules" / package / "package.json").read_text())["version"]
+    played = Played(scene)
+    said = await output("node", str(modules), client, played.access.base_url, played.access.api_key)
+    row = played.row(f"{client} (Node.js)", version, json.loads(said.splitlines()[-1]))
+    assert not row.wrong()
+    assert row.told
 
 
 def commands(program: str, where: str, url: str) -> list[str]:

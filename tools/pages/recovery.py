@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,22 +45,39 @@ def render(page: Path = PAGE, figures: Path = FIGURES) -> str:
     return _BLOCK.sub(lambda found: found[1] + block(json.loads(figures.read_text())) + found[2], text)
 
 
-def keep(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the figures of a measurement, and the page."""
-    FIGURES.write_text(lines(condensed(rows)))
-    PAGE.write_text(render(), encoding="utf-8")
-
-
 def add(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the figures of a measurement into those that are there, whose rows are gone: its cells replace theirs."""
+    """Write the figures of a measurement into those that are there, whose rows are gone: cells count together."""
     old, new = json.loads(FIGURES.read_text()), condensed(rows)
-    cells = {(cell["kind"], cell["role"], cell["busy"]): cell for cell in [*old["cells"], *new["cells"]]}
+    cells = {_key(cell): cell for cell in old["cells"]}
+    for cell in new["cells"]:
+        cells[_key(cell)] = _together(cells[_key(cell)], cell) if _key(cell) in cells else cell
     sums = {name: old["audits"][name] + new["audits"][name] for name in old["audits"] if name != "oldest"}
     oldest = max(old["audits"]["oldest"], new["audits"]["oldest"])
-    figures = {**old, "date": new["date"], "audits": {**sums, "oldest": oldest}}
+    figures = {**old, "date": new["date"], "audits": {**sums, "oldest": oldest}, "ettr": old["ettr"] + new["ettr"]}
     figures["floors"] = new["floors"] or old["floors"]
     FIGURES.write_text(lines({**figures, "cells": [cells[key] for key in sorted(cells, key=_place)]}))
     PAGE.write_text(render(), encoding="utf-8")
+
+
+def counted() -> Counter[tuple[str, str]]:
+    """Number of faults that the page has, by kind and role; of kills those of a machine that does nothing else."""
+    cells = json.loads(FIGURES.read_text())["cells"]
+    return Counter({(cell["kind"], cell["role"]): cell["n"] for cell in cells if not cell["busy"]})
+
+
+def _key(cell: Mapping[str, Any]) -> tuple[str, str, bool]:
+    return cell["kind"], cell["role"], cell["busy"]
+
+
+def _together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """One cell of two measurements. Pace and multiples of imports are means by number of faults."""
+    n = old["n"] + new["n"]
+    cell = {**new, "n": n, "load": [min(old["load"][0], new["load"][0]), max(old["load"][1], new["load"][1])]}
+    for name in ("step_s", "imports"):
+        told = [(one[name], one["n"]) for one in (old, new) if one.get(name) is not None]
+        if told:
+            cell[name] = round(sum(value * count for value, count in told) / sum(count for _, count in told), 3)
+    return {**cell, **{stamp: sorted([*old[stamp], *new[stamp]]) for stamp in STAMPS}}
 
 
 def condensed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
