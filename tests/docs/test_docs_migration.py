@@ -8,6 +8,7 @@ and NVIDIA-NeMo/RL (examples/configs/grpo_math_1B.yaml).
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -99,6 +100,12 @@ if __name__ == "__main__":
     )
     trainer.train()
 '''  # noqa: E501
+NOTEBOOK = """
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(output_dir="notebook", per_device_train_batch_size=8, num_generations=8, max_steps=5)
+GRPOTrainer("Qwen/Qwen3-0.6B", reward_funcs=len, args=args, train_dataset=load_dataset("org/rows", split="train"))
+"""
 
 
 @pytest.fixture
@@ -108,6 +115,8 @@ def home(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in (("gsm8k_grpo.yaml", AREAL), ("run_qwen3-8b.sh", VERL), ("grpo.py", TRL)):
         (tmp_path / name).write_text(text)
+    cells = [{"cell_type": "code", "source": cell} for cell in ("!pip install trl\n", NOTEBOOK)]
+    (tmp_path / "qwen3_grpo.ipynb").write_text(json.dumps({"cells": cells}))
     (tmp_path / "data/gsm8k").mkdir(parents=True)
     for split in ("train", "test"):
         write_rows(tmp_path / f"data/gsm8k/{split}.parquet", split, "reward_model")
@@ -144,6 +153,7 @@ def test_the_commands_of_the_page_convert_files_of_these_layouts(home):
     made = {path.parent.name: undecided(path).spec for path in home.glob("*/job.yaml")}
     assert made["sums-grpo-first"].algorithm.batch_size == 256
     assert made["sums-grpo-first"].algorithm.max_steps == 2 * (7473 // 256)
+    assert made["notebook"].algorithm.max_steps == 5
     verl = made["eight"]
     assert (verl.algorithm.group_size, verl.algorithm.mini_batches, verl.algorithm.max_staleness) == (5, 2, 0)
     assert verl.algorithm.max_steps == 15 * (7473 // 4)

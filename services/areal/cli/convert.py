@@ -29,7 +29,7 @@ class _Framework(StrEnum):
     "  areal convert run.sh NNODES=1 data.train_batch_size=512\n\n  areal convert grpo.py num_processes=8 --from trl"
 )
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file, a launch script, or TRL's Python script.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML, a launch script, or TRL's script or notebook.")],
     given: Annotated[
         list[str] | None,
         typer.Argument(

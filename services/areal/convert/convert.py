@@ -1,5 +1,6 @@
 """Conversion of one file: read it, translate it by a framework's table, write the job and the recipe."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +47,8 @@ def convert(file: Path, framework: str | None = None, given: Sequence[str] = (),
     draft = JobDraft(read_foreign(file, framework, given), rows)
     _TRANSLATIONS[draft.foreign.framework](draft)
     draft.refuse_unset()
-    if draft.foreign.note:
-        draft.decide(draft.foreign.note)
+    for note in draft.foreign.notes:
+        draft.decide(note)
     if more := draft.foreign.further:
         why = "started after this one; leave one training in the file to convert another"
         draft.dropped.append(Entry(f"further trainings: {more}", why=why))
@@ -97,8 +98,17 @@ def job_text(draft: Draft) -> str:
     return head + top + body + (f"\n{asked}" if asked else "")
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes `y` and `n`, too, which are truths to other readers of YAML."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
+
+
 def _yaml(value: Any) -> str:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
+    return str(
+        yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    )
 
 
 def recipe_text(draft: Draft) -> str:

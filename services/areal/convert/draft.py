@@ -42,7 +42,7 @@ class Foreign:
     task: str = ""
     rewards: tuple[str, ...] = ()
     further: int = 0  # trainings that the file starts after this one
-    note: str = ""  # how it was read, where its author must look
+    notes: tuple[str, ...] = ()  # how it was read, where its author must look
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ generation; here in groups.
 
 import re
 
-from areal.convert.draft import Carried, JobDraft, on_or_off
+from areal.convert.draft import UNSET, Carried, JobDraft, on_or_off
 from areal.errors import ConfigError
 from areal.yaml_file.table import read_table
 
@@ -32,6 +32,8 @@ def translate(draft: JobDraft) -> None:
     kind = _kind(draft)
     draft.name_job("output_dir", default=draft.foreign.file.stem)
     draft.put_model("model_name_or_path")
+    if re.search(r"-bnb-\dbit|-(AWQ|GPTQ)", str(draft.get("model_name_or_path", ""))):
+        draft.decide("model.uri: its weights are quantised; name the model that they were made of")
     draft.put("chat_template", "model.chatTemplate")
     draft.put_rows("dataset_name", "train", split=str(draft.get("dataset_train_split", "train")),
              config=str(draft.get("dataset_config", "")))  # fmt: skip
@@ -69,8 +71,9 @@ def _kind(draft: JobDraft) -> str:
     kind = next((_TABLE["trainings"][name] for name in names if name in _TABLE["trainings"]), None)
     other = next((name for name in names if name in ("orpo", "kto", "cpo", "bco", "ppo", "prm", "gkd", "xpo")), "")
     if kind is None and (other or (task and not draft.has("per_device_train_batch_size"))):
+        trains = f"trains by {other or task}, which has no equivalent here"
         raise ConfigError(
-            f"{draft.foreign.file} trains by {other or task}, which has no equivalent here",
+            f"{draft.foreign.file} {'configures no training of TRL' if task == file.stem and not other else trains}",
             fix="GRPO, RLOO, SFT, DPO and reward models have one.",
         )
     if kind is None:
@@ -147,6 +150,9 @@ def _rl(draft: JobDraft, kind: str, at_once: int, accumulated: int) -> int | Non
     recipe = _TABLE["recipe"].format(names=" ".join(names.split()))
     draft.put_reward("solution", recipe, why=why, own=names != "accuracy_reward")
     draft.note(["reward_funcs", "reward_weights"], "recipe.file", "recipe.py")
+    drawn = str(draft.foreign.values.get("vllm_sampling_params", "")).replace(UNSET, "")
+    by_hand = "its temperature, top_p, top_k and stop are fields of rollout.sampling, to be written by hand"
+    draft.drop("vllm_sampling_params", by_hand, decide=f"rollout.sampling: {drawn} there")
     model = "reward_model_name_or_path"
     draft.drop(model, "reward.verifier: model loads one", decide=f"reward.model.path: {draft.get(model)} there")
     return steps

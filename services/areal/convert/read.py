@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.convert.draft import OTHERS, UNSET, Foreign
-from areal.convert.script import LORA, read_calls
+from areal.convert.script import LORA, code_of, read_calls
 from areal.convert.shell import read_commands
 from areal.errors import ConfigError
 from areal.spec.locate import leaves
@@ -57,14 +57,16 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
         raise ConfigError(f"{given} are no KEY=VALUE", fix="Write NNODES=1 or data.train_batch_size=512.")
     over = {name: _value(value) for name, value in pairs}
     whose = next((name for name, sign in OTHERS.items() if re.search(sign, text, re.MULTILINE)), None)
-    if whose is not None and framework is None and file.suffix != ".py":
+    if whose is not None and framework is None and file.suffix not in (".py", ".ipynb"):
         raise ConfigError(
             f"{file} is a file of {whose}, which this command doesn't read",
             fix="Write its values into a job by hand: docs/migration.md has the fields of others.",
         )
     if file.suffix in (".yaml", ".yml", ".json"):
         return _of_values(file, _tree(text, file), framework, over)
-    if file.suffix == ".py":
+    if file.suffix == ".ipynb":
+        text = code_of(text, file)
+    if file.suffix in (".py", ".ipynb"):
         return _of_python(file, text, framework, over)
     script = str(file.absolute())
     variables = {"0": script, "BASH_SOURCE": script} | {name: value for name, value in pairs if "." not in name}
@@ -133,7 +135,7 @@ def _of_blocks(file: Path, values: dict[str, Any], blocks: list[str]) -> Foreign
         flat |= {LORA.get(name, f"lora.{name}"): value for name, value in rest.pop(key).items()} | {"use_peft": True}
     note = f"spec: keys of {', '.join(blocks)} are read as TRL's; a script decides what it does with the file"
     task = next((key for key in blocks if key in ("grpo", "sft", "dpo", "rloo", "reward")), "")
-    return Foreign(file, "trl", dict(leaves({**rest, **flat})), task, note=note)
+    return Foreign(file, "trl", dict(leaves({**rest, **flat})), task, notes=(note,))
 
 
 def _of_command(file: Path, command: list[str], framework: str | None, over: dict[str, Any]) -> Foreign | None:
@@ -275,7 +277,7 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
         raise ConfigError(f"{file}: Python is read of TRL's scripts only", fix="Convert the YAML or the launch script.")
     if not calls.uses_trl:
         raise _unknown(file)
-    values = dict(calls.values)
+    values = {**({"num_processes": 1} if file.suffix == ".ipynb" else {}), **calls.values}
     task = calls.task
     for found in _COMMAND_LINE.finditer(calls.doc):
         started = (_of_command(file, each, "trl", {}) for each in read_commands(found[0])[True])
@@ -287,13 +289,21 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
             values = {**line.values, **values} if calls.task else {**values, **line.values}
             task = task or line.task
             break
-    return Foreign(file, "trl", {**values, **over}, task or file.stem, calls.rewards)
+    notes = []
+    if others := ", ".join(calls.others):
+        notes.append(
+            f"model.path: the script trains by {others}, too: start from what that makes, where it comes first"
+        )
+    if calls.changes:
+        done = " and ".join(calls.changes)
+        notes.append(f"dataset.train: rows go through {done} there; a `dataset(split)` of the recipe can do that")
+    return Foreign(file, "trl", {**values, **over}, task or file.stem, calls.rewards, notes=tuple(notes))
 
 
 def _unknown(file: Path) -> ConfigError:
     return ConfigError(
         f"{file} is no configuration or launch script of {', '.join(FRAMEWORKS)} that is known",
-        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script.",
+        fix="Say whose it is by --from, and name a YAML file, a launch script, or TRL's Python script or notebook.",
     )
 
 

@@ -1,6 +1,7 @@
 """Arguments of TRL's configuration classes in a Python script, read from its syntax tree: never executed."""
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,10 +13,23 @@ from areal.convert.draft import UNSET
 from areal.convert.shell import SIGNS
 from areal.errors import ConfigError
 
-_CONFIGS = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig", "SFTConfig", "DPOConfig", "RewardConfig")
+_RL = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig")
+_CONFIGS = (*_RL, "SFTConfig", "DPOConfig", "RewardConfig")
+_TRAINERS = {f"{name.removesuffix('Config')}Trainer": name for name in _CONFIGS} | {"UnslothTrainer": "SFTConfig"}
+_OF_TRAINER = (
+    "max_seq_length",
+    "max_length",
+    "max_prompt_length",
+    "packing",
+    "dataset_text_field",
+    "beta",
+)  # before TRL 0.13
 LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "target_modules": "lora_target_modules"}
 _OTHERS: dict[str, dict[str, str]] = {"LoraConfig": LORA, "ModelConfig": {}, "ScriptArguments": {}}
+_MODEL = re.compile(r"^(?!.*Peft).*ModelFor|(Fast\w*Model)")  # of transformers, of Unsloth
+_PATH = "pretrained_model_name_or_path"
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?")
+_SHELL = re.compile(r"^([ \t]*)(?:[!%]|\?)(?:.*\\\n)*.*$", re.MULTILINE)
 _PARSED = object()  # comes from the script's command line
 _AS_GIVEN = {"str": 0, "Path": 0, "int": 0, "float": 0, "typer.Option": 0, "typer.Argument": 0, "os.getenv": 1,
              "os.environ.get": 1}  # fmt: skip  # calls that change no value, and the place of what they are given
@@ -27,13 +41,27 @@ def _known(value: Any) -> bool:
 
 @dataclass
 class Calls:
-    """Arguments of a script: `values` by argument, the configuration's class as `task`, reward functions by name."""
+    """Arguments of a script: `values` by argument, the configuration's class as `task`, the classes of `others` that it
+    trains by, reward functions by name."""
 
     doc: str = ""
     uses_trl: bool = False
     task: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     rewards: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()  # what is called of its rows before they are trained
+
+
+def code_of(notebook: str, file: Path) -> str:
+    """Python of a Jupyter notebook, without the lines that its shell or its magic reads. Raises ConfigError."""
+    try:
+        cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is no notebook: {error!r}", fix="Name a file that Jupyter wrote.") from None
+    sources = [each for each in sources if not re.match(r"\s*%%(?!capture|time)", each)]
+    return "\n".join(_SHELL.sub(r"\1pass", each) for each in sources)
 
 
 def read_calls(text: str, file: Path) -> Calls:
@@ -50,14 +78,31 @@ def read_calls(text: str, file: Path) -> Calls:
         or (isinstance(node, ast.Import) and any(each.name == "trl" for each in node.names))
         for node in nodes
     )
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            last_name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            _read_call(last_name, _arguments(node, names), node, names, found)
+    calls = sorted(
+        (each for each in nodes if isinstance(each, ast.Call)), key=lambda each: (each.lineno, each.col_offset)
+    )
+    made = [_name(each) for each in calls if _name(each) in _CONFIGS]
+    made = made or [_TRAINERS[_name(each)] for each in calls if _name(each) in _TRAINERS]
+    found.task = next((name for name in made if name in _RL), made[-1] if len(set(made)) > 1 else "".join(made[:1]))
+    found.others = tuple(sorted({*made} - {found.task}))
+    trainers = [each for each in calls if _TRAINERS.get(_name(each)) == found.task]
+    rows = next((each.value for node in trainers for each in node.keywords if each.arg == "train_dataset"), None)
+    loaded = names.made_by(rows, "load_dataset", trainers[0].lineno) if rows is not None else None
+    loaded = loaded or next((each for each in calls if _name(each) == "load_dataset"), None)
+    of_rows = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in ("map", "filter")]
+    changed = (each for each in of_rows if loaded and names.made_by(each, "load_dataset", each.lineno) is loaded)
+    found.changes = tuple(sorted({_name(each) for each in changed}))
+    for node in [loaded, *calls] if loaded else calls:
+        if _TRAINERS.get(_name(node), _name(node)) not in found.others:
+            _read_call(_name(node), _arguments(node, names), node, names, found)
     found.task = found.task or next((name for name in _imported(nodes) if name in _CONFIGS), "")
     found.task = found.task or next((name for name in _imported(nodes) if name.endswith("Config")), "")
     found.values = {key: value for key, value in found.values.items() if value is not _PARSED}
     return found
+
+
+def _name(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 def _imported(nodes: list[ast.AST]) -> list[str]:
@@ -73,17 +118,21 @@ def _imported(nodes: list[ast.AST]) -> list[str]:
 
 def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names", found: Calls) -> None:
     given = {key: value for key, value in given.items() if value is not _PARSED}
-    if name in _CONFIGS:
-        found.task = found.task or name
+    if name in ("TrainingArguments", "UnslothTrainingArguments"):  # before TRL had classes of its own
+        found.values |= {"learning_rate": 5e-5, **found.values, **given}
+    elif name in _CONFIGS:
         found.values |= given
-    elif name in _OTHERS:
-        renamed = _OTHERS[name]
+    elif name in _OTHERS or (
+        name == "get_peft_model" and "r" in given
+    ):  # peft's takes a LoraConfig, Unsloth's the fields
+        renamed = _OTHERS.get(name, LORA)
         found.values |= {renamed.get(key, f"lora.{key}" if renamed else key): value for key, value in given.items()}
         if renamed:
             found.values["use_peft"] = True
     elif name.endswith("Trainer"):
         if isinstance(model := given.get("model"), str) and UNSET not in model:
             found.values.setdefault("model_name_or_path", model)
+        found.values |= {key: value for key, value in given.items() if key in _OF_TRAINER}
         rewards = next((key.value for key in node.keywords if key.arg == "reward_funcs"), None)
         if rewards is not None:
             items = rewards.elts if isinstance(rewards, ast.List | ast.Tuple) else [rewards]
@@ -100,8 +149,13 @@ def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names"
             split = split[0] if isinstance(split, list) and split else split
             if isinstance(split, str):
                 found.values["dataset_train_split"] = split
-    elif name == "from_pretrained" and node.args and "ModelFor" in ast.unparse(node.func):
-        found.values.setdefault("model_name_or_path", names.value(node.args[0]))
+    elif name == "from_pretrained" and (of := _MODEL.search(ast.unparse(node.func))):
+        path = names.value(node.args[0]) if node.args else given.get("model_name", given.get(_PATH))
+        if "model_name_or_path" not in found.values and path is not None:
+            found.values["model_name_or_path"] = path
+            found.values |= {
+                key: value for key, value in given.items() if of[1] and key.startswith("load_in_") and value
+            }
 
 
 def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
@@ -122,6 +176,7 @@ class _Names:
 
     def __init__(self, tree: ast.Module) -> None:
         self._assigned: dict[str, ast.expr] = {}
+        self._made: dict[str, list[ast.Assign | ast.FunctionDef]] = {}  # all that gives a name its value
         self._parameters: dict[ast.AST, dict[str, ast.expr]] = {}  # of the functions that a node lies in
         nodes = list(ast.walk(tree))
         calls: dict[str, list[ast.Call]] = {}
@@ -134,6 +189,10 @@ class _Names:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._assigned.setdefault(name, value)
+                    self._made.setdefault(name, []).append(node)
+                case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Tuple(elts=values)):
+                    for each, value in zip(given, values, strict=False):
+                        self._assigned.setdefault(ast.unparse(each), value)
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._assigned.setdefault(f".{name}" if id(node) in fields else name, value)
                 case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(flag)), *_]):
@@ -142,6 +201,7 @@ class _Names:
                         default = said.get("default", ast.Constant(None))
                         self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
                 case ast.FunctionDef(name=name):
+                    self._made.setdefault(name, []).append(node)
                     self._bind(node, calls.get(name, []))
         several = Counter(each.target.id for each in fields.values() if isinstance(each.target, ast.Name))
         for name in [name for name, count in several.items() if count > 1]:
@@ -163,6 +223,20 @@ class _Names:
         for each in inside if len(calls) < 2 else ():
             self._parameters[each] = self._parameters.get(each, {}) | kept
 
+    def made_by(self, node: ast.AST, called: str, line: int, depth: int = 0) -> ast.Call | None:
+        """The call of `called` from which a value comes that is used at a line: the last before it, by names."""
+        inside = list(ast.walk(node))
+        if (
+            found := next((each for each in inside if isinstance(each, ast.Call) and _name(each) == called), None)
+        ) or depth > 8:
+            return found
+        for name in (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)):
+            before = [each for each in self._made.get(name, ()) if each.lineno < line]
+            for made in sorted(before, key=lambda each: -each.lineno):
+                if (found := self.made_by(made, called, made.lineno, depth + 1)) is not None:
+                    return found
+        return None
+
     def value(self, node: ast.expr, depth: int = 0) -> Any:
         """A constant; what is computed comes as a mark with its source text."""
         if depth > 8:
@@ -179,6 +253,10 @@ class _Names:
                 return {str(each.arg): self.value(each.value, depth + 1) for each in keywords}
             case ast.Call(func=ast.Name(id="field"), keywords=said) if "default" in {each.arg for each in said}:
                 return self.value(next(each.value for each in said if each.arg == "default"), depth + 1)
+            case ast.Call(func=called, args=[]) if re.search(r"is_(bf16|bfloat16)_supported$", ast.unparse(called)):
+                return True
+            case ast.UnaryOp(op=ast.Not(), operand=inner) if _known(found := self.value(inner, depth + 1)):
+                return not found
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return -number
             case ast.FormattedValue(value=inner, format_spec=None):
