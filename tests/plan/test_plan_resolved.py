@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,3 +52,24 @@ def test_a_file_of_before_versions_is_read() -> None:
     values = json.loads(quickstart_wanted().resolved.model_dump_json())
     del values["version"]
     assert ResolvedJob.parse(json.dumps(values), "it") == quickstart_wanted().resolved
+
+
+@pytest.mark.parametrize(
+    ("config", "replays", "expected"),
+    [
+        ({"model_type": "qwen3", "num_hidden_layers": 2}, True, 0),
+        ({"model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}, True, 4),
+        ({"model_type": "qwen3_moe", "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}, False, 0),
+        (None, True, None),
+    ],
+)
+def test_routes_are_those_of_the_models_experts(
+    config: dict[str, Any] | None, replays: bool, expected: int | None, tmp_path: Path
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    job = quickstart_wanted().resolved.model_copy(update={"model_path": tmp_path})
+    trainer = job.spec.trainer.model_copy(update={"routing_replay": replays})
+    spec = job.spec.model_copy(update={"trainer": trainer})
+    resolved = job.model_copy(update={"job": job.job.model_copy(update={"spec": spec})})
+    assert resolved.route_bytes == expected

@@ -217,12 +217,7 @@ MUTANTS = {
         Mutant(
             "length: groups beyond a lowered end stay", Controller.decide, "len(book.order.waiting) > most", "False"
         ),
-        Mutant(
-            "gate: a waiting group keeps its slot",
-            leasing.lease,
-            "sum(1 for group in groups if group.worker and group.floor <= newest)",
-            "sum(1 for group in groups if group.worker)",
-        ),
+        Mutant("gate: a waiting group keeps its slot", leasing.lease, "held.total() - len(parked)", "held.total()"),
         Mutant(
             "journal: an old controller is told that it wrote",
             disk_writer.write_entries,

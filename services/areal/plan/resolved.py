@@ -20,6 +20,7 @@ from areal.plan.cluster_names import STORE_DIR
 from areal.plan.layout import RunLayout
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.migration import migrated_job
+from areal.spec.model_families import route_bytes
 from areal.spec.sources import Dataset
 
 Verifier = Literal["exact", "math", "code", "model", "custom"]
@@ -86,6 +87,14 @@ class ResolvedJob(_ResolvedValue):
     def spec(self) -> JobSpec:
         """Spec of the job, with every default in place."""
         return self.job.spec
+
+    @property
+    def route_bytes(self) -> int | None:
+        """Bytes of routes that a sampled token brings: 0 without experts, None where the model isn't here to say so."""
+        file = self.model_path / "config.json"
+        if not self.spec.replays_routes:
+            return 0
+        return route_bytes(json.loads(file.read_bytes())) if file.is_file() else None
 
     @property
     def name(self) -> str:

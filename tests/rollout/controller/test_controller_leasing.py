@@ -151,3 +151,31 @@ def test_complete_groups_that_are_due_with_the_next_batch_are_certain_to_be_in_i
     assert open_.index in shelf.order.waiting
     shelf.book._reopen(again, NOW)
     assert shelf.order.certain(shelf.book.groups) == [now.index], "its samples are lost"
+
+
+def test_a_lease_tells_the_time_that_its_group_has_left() -> None:
+    shelf = Shelf()
+    (group,) = shelf.admitted(1)
+    group.spent_s = 20.0
+    passed(shelf, w=1)
+    assert [one.deadline_s for one in shelf.said if isinstance(one, GrantLease)] == [SETTINGS.group_deadline_s - 20.0]
+    group.release()
+    group.spent_s = SETTINGS.group_deadline_s + 1
+    passed(shelf, w=1)
+    assert [one.deadline_s for one in shelf.said if isinstance(one, GrantLease)] == [0.0]
+
+
+def test_what_a_pass_admits_is_in_work_and_takes_room() -> None:
+    shelf = Shelf(replace(SETTINGS, max_concurrent=4, max_staleness=3))
+    told = passed(shelf, newest=3, admit=3, w=9)
+    assert len([one for one in shelf.said if isinstance(one, GrantLease)]) == 3
+    assert (told.in_work, told.waiting, told.room) == (3, 0, 1)
+
+
+def test_a_floor_leaves_time_for_the_place_in_admission_order_and_for_no_other() -> None:
+    versions, before = range(6), 3 * SETTINGS.batch_groups
+    deadline, admission = (
+        Shelf(replace(SETTINGS, admission_order=by_index)).order.floor_for(versions, before)
+        for by_index in (False, True)
+    )
+    assert (deadline, admission) == (0, 3 - SETTINGS.max_staleness)

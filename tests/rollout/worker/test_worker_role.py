@@ -392,6 +392,18 @@ async def test_an_evaluation_is_greedy_and_leaves_the_ledger_alone(bench):
     assert await work.stored() == {}
 
 
+async def test_the_last_answers_of_an_evaluation_come_with_their_tokens(bench, monkeypatch):
+    """The run may end with that message: what it doesn't tell then counts as lost."""
+    monkeypatch.setattr("areal.rollout.worker.worker.PERIOD_S", 60.0)
+    work = await bench().start()
+    rows = [rollout.EvalLease(evaluation_id="0.f1", row=r, floor=0, row_json=ROW) for r in range(8)]
+    work.controller.send(evaluations=rows)
+    await work.controller.until(lambda: len(work.controller.evaluated) == 8)
+    told = [message for message in work.controller.messages if message.evaluated][-1].token_fates
+    assert (told["evaluated"], told["in_flight"]) == (work.client.tokens_total, 0)
+    assert work.client.tokens_total > 0
+
+
 async def test_sampled_answers_to_a_row_are_drawn_with_their_own_seeds(bench):
     work = await bench().start()
     rows = [rollout.EvalLease(evaluation_id="0.f1", row=0, floor=0, row_json=ROW, sample=s) for s in range(3)]

@@ -14,7 +14,7 @@ from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
 from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.job import JobSpec
-from areal.spec.model_families import VISION, route_bytes
+from areal.spec.model_families import VISION
 from areal.spec.numbers import BYTES_A_TOKEN
 from areal.spec.resolved_algorithm import resolve
 from areal.spec.rollout import ENVIRONMENT
@@ -31,7 +31,7 @@ def _bytes_per_group(job: ResolvedJob, longest_row: int) -> int:
     configuration is here to say so."""
     file, algorithm = job.model_path / "config.json", job.spec.algorithm
     config = orjson.loads(file.read_bytes()) if file.is_file() else {}
-    routes = route_bytes(config) if job.spec.replays_routes else 0
+    routes = job.route_bytes or 0
     images = longest_row if config.get("model_type") in VISION else 0  # its data URIs are longer than the files
     return algorithm.group_size * (job.spec.rollout.max_sample_tokens * (BYTES_A_TOKEN + routes) + images)
 

@@ -70,6 +70,28 @@ _CONNECTIONS = 8  # to pods behind one address: each connection reaches one of t
 BLOCKED_LOOP_S = 30.0  # no workflow may hold the event loop longer: all its neighbours wait meanwhile
 
 
+def generation_client(
+    job: ResolvedJob,
+    token: str,
+    owner: str,
+    tokenizer: Tokenizer,
+    waits: WaitRegistry,
+    on_tokens: Callable[[int], object] = lambda _tokens: None,
+) -> GenerationClient:
+    """Client of the job's servers. In a synchronous loop requests move to servers with less to do."""
+    return GenerationClient(
+        token,
+        owner=owner,
+        vocab_size=tokenizer.vocab_size,
+        eos_ids=tokenizer.eos_ids,
+        waits=waits,
+        decode=tokenizer.decode,
+        on_tokens=on_tokens,
+        routes=job.route_bytes != 0,
+        evens=0 in (job.spec.rollout.ahead, job.spec.algorithm.max_staleness),
+    )
+
+
 async def run(ctx: RoleContext) -> int:
     """Run episodes until the controller ends the run, or until asked to stop."""
     job, spec = ctx.resolved, ctx.resolved.spec
@@ -84,17 +106,7 @@ async def run(ctx: RoleContext) -> int:
     sessions = _sessions(ctx, tokenizer, waits, metrics, trust)
     server = GrpcServer(ctx.name, ctx.access, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
-    client = GenerationClient(
-        ctx.token,
-        owner=ctx.incarnation,
-        vocab_size=tokenizer.vocab_size,
-        eos_ids=tokenizer.eos_ids,
-        waits=waits,
-        decode=tokenizer.decode,
-        on_tokens=progress.advance,
-        routes=job.spec.replays_routes,
-        evens=0 in (spec.rollout.ahead, spec.algorithm.max_staleness),
-    )
+    client = generation_client(job, ctx.token, ctx.incarnation, tokenizer, waits, progress.advance)
     reward = _reward(job, ctx.token, waits)
     login = login_of(job, "worker")
     ledger = AsyncLedger(login.address, job.uid, username=login.username, password=login.password)

@@ -159,6 +159,8 @@ class Worker:
 
     def _message(self, report: WorkReport) -> rollout.WorkerMessage:
         identity, tools = self._identity, self._tools
+        if report.evaluated and not self._evaluations:
+            self._count_tokens()  # of the last answers, with which the run may end, before it takes them for lost
         told = WorkerReport(
             identity.worker_id,
             identity.incarnation,
