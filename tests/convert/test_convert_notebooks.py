@@ -97,6 +97,7 @@ def test_one_training_of_the_same_kinds_is_read_by_itself(tmp_path: Path) -> Non
         "%%bash\nfor f in *; do echo $f; done",
         "if True:\n    !pip install trl\nelse:\n    %pip install x",
         "?GRPOConfig",
+        "said = ('%s'\n    % 1)",
     ],
 )
 def test_lines_of_a_notebooks_shell_change_nothing(line: str, tmp_path: Path) -> None:
@@ -153,6 +154,18 @@ def test_a_name_that_yaml_takes_for_something_else_is_quoted(name: str, tmp_path
     assert not [decided for decided in draft.decisions if "metadata" in decided]
     text = "\n".join(line for line in job_text(draft).splitlines() if not line.startswith("# decide:"))
     assert job_from(parse_document(text, tmp_path / "job.yaml")).metadata.name == draft.name
+
+
+@pytest.mark.timeout(20)
+def test_names_that_are_given_many_values_are_followed_in_time(tmp_path: Path) -> None:
+    many = "\n".join(f"a = a + b + {at}\nb = b.filter(a).map(a, b)" for at in range(300))
+    draft = script(
+        tmp_path / "a.py",
+        "from datasets import load_dataset\nfrom trl import SFTConfig, SFTTrainer\na, b = 1, 2",
+        f'{many}\nload_dataset("org/a")\nSFTTrainer(model="org/m", args=SFTConfig(max_steps=3), train_dataset=b)',
+    )
+    assert draft.spec["dataset"]["train"]["huggingFace"] == {"path": "org/a"}
+    assert not any(decided.startswith("dataset") for decided in draft.decisions)
 
 
 def test_rows_of_a_trainer_that_nothing_loads_are_the_first_that_are(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ _OTHERS: dict[str, dict[str, str]] = {"LoraConfig": LORA, "ModelConfig": {}, "Sc
 _MODEL = re.compile(r"^(?!.*Peft).*ModelFor|(Fast\w*Model)")  # of transformers, of Unsloth
 _PATH = "pretrained_model_name_or_path"
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?")
-_SHELL = re.compile(r"^([ \t]*)(?:[!%]|\?)(?:.*\\\n)*.*$", re.MULTILINE)
+_SHELL = re.compile(r"^([ \t]*)(?:!|%%?[A-Za-z]|\?)(?:.*\\\n)*.*$", re.MULTILINE)
 _PARSED = object()  # comes from the script's command line
 _AS_GIVEN = {"str": 0, "Path": 0, "int": 0, "float": 0, "typer.Option": 0, "typer.Argument": 0, "os.getenv": 1,
              "os.environ.get": 1}  # fmt: skip  # calls that change no value, and the place of what they are given
@@ -87,11 +87,10 @@ def read_calls(text: str, file: Path) -> Calls:
     found.others = tuple(sorted({*made} - {found.task}))
     trainers = [each for each in calls if _TRAINERS.get(_name(each)) == found.task]
     rows = next((each.value for node in trainers for each in node.keywords if each.arg == "train_dataset"), None)
-    loaded = names.made_by(rows, "load_dataset", trainers[0].lineno) if rows is not None else None
+    loaded, passed = (None, []) if rows is None else names.made_by(rows, "load_dataset", trainers[0].lineno)
     loaded = loaded or next((each for each in calls if _name(each) == "load_dataset"), None)
-    of_rows = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in ("map", "filter")]
-    changed = (each for each in of_rows if loaded and names.made_by(each, "load_dataset", each.lineno) is loaded)
-    found.changes = tuple(sorted({_name(each) for each in changed}))
+    done = {_name(each) for node in passed for each in ast.walk(node) if isinstance(each, ast.Call)}
+    found.changes = tuple(sorted(done & {"map", "filter"}))
     for node in [loaded, *calls] if loaded else calls:
         if _TRAINERS.get(_name(node), _name(node)) not in found.others:
             _read_call(_name(node), _arguments(node, names), node, names, found)
@@ -223,19 +222,23 @@ class _Names:
         for each in inside if len(calls) < 2 else ():
             self._parameters[each] = self._parameters.get(each, {}) | kept
 
-    def made_by(self, node: ast.AST, called: str, line: int, depth: int = 0) -> ast.Call | None:
-        """The call of `called` from which a value comes that is used at a line: the last before it, by names."""
-        inside = list(ast.walk(node))
-        if (
-            found := next((each for each in inside if isinstance(each, ast.Call) and _name(each) == called), None)
-        ) or depth > 8:
-            return found
-        for name in (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)):
-            before = [each for each in self._made.get(name, ()) if each.lineno < line]
-            for made in sorted(before, key=lambda each: -each.lineno):
-                if (found := self.made_by(made, called, made.lineno, depth + 1)) is not None:
-                    return found
-        return None
+    def made_by(self, node: ast.AST, called: str, line: int) -> tuple[ast.Call | None, list[ast.AST]]:
+        """The call of `called` from which a value comes that is used at a line: the last before it, by names; and all
+        that it goes through."""
+        waiting, known, passed = [(node, line)], set[ast.AST](), list[ast.AST]()
+        while waiting:
+            node, line = waiting.pop()
+            passed.append(node)
+            inside = list(ast.walk(node))
+            for each in inside:
+                if isinstance(each, ast.Call) and _name(each) == called:
+                    return each, passed
+            used = [each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+            before = [each for name in reversed(used) for each in self._made.get(name, ()) if each.lineno < line]
+            fresh = [each for each in before if each not in known]
+            known.update(fresh)
+            waiting += [(each, each.lineno) for each in fresh]
+        return None, []
 
     def value(self, node: ast.expr, depth: int = 0) -> Any:
         """A constant; what is computed comes as a mark with its source text."""
