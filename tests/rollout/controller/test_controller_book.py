@@ -377,3 +377,14 @@ def test_a_batch_is_what_the_law_says_of_all_groups_at_once(
             law.append(WaitingGroup(group.index, 999 if group.due is None else group.due, phase is GroupPhase.CLOSED))
     expected = choose(law, 0, batch, by_index=by_index or bound > 0)
     assert shelf.order.pick(shelf.book.groups, shelf.order.waiting - shelf.book.open) == expected
+
+
+def test_a_group_is_too_old_once_the_step_that_it_was_due_at_is_chosen() -> None:
+    shelf = Shelf(replace(SETTINGS, max_staleness=9))
+    now, late, open_ended = shelf.admitted(3)
+    shelf.order.set_due(now, shelf.order.chosen)
+    shelf.order.set_due(late, shelf.order.chosen - 1)
+    shelf.order.set_due(open_ended, None)
+    assert shelf.order.too_old(shelf.book.groups) == [late]
+    shelf.order.set_due(late, shelf.order.chosen + 1)
+    assert shelf.order.too_old(shelf.book.groups) == []
