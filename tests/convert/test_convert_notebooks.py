@@ -139,6 +139,17 @@ def test_arguments_of_transformers_are_an_older_trls(tmp_path: Path) -> None:
     assert draft.spec["dataset"]["train"]["huggingFace"] == {"path": "org/rows"}
 
 
+def test_arguments_of_another_trainer_beside_trls_own_are_not_its(tmp_path: Path) -> None:
+    draft = script(
+        tmp_path / "a.py",
+        "from transformers import Trainer, TrainingArguments\nfrom trl import SFTConfig, SFTTrainer",
+        'Trainer("org/judge", args=TrainingArguments(learning_rate=1, max_steps=1, seed=5))',
+        'SFTTrainer("org/m", args=SFTConfig(max_steps=3))',
+    )
+    assert (draft.spec["optimizer"]["learningRate"], draft.spec["training"]["maxSteps"]) == (2e-5, 3)
+    assert "seed" not in draft.spec
+
+
 def test_a_quantised_start_model_is_a_decision(tmp_path: Path) -> None:
     text = 'from trl import SFTConfig, SFTTrainer\nSFTTrainer(model="org/m{}", args=SFTConfig(max_steps=3))'
     plain, quantised = (script(tmp_path / "a.py", text.format(name)) for name in ("-4b", "-unsloth-bnb-4bit"))

@@ -16,14 +16,8 @@ from areal.errors import ConfigError
 _RL = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig")
 _CONFIGS = (*_RL, "SFTConfig", "DPOConfig", "RewardConfig")
 _TRAINERS = {f"{name.removesuffix('Config')}Trainer": name for name in _CONFIGS} | {"UnslothTrainer": "SFTConfig"}
-_OF_TRAINER = (
-    "max_seq_length",
-    "max_length",
-    "max_prompt_length",
-    "packing",
-    "dataset_text_field",
-    "beta",
-)  # before TRL 0.13
+_OLDER = ("TrainingArguments", "UnslothTrainingArguments")  # before TRL 0.13, with these of its trainer:
+_OF_TRAINER = ("max_seq_length", "max_length", "max_prompt_length", "packing", "dataset_text_field", "beta")
 LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "target_modules": "lora_target_modules"}
 _OTHERS: dict[str, dict[str, str]] = {"LoraConfig": LORA, "ModelConfig": {}, "ScriptArguments": {}}
 _MODEL = re.compile(r"^(?!.*Peft).*ModelFor|(Fast\w*Model)")  # of transformers, of Unsloth
@@ -82,6 +76,7 @@ def read_calls(text: str, file: Path) -> Calls:
         (each for each in nodes if isinstance(each, ast.Call)), key=lambda each: (each.lineno, each.col_offset)
     )
     made = [_name(each) for each in calls if _name(each) in _CONFIGS]
+    left_out = _OLDER if made else ()  # where TRL's own is, they are of something else
     made = made or [_TRAINERS[_name(each)] for each in calls if _name(each) in _TRAINERS]
     found.task = next((name for name in made if name in _RL), made[-1] if len(set(made)) > 1 else "".join(made[:1]))
     found.others = tuple(sorted({*made} - {found.task}))
@@ -92,7 +87,7 @@ def read_calls(text: str, file: Path) -> Calls:
     done = {_name(each) for node in passed for each in ast.walk(node) if isinstance(each, ast.Call)}
     found.changes = tuple(sorted(done & {"map", "filter"}))
     for node in [loaded, *calls] if loaded else calls:
-        if _TRAINERS.get(_name(node), _name(node)) not in found.others:
+        if _TRAINERS.get(_name(node), _name(node)) not in (*found.others, *left_out):
             _read_call(_name(node), _arguments(node, names), node, names, found)
     found.task = found.task or next((name for name in _imported(nodes) if name in _CONFIGS), "")
     found.task = found.task or next((name for name in _imported(nodes) if name.endswith("Config")), "")
@@ -117,13 +112,11 @@ def _imported(nodes: list[ast.AST]) -> list[str]:
 
 def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names", found: Calls) -> None:
     given = {key: value for key, value in given.items() if value is not _PARSED}
-    if name in ("TrainingArguments", "UnslothTrainingArguments"):  # before TRL had classes of its own
+    if name in _OLDER:
         found.values |= {"learning_rate": 5e-5, **found.values, **given}
     elif name in _CONFIGS:
         found.values |= given
-    elif name in _OTHERS or (
-        name == "get_peft_model" and "r" in given
-    ):  # peft's takes a LoraConfig, Unsloth's the fields
+    elif name in _OTHERS or (name == "get_peft_model" and "r" in given):  # Unsloth's; peft's takes a LoraConfig
         renamed = _OTHERS.get(name, LORA)
         found.values |= {renamed.get(key, f"lora.{key}" if renamed else key): value for key, value in given.items()}
         if renamed:

@@ -6,6 +6,7 @@ Lives in the running event loop. A client that leaves cancels nothing: its answe
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -218,6 +219,7 @@ class GatewayServer:
         calls = session.choices(questions, retry=retry)
         for call, begin in calls:
             if begin:
+                call.created = int(time.time())
                 self._begin(opened, call)
         reply = DialectReply(
             session.name,

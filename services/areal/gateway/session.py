@@ -7,7 +7,6 @@ clock, no task, no client.
 
 import json
 import re
-import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,7 +148,7 @@ class SessionCall:
     stopped: str = ""  # the stop string that ended the answer
     unparsed: bool = False  # the answer holds what looks like a call of a tool and is none
     made: Growing = field(default_factory=Growing)  # its answer as it comes
-    created: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch; a retry is told the same
+    created: int = 0  # seconds since the epoch, of who began it; a retry is told the same
 
     @property
     def said(self) -> tuple[Message, ...]:
