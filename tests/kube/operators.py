@@ -33,11 +33,12 @@ class Ground:
     directory: Path
 
 
-def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Ground:
-    """Install the chart's service account, rights and CPU runtime, and log in as that account."""
+def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path, *has: str) -> Ground:
+    """Install the chart's service account, rights and CPU runtime, and log in as that account. `has`: what the chart
+    finds in the cluster, as group/version/kind."""
     admin = cluster.admin
     admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true"]
+    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true", *(f"--api-versions={one}" for one in has)]
     for template in ("rbac-operator", "runtimes"):
         command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
         rendered = tools.helm(None, *command, namespace=HOME).stdout

@@ -86,3 +86,8 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- define "areal.watched" -}}
 {{- toJson .Values.operator.watchNamespaces -}}
 {{- end -}}
+
+{{/* The version of the cluster's PodGroups; empty where there are none, or they are not to be used. */}}
+{{- define "areal.podGroups" -}}
+{{- if and .Values.operator.gang (.Capabilities.APIVersions.Has "scheduling.k8s.io/v1alpha2/PodGroup") }}v1alpha2{{ end -}}
+{{- end -}}

@@ -180,6 +180,11 @@ class RuntimeSpec(SpecBlock):
     sandbox: RuntimeSandbox = knob(RuntimeSandbox, what="What RuntimeClasses mean to the reward service.")
     allow: Allow = knob(Allow, what="What a job's podTemplate may ask for.")
     devices: Devices = knob(Devices, what="The GPUs of trainer and generation pods.")
+    pod_groups: Literal["None", "v1alpha2"] = knob(
+        "None",
+        what="The cluster's version of PodGroups (scheduling.k8s.io): a trainer of several pods then gets machines for "
+        "all of them, or none.",
+    )
     engine_image: Word | None = knob(
         None,
         what="An upstream image of SGLang, such as lmsysorg/sglang:v0.5.23: generation pods on GPUs have a container "

@@ -419,13 +419,16 @@ def _to_json(
 
 
 def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text()
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    """The model's template; where it has another one for requests with tools, one text that takes either."""
+    found = settings.get("chat_template", _read_json(directory / "chat_template.json").get("chat_template"))
+    named = {entry.get("name"): entry.get("template") for entry in found} if isinstance(found, list) else {}
+    beside = [directory / "chat_template.jinja", directory / "additional_chat_templates/tool_use.jinja"]
+    plain, tools = (file.read_text() if file.is_file() else None for file in beside)
+    plain, tools = plain or named.get("default", found), tools or named.get("tool_use")
+    if isinstance(plain, str) and isinstance(tools, str):
+        ends = [text.removesuffix("\n") for text in (tools, plain)]  # as Jinja leaves it out at a template's end
+        return f"{{% if tools %}}{ends[0]}{{% else %}}{ends[1]}{{% endif %}}"
+    return plain if isinstance(plain, str) else None
 
 
 def _token_text(value: Any) -> str:

@@ -59,6 +59,7 @@ _KUEUE = "kueue.x-k8s.io", "v1beta2"
 WORKLOADS = Resource(*_KUEUE, "workloads", "Workload")
 FLAVORS = Resource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False)
 QUEUE_PRIORITIES = Resource(*_KUEUE, "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+POD_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
 _BY_KIND = {(one.api_version, one.kind): one for one in [*globals().values()] if isinstance(one, Resource)}

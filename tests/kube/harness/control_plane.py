@@ -49,9 +49,10 @@ class ControlPlane:
 
     ours = True
 
-    def __init__(self, directory: Path, *, port: int = 0) -> None:
-        """`port` of the API server; 0: a free one."""
+    def __init__(self, directory: Path, *, port: int = 0, gang: bool = False) -> None:
+        """`port` of the API server; 0: a free one. `gang`: PodGroups, which are alpha in this release."""
         self.directory = directory
+        self._gang = gang
         self._etcd_port, self._peer_port, free = free_ports(3)
         self._port = port or free
         self.url = f"https://127.0.0.1:{self._port}"
@@ -106,6 +107,8 @@ class ControlPlane:
         command += [f"--service-account-key-file={self._pki.path('service-accounts.pub')}"]
         command += [f"--service-account-signing-key-file={self._pki.path('service-accounts.key')}"]
         command += ["--shutdown-delay-duration=0s", "--profiling=false", "--lease-reuse-duration-seconds=3600"]
+        if self._gang:
+            command += ["--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha2=true"]
         self._start("apiserver", command)
         self.apiserver.wait_until(self.admin.ready, "ready", timeout_s=90)
 
@@ -159,6 +162,7 @@ class ControlPlane:
 
     def _start_scheduler(self) -> None:
         scheduler = [tool("kube-scheduler"), *self._component("scheduler")]
+        scheduler += ["--feature-gates=GenericWorkload=true,GangScheduling=true"] * self._gang
         self._start("scheduler", ["sh", "-c", _AGAIN, "scheduler", *scheduler])
 
     def _component(self, name: str) -> list[str]:

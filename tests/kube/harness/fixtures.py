@@ -72,11 +72,16 @@ def admin(cluster: Cluster) -> Client:
 @pytest.fixture(scope="session")
 def crds(cluster: Cluster) -> None:
     """The project's custom resource definitions, as the chart ships them. They stay: other sessions may use them."""
+    install_crds(cluster.admin)
+
+
+def install_crds(admin: Client) -> None:
+    """All that the chart ships, until the API server serves them."""
     for path in sorted((tools.ROOT / "charts" / "areal" / "files" / "crds").glob("*.yaml")):
         definition = yaml.safe_load(path.read_text())
-        cluster.admin.apply(definition)
+        admin.apply(definition)
         name = definition["metadata"]["name"]
-        eventually(lambda name=name: _is_established(cluster.admin, name), f"{name} established")
+        eventually(lambda name=name: _is_established(admin, name), f"{name} established")
 
 
 def _is_established(admin: Client, name: str) -> bool:
@@ -91,6 +96,13 @@ def volumes(cluster: Cluster, workplace: Path) -> Iterator[None]:
     if not cluster.ours:
         yield
         return
+    with provisioned(cluster, workplace):
+        yield
+
+
+@contextmanager
+def provisioned(cluster: Cluster, workplace: Path) -> Iterator[None]:
+    """Our provisioner of volumes, until it is left."""
     command = [sys.executable, "-m", "kube.harness.volumes", "--kubeconfig", str(cluster.kubeconfig)]
     environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}
     process = Process(

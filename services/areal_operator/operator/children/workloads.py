@@ -9,7 +9,7 @@ import copy
 from areal.plan.cluster_names import Role, front, port_word, selector, workload
 from areal.plan.role_specs import spec_of
 
-from areal_operator.kube.resources import CLAIM_TEMPLATES
+from areal_operator.kube.resources import CLAIM_TEMPLATES, POD_GROUPS
 from areal_operator.operator.children import mounts, needs
 from areal_operator.operator.children.pods import main_container, pod_template
 from areal_operator.operator.children.wanted import JobBlueprint, Json, child
@@ -25,7 +25,7 @@ def workloads(w: JobBlueprint) -> list[Json]:
     made = [_workload(w, role, w.replicas[role]) for role in w.roles]
     awake = int(any(w.replicas.values()))
     beside = (_workload(w, role, awake) for role in w.beside)
-    return [*services(w), *budgets(w), *device_claims(w), *made, *beside]
+    return [*services(w), *budgets(w), *device_claims(w), *pod_groups(w), *made, *beside]
 
 
 def prepare_job(w: JobBlueprint) -> Json:
@@ -62,6 +62,8 @@ def _workload(w: JobBlueprint, role: Role, replicas: int) -> Json:
         "selector": {"matchLabels": selector(w.name, role)},
         "template": pod_template(w, role),
     }
+    for group in pod_groups(w) if role is Role.TRAINER else ():
+        spec["template"]["spec"]["schedulingGroup"] = {"podGroupName": group["metadata"]["name"]}
     name = workload(w.name, role)
     row = spec_of(role)
     if row.workload == "Deployment":
@@ -124,6 +126,17 @@ def device_claims(w: JobBlueprint) -> list[Json]:
             kind, name = (CLAIM_TEMPLATES.api_version, CLAIM_TEMPLATES.kind), workload(w.name, role)
             made.append(child(w, *kind, name, role=role, spec={"spec": claim}))
     return made
+
+
+def pod_groups(w: JobBlueprint) -> list[Json]:
+    """The group of a trainer of several pods: the scheduler binds all of them or none, so that two jobs that don't fit
+    together never wait for each other with half their machines. A group can't change: another size has another name."""
+    count = w.replicas.get(Role.TRAINER, 0)
+    if w.runtime.pod_groups == "None" or count < 2:
+        return []
+    policy = {"schedulingPolicy": {"gang": {"minCount": count}}}
+    name = f"{workload(w.name, Role.TRAINER)}-{count}"
+    return [child(w, POD_GROUPS.api_version, POD_GROUPS.kind, name, role=Role.TRAINER, spec=policy)]
 
 
 def _budget(w: JobBlueprint, role: Role) -> Json:
