@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 from areal.admit.memory.rank import (
@@ -34,6 +36,51 @@ def test_the_figures_of_known_models(config, parameters, none_mib, full_gib_at_3
     assert bytes_a_token(shape, 2, "dense", "none") / MIB == pytest.approx(none_mib, rel=0.01)
     inside = bytes_a_token(shape, 2, "dense", "full") - kept_outside(shape, 2)
     assert inside * 32768 / GIB == pytest.approx(full_gib_at_32k, rel=0.01)
+
+
+_TEXT = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers")
+_PATCHES = {"spatial_merge_size": 2, "temporal_patch_size": 2}
+_QWEN2 = {"depth": 32, "in_chans": 3, "patch_size": 14, **_PATCHES}
+_SMALL = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
+_LARGE = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [8, 16, 24]}
+_EXPERTS = {"moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}
+
+
+def reads_images(family, sizes, tower, *, tied=False, **more):
+    """A config.json as released: the text's sizes inside since Qwen3, beside before."""
+    text = {**dict(zip(_TEXT, sizes, strict=True)), "vocab_size": 152064 if sizes[0] == 3584 else 151936, **more}
+    if family.startswith("qwen3"):
+        tower = {"patch_size": 16, "num_position_embeddings": 2304, "out_hidden_size": sizes[0], **_PATCHES, **tower}
+        text = {"text_config": {**text, "head_dim": 128, "model_type": f"{family}_text"}}
+    return {"model_type": family, "tie_word_embeddings": tied, **text, "vision_config": tower}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (reads_images("qwen2_vl", (1536, 8960, 12, 2, 28), {**_QWEN2, "embed_dim": 1280, "mlp_ratio": 4,
+            "hidden_size": 1536}, tied=True), 2_208_985_600),
+        (reads_images("qwen2_5_vl", (2048, 11008, 16, 2, 36), {**_QWEN2, "hidden_size": 1280, "intermediate_size": 3420,
+            "out_hidden_size": 2048}, tied=True), 3_754_622_976),
+        (reads_images("qwen2_5_vl", (3584, 18944, 28, 4, 28), {**_QWEN2, "hidden_size": 1280, "intermediate_size": 3420,
+            "out_hidden_size": 3584}), 8_292_166_656),
+        (reads_images("qwen3_vl", (2560, 9728, 32, 8, 36), _SMALL, tied=True), 4_437_815_808),
+        (reads_images("qwen3_vl", (4096, 12288, 32, 8, 36), _LARGE), 8_767_123_696),
+        (reads_images("qwen3_vl_moe", (2048, 6144, 32, 4, 48), _LARGE, **_EXPERTS), 31_070_754_032),
+    ],
+    ids=["Qwen2-VL-2B", "Qwen2.5-VL-3B", "Qwen2.5-VL-7B", "Qwen3-VL-4B", "Qwen3-VL-8B", "Qwen3-VL-30B-A3B"],
+)  # fmt: skip
+def test_released_models_of_images_have_as_many_parameters_as_their_files(config, parameters):
+    shape = shape_of(config)
+    assert shape.all_parameters == parameters
+    plan = plan_trainer(shape, **EIGHT)
+    tower = [line.size for line in plan.lines if "tower" in line.what]
+    assert shape.tower * 4 // 8 in tower
+    blind = plan_trainer(replace(shape, tower=0, pixels=0), **EIGHT)
+    assert plan.total - blind.total >= shape.tower * 4 // 8 + 4096 * shape.pixels * 4
+    server, alone = (plan_server(one, CARD, parts=1, dtype="bfloat16", share=None) for one in
+                     (shape, replace(shape, tower=0)))  # fmt: skip
+    assert server.weights - alone.weights == 2 * shape.tower
 
 
 def test_eight_cards_of_80_gb_train_8b_on_six_thousand_tokens_and_not_on_eight():

@@ -35,16 +35,27 @@ EVERYTHING = {
 
 
 def render(
-    *files: str, values: Object | None = None, version: str = NEWEST, release: str = "areal", namespace: str = "system"
+    *files: str,
+    values: Object | None = None,
+    version: str = NEWEST,
+    release: str = "areal",
+    namespace: str = "system",
+    has: tuple[str, ...] = (),
 ) -> list[Object]:
-    """The objects of one rendering, hooks among them. Raises tools.CommandFailed with what helm said."""
-    return [dict(found) for found in _render(files, json.dumps(values or {}), version, release, namespace)]
+    """The objects of one rendering, hooks among them. Raises tools.CommandFailed with what helm said.
+
+    `has`: what the cluster has beside what every cluster has, as group/version/kind.
+    """
+    return [dict(found) for found in _render(files, json.dumps(values or {}), version, release, namespace, has)]
 
 
 @cache
-def _render(files: tuple[str, ...], values: str, version: str, release: str, namespace: str) -> tuple[Object, ...]:
+def _render(
+    files: tuple[str, ...], values: str, version: str, release: str, namespace: str, has: tuple[str, ...]
+) -> tuple[Object, ...]:
     arguments = [f"--values={CHART / 'ci' / name}" for name in files or ("default-values.yaml",)]
     arguments += [f"--set-json={key}={json.dumps(value)}" for key, value in json.loads(values).items()]
+    arguments += [f"--api-versions={one}" for one in has]
     command = ["template", release, str(CHART), f"--kube-version={version}", *arguments]
     text = tools.helm(None, *command, namespace=namespace).stdout
     return tuple(found for found in yaml.load_all(text, Loader=yaml.CSafeLoader) if found)

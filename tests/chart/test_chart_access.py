@@ -13,7 +13,7 @@ from areal_operator.operator.children import finish_job, foundation, prepare_job
 from areal_operator.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render, runtimes_of
 from kube.harness import tools
-from support.cluster_jobs import claiming_wanted, large_wanted, quickstart_wanted
+from support.cluster_jobs import claiming_wanted, grouped_wanted, large_wanted, quickstart_wanted
 from support.policies import Pod, passes
 
 pytestmark = pytest.mark.kube_api
@@ -164,6 +164,20 @@ def test_with_tls_the_operator_may_do_what_certificates_need_and_its_runtimes_as
     assert asked
     assert asked == [{"mode": mode}] * len(asked)
     assert not any("tls" in runtime["spec"] for runtime in runtimes_of(before))
+
+
+def test_where_the_cluster_has_pod_groups_the_operator_may_make_them_and_its_runtimes_ask_for_it() -> None:
+    has, before = ("scheduling.k8s.io/v1alpha2/PodGroup",), render()
+    objects = render(has=has)
+    (group,) = {resource_of(obj) for obj in workloads(grouped_wanted())} - applied()
+    (version,) = {runtime["spec"]["podGroups"] for runtime in runtimes_of(objects)}
+    assert (group.kind, group.version) == ("PodGroup", version)
+    more = {(group.group, group.plural, verb) for verb in ("create", "patch")}
+    assert granted(objects, "areal-operator", "system") - granted(before, "areal-operator", "system") == more
+    off = render(values={"operator": {"gang": False}}, has=has)
+    for without in (before, off):
+        assert granted(without, "areal-operator", "system") == granted(before, "areal-operator", "system")
+        assert not any("podGroups" in runtime["spec"] for runtime in runtimes_of(without))
 
 
 def test_the_code_is_read_right() -> None:

@@ -38,7 +38,8 @@ def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path, *has: 
     finds in the cluster, as group/version/kind."""
     admin = cluster.admin
     admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true", *(f"--api-versions={one}" for one in has)]
+    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true"]
+    values += [f"--api-versions={one}" for one in has]
     for template in ("rbac-operator", "runtimes"):
         command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
         rendered = tools.helm(None, *command, namespace=HOME).stdout

@@ -93,7 +93,8 @@ def test_without_groups_a_trainer_holds_machines_that_it_can_t_use(plane: GangPl
     shared = admin.get("areal.dev/v1alpha1", "ClusterRLRuntime", "", RUNTIME) or {}
     assert shared["spec"]["podGroups"] == "v1alpha2", "as the chart found the cluster"
     with fresh_namespace(plane.cluster) as namespace:
-        ours = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLRuntime", "spec": {**shared["spec"], "podGroups": "None"}}
+        spec = {**shared["spec"], "podGroups": "None"}
+        ours = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLRuntime", "spec": spec}
         admin.apply({**ours, "metadata": {"namespace": namespace, "name": "ours"}})
         job = rljob(
             namespace, "half", podTemplate={"trainer": {"resources": MOST}}, trainer={"replicas": TRAINERS + 1},

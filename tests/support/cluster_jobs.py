@@ -172,6 +172,13 @@ def claiming_wanted() -> JobBlueprint:
     return wanted(large(), {**GPU_RUNTIME, "devices": {"deviceClass": "gpu.nvidia.com"}}, recipe=None)
 
 
+def grouped_wanted() -> JobBlueprint:
+    """The same of a cluster with PodGroups, its trainer of two pods."""
+    values = large()
+    values["spec"]["trainer"]["replicas"] = 2
+    return wanted(values, {**GPU_RUNTIME, "podGroups": "v1alpha2"}, recipe=None)
+
+
 def with_pod_template(values: Json, **roles: Json) -> Json:
     """The job with other patches of its pods."""
     return {**values, "spec": {**values["spec"], "podTemplate": roles}}

@@ -85,6 +85,17 @@ _GPT_OSS = (  # the last answer ends by another token than earlier ones, and a c
     + _OPENED + said("'<|start|>assistant'") + "{%- endif -%}"
 )  # fmt: skip
 
+
+def _dsml(block: str) -> str:
+    return family(
+        said(f"'<{_DSML}invoke name=\"' + {NAME} + '\">\\n'")
+        + each_argument(f"'<{_DSML}parameter name=\"' + key + '\" string=\"' + ('true' if value is string else 'false') + '\">'",
+                        f"raw + '</{_DSML}parameter>\\n'")
+        + said(f"'</{_DSML}invoke>\\n'"),
+        (f"\\n\\n<{_DSML}{block}>\\n", f"</{_DSML}{block}>"),
+    )  # fmt: skip
+
+
 FAMILIES = {
     "GLM": _GLM,
     "GPT_OSS": _GPT_OSS,
@@ -106,13 +117,8 @@ FAMILIES = {
         + each_argument("'<parameter=' + key + '>' + (value if value is string else value | string) + '</parameter>\\n'")
         + said("'</function>\\n</seed:tool_call>'")
     ),
-    "DEEPSEEK_V32": family(
-        said(f"'<{_DSML}invoke name=\"' + {NAME} + '\">\\n'")
-        + each_argument(f"'<{_DSML}parameter name=\"' + key + '\" string=\"' + ('true' if value is string else 'false') + '\">'",
-                        f"raw + '</{_DSML}parameter>\\n'")
-        + said(f"'</{_DSML}invoke>\\n'"),
-        (f"\\n\\n<{_DSML}function_calls>\\n", f"</{_DSML}function_calls>"),
-    ),
+    "DEEPSEEK_V32": _dsml("function_calls"),
+    "DEEPSEEK_V4": _dsml("tool_calls"),
     "DEEPSEEK_V3": family(
         said(f"'<｜tool▁call▁begin｜>' + c.type + '<｜tool▁sep｜>' + {NAME} + '\\n```json\\n'", TEXT,
              "'\\n```<｜tool▁call▁end｜>'"),

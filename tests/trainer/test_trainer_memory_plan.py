@@ -25,6 +25,13 @@ def config(family: str, sizes: tuple[int, ...], *, tied: bool = False, head: int
     return found | ({"head_dim": head} if head else {})
 
 
+def with_images(family: str, text: dict[str, Any], **tower: Any) -> dict[str, Any]:
+    """Of a model that reads images, with eight layers of its tower."""
+    tower |= {"out_hidden_size": text["hidden_size"], "depth": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    tied = text["tie_word_embeddings"]
+    return {"model_type": family, "tie_word_embeddings": tied, "text_config": text, "vision_config": tower}
+
+
 CONFIGS = {
     "Qwen2.5-0.5B": config("qwen2", (896, 4864, 14, 2, 151936), tied=True),
     "Qwen2.5-1.5B": config("qwen2", (1536, 8960, 12, 2, 151936), tied=True),
@@ -37,6 +44,32 @@ CONFIGS = {
     "Qwen3-30B-A3B": config("qwen3_moe", (2048, 6144, 32, 4, 151936), head=128)
     | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
     "Qwen3-32B": config("qwen3", (5120, 25600, 64, 8, 151936), head=128),
+    "Qwen2.5-VL-7B": with_images(
+        "qwen2_5_vl",
+        config("qwen2_5_vl_text", (3584, 18944, 28, 4, 152064)),
+        hidden_size=1280,
+        intermediate_size=3420,
+        patch_size=14,
+    ),
+    "Qwen3-VL-30B-A3B": with_images(
+        "qwen3_vl_moe",
+        config("qwen3_vl_moe_text", (2048, 6144, 32, 4, 151936), head=128)
+        | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+        hidden_size=1152,
+        intermediate_size=4304,
+        patch_size=16,
+        num_position_embeddings=2304,
+        deepstack_visual_indexes=[1, 3, 5],
+    ),
+    "Qwen3-VL-4B": with_images(
+        "qwen3_vl",
+        config("qwen3_vl_text", (2560, 9728, 32, 8, 151936), tied=True, head=128),
+        hidden_size=1024,
+        intermediate_size=4096,
+        patch_size=16,
+        num_position_embeddings=2304,
+        deepstack_visual_indexes=[1, 3, 5],
+    ),
 }
 
 
@@ -55,7 +88,9 @@ class Cell:
 
     @property
     def config(self) -> dict[str, Any]:
-        return {**CONFIGS[self.model], "num_hidden_layers": self.layers}
+        found, sized = CONFIGS[self.model], {"num_hidden_layers": self.layers}
+        text = found.get("text_config")
+        return {**found, **({"text_config": {**text, **sized}} if text else sized)}
 
     @property
     def planned(self) -> int:
@@ -87,6 +122,7 @@ LANDING = [  # an adapter's all-gather, the end of a pass, a tied head alone
     Cell("Qwen2.5-7B", 4, 1024, "full"),
     Cell("Qwen2.5-0.5B", 1, 1024, "full"),
     Cell("Qwen3-30B-A3B", 8, 4096, "full", layers=3),
+    Cell("Qwen3-VL-4B", 4, 1024, "full", layers=4),
 ]
 NIGHTLY = [
     Cell("Qwen2.5-0.5B", 8, 1024, "selective"),
@@ -104,6 +140,13 @@ NIGHTLY = [
     Cell("Qwen3-30B-A3B", 8, 16384, "selective", layers=4),
     Cell("Qwen3-30B-A3B", 16, 8192, "none", layers=4),
     Cell("Qwen3-30B-A3B", 32, 16384, "full", layers=3),
+    Cell("Qwen2.5-VL-7B", 1, 1024, "full"),
+    Cell("Qwen2.5-VL-7B", 8, 4096, "selective", layers=4),
+    Cell("Qwen2.5-VL-7B", 4, 1024, "none", layers=4),
+    Cell("Qwen3-VL-4B", 1, 2048, "none"),
+    Cell("Qwen3-VL-4B", 16, 4096, "full"),
+    Cell("Qwen3-VL-4B", 4, 1024, "full", lora=32),
+    Cell("Qwen3-VL-30B-A3B", 8, 4096, "full", layers=3),
 ]
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from areal.errors import DataError
 from areal.workflow.tokenizer import Tokenizer
+from areal_trainer.publish.exporter import side_files
 from hypothesis import given
 from hypothesis import strategies as st
 from support.char_tokenizer import TEMPLATE, write_tokenizer
@@ -84,6 +85,48 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match="is no tokenizer"):
         Tokenizer.from_dir(tmp_path)
+
+
+PLAIN = "{% for m in messages %}{{ m.content }}{% if not loop.last %}, {% endif %}{% endfor %}\n"
+WITH_TOOLS = (
+    "{% for tool in tools %}[{{ tool.function.name }}]{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}\n"
+)
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("place", ["listed", "beside"])
+def test_a_model_s_own_template_for_tools_is_taken_where_there_are_tools_as_transformers_does(tmp_path, place):
+    from transformers import PreTrainedTokenizerFast
+
+    directory = write_tokenizer(tmp_path)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    if place == "listed":
+        named = {"default": PLAIN, "tool_use": WITH_TOOLS}
+        settings["chat_template"] = [{"name": name, "template": text} for name, text in named.items()]
+    else:
+        (directory / "chat_template.jinja").write_text(PLAIN)
+        (directory / "additional_chat_templates").mkdir()
+        (directory / "additional_chat_templates/tool_use.jinja").write_text(WITH_TOOLS)
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, theirs = Tokenizer.from_dir(directory), PreTrainedTokenizerFast.from_pretrained(directory)
+    chat = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    for tools, text in (((), "1, 2"), ((LOOK,), "[look]12")):
+        assert ours.render_chat(chat, tools=tools, generation_prompt=False) == text
+        assert theirs.apply_chat_template(chat, tools=list(tools) or None, tokenize=False) == text
+    exported = side_files(directory, directory)
+    assert ("chat_template.jinja" in exported) == (place == "beside")
+    if place == "beside":
+        assert exported["chat_template.jinja"] == (ours.chat_template or "").encode()
+
+
+def test_a_template_in_a_file_of_its_own_is_read(tmp_path):
+    directory = write_tokenizer(tmp_path)
+    (directory / "chat_template.json").write_text(json.dumps({"chat_template": PLAIN}))
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert Tokenizer.from_dir(directory).chat_template == PLAIN
 
 
 def test_the_digest_changes_with_the_template(directory, tmp_path):

@@ -77,7 +77,7 @@ class Tokenizer:
         fast = fast if fast is not None else read_tokenizer(directory)
         config = config if config is not None else _read_json(model / "config.json")
         settings = _read_json(directory / "tokenizer_config.json")
-        template = _chat_template(directory, settings)
+        template = chat_template_of(directory, settings)
         special = {
             key: text
             for key in ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -418,11 +418,15 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The model's template; where it has another one for requests with tools, one text that takes either."""
+MORE_TEMPLATES = Path("additional_chat_templates")
+
+
+def chat_template_of(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template of a tokenizer, whose tokenizer_config.json is `settings`. Where it has another one for requests with
+    tools, one text that takes either, by the rules of transformers."""
     found = settings.get("chat_template", _read_json(directory / "chat_template.json").get("chat_template"))
     named = {entry.get("name"): entry.get("template") for entry in found} if isinstance(found, list) else {}
-    beside = [directory / "chat_template.jinja", directory / "additional_chat_templates/tool_use.jinja"]
+    beside = [directory / "chat_template.jinja", directory / MORE_TEMPLATES / "tool_use.jinja"]
     plain, tools = (file.read_text() if file.is_file() else None for file in beside)
     plain, tools = plain or named.get("default", found), tools or named.get("tool_use")
     if isinstance(plain, str) and isinstance(tools, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,6 +211,26 @@ def test_gpus_of_a_device_class_are_claimed_and_no_plugin_is_asked() -> None:
         }
         assert request == {"name": "gpus", "exactly": wanted_devices}
     assert "resourceClaims" not in pod_template(w, Role.CONTROLLER)["spec"]
+
+
+def test_a_trainer_of_several_pods_has_a_group_where_the_cluster_has_them() -> None:
+    values = large()
+    values["spec"]["trainer"]["replicas"] = 4
+    w = wanted(values, {**GPU_RUNTIME, "podGroups": "v1alpha2"}, recipe=None)
+    made = {(one["kind"], one["metadata"]["name"]): one for one in workloads(w)}
+    name = f"{w.name}-trainer-4"
+    group = made["PodGroup", name]
+    assert group["apiVersion"] == "scheduling.k8s.io/v1alpha2"
+    assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 4}}}
+    assert group["metadata"]["ownerReferences"][0]["uid"] == w.uid
+    templates = {key: one["spec"]["template"]["spec"] for key, one in made.items() if "template" in one["spec"]}
+    of_groups = {key: spec["schedulingGroup"] for key, spec in templates.items() if "schedulingGroup" in spec}
+    assert of_groups == {("StatefulSet", f"{w.name}-trainer"): {"podGroupName": name}}
+    alone = {**values, "spec": {**values["spec"], "trainer": {**values["spec"]["trainer"], "replicas": 1}}}
+    for others in (replace(w, replicas={**w.replicas, "trainer": 0}), wanted(values, GPU_RUNTIME, recipe=None),
+                   wanted(alone, {**GPU_RUNTIME, "podGroups": "v1alpha2"}, recipe=None)):  # fmt: skip
+        assert not [one for one in workloads(others) if one["kind"] == "PodGroup"]
+        assert "schedulingGroup" not in str(workloads(others))
 
 
 def test_an_engine_s_own_container_has_the_claim() -> None:

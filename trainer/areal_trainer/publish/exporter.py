@@ -23,6 +23,7 @@ from areal.weights.manifest import MANIFEST_NAME, Manifest
 from areal.weights.publish import versions
 from areal.weights.safetensors_format import INDEX_NAME, model_files, read_header
 from areal.weights.shards import TensorSource
+from areal.workflow.tokenizer import MORE_TEMPLATES, chat_template_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -153,6 +154,8 @@ def side_files(model: Path, tokenizer: Path, template: str | None = None) -> dic
     found: dict[str, bytes | Path] = {
         name: home / name for home, names in wanted for name in names if (home / name).is_file()
     }
+    if template is None and (tokenizer / MORE_TEMPLATES).is_dir():  # as one text, for whoever reads no folder
+        template = chat_template_of(tokenizer, json.loads((tokenizer / "tokenizer_config.json").read_text()))
     return found if template is None else {**found, _TEMPLATE: template.encode()}
 
 

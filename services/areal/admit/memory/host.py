@@ -135,7 +135,7 @@ def _inputs(job: RLJob, shape: ModelShape) -> int:
 
 
 def _server(job: RLJob, shape: ModelShape, engine: SglangEngine) -> PodPlan:
-    weights = shape.parameters * ELEMENT[engine.dtype]
+    weights = shape.all_parameters * ELEMENT[engine.dtype]
     rows = (
         BudgetLine("weights while they are read", weights),
         BudgetLine(f"{engine.tensor_parallel} processes of SGLang (estimate)", engine.tensor_parallel * _ENGINE_BYTES),

@@ -192,14 +192,14 @@ def plan_trainer(shape: ModelShape, *, ranks: int, tokens: int, **work: Unpack[R
 def plan_start(shape: ModelShape, ranks: int, tokens: int, precision: str, beside: Beside) -> TrainerPlan:
     """The budget of a rank while the canary is made: no moments and gradients yet, and the start model in float32."""
     trained = beside.get("trained")
-    policy = shape.parameters * (_WEIGHT_BYTES if trained is None else ELEMENT[precision])
+    policy = shape.all_parameters * (_WEIGHT_BYTES if trained is None else ELEMENT[precision])
     parts = (
         ("the policy's share", policy // ranks),
         ("adapter", (trained or 0) * _WEIGHT_BYTES // ranks),
         ("the critic's share", (shape.value_model.parameters if beside.get("critic") else 0) * _WEIGHT_BYTES // ranks),
         ("the frozen models' shares", _frozen_parameters(shape, beside) * _FROZEN_BYTES // ranks),
-        ("the start model's share in float32", shape.parameters * _FROZEN_BYTES // ranks),
-        ("its embedding and head, gathered", 2 * shape.root_gathered * _FROZEN_BYTES),
+        ("the start model's share in float32", shape.all_parameters * _FROZEN_BYTES // ranks),
+        ("its embedding and head, gathered", 2 * (shape.root_gathered + shape.tower) * _FROZEN_BYTES),
         ("its layers, gathered", shape.part(beside.get("tensor", 1)).block_parameters * _FROZEN_BYTES),
         ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     )
@@ -215,13 +215,13 @@ def _frozen_parameters(shape: ModelShape, beside: Beside) -> int:
     """Of the frozen models that stay on the device."""
     away, teacher = beside.get("offloaded", frozenset()), beside.get("teacher")
     reference = beside.get("reference") and beside.get("trained") is None and "reference" not in away
-    held = shape.parameters if reference else 0
-    return held + (teacher.parameters if teacher is not None and "teacher" not in away else 0)
+    held = shape.all_parameters if reference else 0
+    return held + (teacher.all_parameters if teacher is not None and "teacher" not in away else 0)
 
 
 def host_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
     """Host memory of one rank for what is offloaded."""
-    return sum(model.parameters * _FROZEN_BYTES // ranks for _, model in _offloaded(shape, beside))
+    return sum(model.all_parameters * _FROZEN_BYTES // ranks for _, model in _offloaded(shape, beside))
 
 
 def host_state_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
@@ -242,17 +242,20 @@ def _updating(shape: ModelShape, ranks: int, tokens: int, work: RankWork) -> Tra
     critic_bytes = 0
     if critic is not None:
         critic_bytes = critic.parameters * (_idle_bytes(work) if trained is None else _state_bytes(work))
+        critic_bytes += critic.tower * _WEIGHT_BYTES
     held = (
         (
             "weights, optimizer and gradients of the rank's share",
             shape.parameters * _state_bytes(work) // ranks if trained is None else 0,
         ),
-        ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
+        ("frozen weights of the rank's share", shape.all_parameters * element // ranks if trained is not None else 0),
+        ("the images' tower: the rank's share", shape.tower * _WEIGHT_BYTES // ranks if trained is None else 0),
+        ("pixels, where all tokens are of images (estimate)", tokens * shape.pixels * _FLOAT),
         ("adapter, its optimizer and gradients", (trained or 0) * _state_bytes(work) // ranks),
         ("the critic's share with its optimizer", critic_bytes // ranks),
         ("a tied head's gradient", _tied_bytes(shape, ranks) if trained is None else 0),
-        ("the KL reference's share", shape.parameters * _FROZEN_BYTES // ranks if reference else 0),
-        ("the teacher's share", teacher.parameters * _FROZEN_BYTES // ranks if teacher else 0),
+        ("the KL reference's share", shape.all_parameters * _FROZEN_BYTES // ranks if reference else 0),
+        ("the teacher's share", teacher.all_parameters * _FROZEN_BYTES // ranks if teacher else 0),
         ("the teacher's embedding and head, whole", teacher.root_gathered * element if teacher else 0),
     )
     how = (ranks, tokens, element, work["attention"], work["recompute"], work)
@@ -284,7 +287,8 @@ class _RankPass:
         """The moments that may need most."""
         moments = [self._gathering(), *(self._sparse() if self.shape.experts else [self._layer()])]
         moments += [] if self.shape.scores else self._head()
-        return moments + ([self._root()] if self.trains else [])
+        tower = ("the images' tower, gathered", self.shape.tower * self.element)
+        return [(*moment, tower) for moment in moments] + ([self._root()] if self.trains else [])
 
     @property
     def _own(self) -> int:
@@ -312,7 +316,8 @@ class _RankPass:
     def _gathering(self) -> _Lines:
         """The root's all-gather: its buffer stays until the first layer's is there."""
         root, layer = self.shape.root_gathered * self.element, self._part.block_parameters * self.element
-        buffers = (root, layer) if self.ranks > 1 else (0, 0)  # alone, a rank has none
+        tower = self.shape.tower * self.element
+        buffers = (root + tower, layer) if self.ranks > 1 else (0, 0)  # alone, a rank has none
         return (
             ("embedding and head, gathered", root),
             ("their all-gather's buffer", buffers[0]),
@@ -403,8 +408,9 @@ def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: st
     """What a rank holds between two updates: states without gradients, and the frozen model that stays."""
     trained = beside.get("trained")
     policy = shape.parameters * (ELEMENT[precision] if trained is not None else _idle_bytes(beside))
+    policy += shape.tower * (ELEMENT[precision] if trained is not None else _WEIGHT_BYTES)
     critic = shape.value_model.parameters if beside.get("critic") else 0
-    frozen = stays.parameters if stays is not None else 0
+    frozen = stays.all_parameters if stays is not None else 0
     return [
         BudgetLine("the rank's share of the policy, without gradients", policy // ranks),
         BudgetLine("adapter and its optimizer", (trained or 0) * _idle_bytes(beside) // ranks),
@@ -419,8 +425,8 @@ def _asking(name: str, model: ModelShape, work: RankWork, ranks: int, tokens: in
     own = -(-tokens // work.get("context", 1))
     chunk = min(own, chunk_tokens(model.vocabulary, work.get("card", 0)))
     return [
-        BudgetLine(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
-        BudgetLine(f"the {name}'s embedding and head, whole", model.root_gathered * element),
+        BudgetLine(f"the {name}'s share while it is asked", model.all_parameters * _FROZEN_BYTES // ranks),
+        BudgetLine(f"the {name}'s embedding and head, whole", (model.root_gathered + model.tower) * element),
         BudgetLine(f"the {name}'s layers, gathered", 2 * part.block_parameters * element),
         BudgetLine("activations", own * bytes_a_token(part, element, attention, "full")),
         BudgetLine("attention masks", mask_bytes(model, element, tokens, attention, "full")),

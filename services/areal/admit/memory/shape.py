@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from areal.spec import RLJob
+from areal.spec.model_families import text_part
 
 _BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the config says
 _NORMED = frozenset({"qwen3", "qwen3_moe"})  # queries and keys are normalised a head
 _PLAIN = frozenset({"llama", "mistral"})
 _SPARSE = frozenset({"qwen3_moe"})  # with experts in every layer
-FAMILIES = tuple(sorted(_BIASED | _NORMED | _PLAIN))
+_WITH_IMAGES = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe"}
+FAMILIES = {name: name for name in sorted(_BIASED | _NORMED | _PLAIN)} | _WITH_IMAGES
+"""Families that the closed forms hold for, and the family that their language model is computed as."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class ModelShape:
     head_norms: bool
     experts: int = 0  # of a layer; a token goes to `chosen` of them
     chosen: int = 0
+    tower: int = 0  # parameters that read images: frozen, on every rank with embedding and head
+    pixels: int = 0  # numbers of a token of an image
     scores: bool = False  # a value model: a head of one number instead of the output layer
 
     @property
@@ -85,6 +90,11 @@ class ModelShape:
     def parameters(self) -> int:
         return self.layers * self.block_parameters + self.root_parameters
 
+    @property
+    def all_parameters(self) -> int:
+        """With those that are never trained."""
+        return self.parameters + self.tower
+
     def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Of LoRA matrices of a rank on these linear layers of every block."""
         hidden, inner = self.hidden, self.intermediate
@@ -96,6 +106,26 @@ class ModelShape:
         return self.layers * rank * sum(ends[target] for target in targets)
 
 
+def _with_tower(shape: ModelShape, kind: str, sizes: Mapping[str, Any]) -> ModelShape:
+    """With what turns the patches of an image into tokens: a convolution, layers of attention, mergers of patches."""
+    width = int(sizes["embed_dim" if kind == "qwen2_vl" else "hidden_size"])
+    out = int(sizes["hidden_size" if kind == "qwen2_vl" else "out_hidden_size"])
+    inner = int(width * sizes["mlp_ratio"] if kind == "qwen2_vl" else sizes["intermediate_size"])
+    of_a_token = int(sizes.get("spatial_merge_size", 2)) ** 2  # patches
+    colours = int(sizes.get("in_channels", sizes.get("in_chans", 3)))
+    patch = colours * int(sizes.get("temporal_patch_size", 2)) * int(sizes["patch_size"]) ** 2
+    merged = width * of_a_token
+    gated = kind == "qwen2_5_vl"  # a gate in its layers, norms without biases
+    norm = width if gated else 2 * width
+    layer = 2 * norm + 4 * width * (width + 1) + ((3 * width + 2) * inner if gated else (2 * width + 1) * inner) + width
+    merger = merged * (merged + 1) + (merged + 1) * out
+    found = patch * width + int(sizes["depth"]) * layer + norm + merger
+    if kind.startswith("qwen3"):  # learned positions, and features for the first layers of the language model
+        found += width * (1 + int(sizes["num_position_embeddings"]))
+        found += len(sizes["deepstack_visual_indexes"]) * (2 * merged + merger)
+    return replace(shape, tower=found, pixels=patch * of_a_token)
+
+
 def adapter_of(job: RLJob, shape: ModelShape) -> int | None:
     """Parameters of the adapter that is trained; None where all weights are."""
     lora = job.spec.trainer.lora
@@ -104,15 +134,16 @@ def adapter_of(job: RLJob, shape: ModelShape) -> int | None:
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
     """The shape that a config.json describes; None for a family or an option that the closed forms don't know."""
-    family = str(config.get("model_type"))
-    if family not in FAMILIES or config.get("mlp_bias"):
+    kind, whole, config = str(config.get("model_type")), config, text_part(config)
+    family = FAMILIES.get(kind)
+    if family is None or config.get("mlp_bias"):
         return None
     try:
         sparse = family in _SPARSE
         if sparse and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
             return None  # some of its layers are dense
         heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-        return ModelShape(
+        shape = ModelShape(
             family=family,
             layers=int(config["num_hidden_layers"]),
             hidden=hidden,
@@ -127,5 +158,6 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
             experts=int(config["num_experts"]) if sparse else 0,
             chosen=int(config["num_experts_per_tok"]) if sparse else 0,
         )
+        return _with_tower(shape, kind, whole["vision_config"]) if kind in _WITH_IMAGES else shape
     except (KeyError, TypeError, ValueError):
         return None

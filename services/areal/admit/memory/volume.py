@@ -147,7 +147,7 @@ def asleep_bytes(job: RLJob, shape: ModelShape) -> int:
     engine = job.spec.generation.engine
     if not job.spec.shared_cards or not isinstance(engine, SglangEngine) or not engine.gpus:
         return 0
-    base = shape.parameters * ELEMENT[engine.dtype] // engine.tensor_parallel
+    base = shape.all_parameters * ELEMENT[engine.dtype] // engine.tensor_parallel
     return _SERVER_ASLEEP + (base if job.spec.trainer.lora is not None else 0)
 
 
@@ -167,7 +167,7 @@ class ServerPlan:
 def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share: float | None) -> ServerPlan:
     """The budget of a server whose model is split into `parts`, one a GPU of `memory` bytes."""
     element = ELEMENT[dtype]
-    weights = shape.parameters * element // parts
+    weights = shape.all_parameters * element // parts
     room = int(memory * (share or _SGLANG_SHARE))
     return ServerPlan(weights, room, tokens_in(shape, max(0, room - weights) * parts, dtype))
 
