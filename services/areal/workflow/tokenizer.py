@@ -422,7 +422,7 @@ MORE_TEMPLATES = Path("additional_chat_templates")
 
 
 def chat_template_of(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template of a tokenizer, whose tokenizer_config.json is `settings`. Where it has another one for requests with
+    """The template of a tokenizer; `settings` are its tokenizer_config.json. Where it has another one for requests with
     tools, one text that takes either, by the rules of transformers."""
     found = settings.get("chat_template", _read_json(directory / "chat_template.json").get("chat_template"))
     named = {entry.get("name"): entry.get("template") for entry in found} if isinstance(found, list) else {}
