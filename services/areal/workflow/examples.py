@@ -7,16 +7,19 @@ that an answer has the tokens that a model would have sampled.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from areal.errors import DataError
+from areal.image_shape import ImageShape
 from areal.spec.job import JobSpec
 from areal.spec.supervised import Answers
+from areal.values.images import MARK, Image, image_of
 from areal.workflow.content import common_start
 from areal.workflow.rlvr import row_kwargs
 from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
@@ -31,10 +34,17 @@ class Example:
 
     ids: NDArray[np.int64]  # [tokens]
     mask: NDArray[np.bool_]  # [tokens]
+    images: tuple[Image, ...] = ()  # in the order of their placeholders
 
-    def cut(self, longest: int) -> "Example":
-        """Its first `longest` tokens."""
-        return Example(self.ids[:longest], self.mask[:longest])
+    def cut(self, longest: int, shape: ImageShape | None = None) -> "Example":
+        """Its first `longest` tokens, or fewer: an image that doesn't fit whole is left out with all behind it."""
+        kept = 0
+        if shape is not None and len(self.ids) > longest:
+            for begin, image in zip(shape.begins(self.ids, self.images), self.images, strict=True):
+                longest = begin if begin < longest < begin + shape.tokens(image) else longest
+                kept += begin < longest
+            return Example(self.ids[:longest], self.mask[:longest], self.images[:kept])
+        return Example(self.ids[:longest], self.mask[:longest], self.images)
 
     def scored(self) -> "Example":
         """The whole sequence as a reward model sees it: with one place more, whose value is the sequence's score.
@@ -43,7 +53,7 @@ class Example:
         """
         mask = np.zeros(len(self.ids) + 1, np.bool_)
         mask[-1] = True
-        return Example(np.append(self.ids, 0), mask)
+        return Example(np.append(self.ids, 0), mask, self.images)
 
     @property
     def trained(self) -> int:
@@ -69,10 +79,10 @@ def example(
     row: Mapping[str, Any], tokenizer: Tokenizer, *, answer_field: str = "answer", chat_template: bool | None = None
 ) -> Example:
     """An answer's row, whatever shape it has (`areal.workflow.rows.forms`)."""
-    chat = answer_row(row, answer_field)
+    chat = answer_row(row, answer_field, images=tokenizer.image_shape is not None)
     if chat.plain and not _use_chat(tokenizer, chat_template):
         return _texts(chat.messages[0]["content"], chat.messages[1]["content"], tokenizer)
-    return _chat(chat.messages, tokenizer, chat.trained, chat.tools, row_kwargs(row, tokenizer))
+    return _chat(chat.messages, tokenizer, chat.trained, chat.tools, row_kwargs(row, tokenizer), chat.images)
 
 
 def margin_of(row: Mapping[str, Any], field: str | None) -> float:
@@ -89,15 +99,16 @@ def margin_of(row: Mapping[str, Any], field: str | None) -> float:
 
 def pair(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | None = None) -> tuple[Example, Example]:
     """A pair: the prompt with its chosen and with its rejected answer; of chats, the last turn counts."""
-    found = pair_row(row)
+    found = pair_row(row, images=tokenizer.image_shape is not None)
     plain = found.plain and not _use_chat(tokenizer, chat_template)
     sides = []
     for answer in (found.chosen, found.rejected):
         if plain:
             sides.append(_texts(found.prompt[0]["content"], answer[0]["content"], tokenizer))
         else:
-            messages = [*found.prompt, *answer]
-            sides.append(_chat(messages, tokenizer, (len(messages) - 1,), found.tools, row_kwargs(row, tokenizer)))
+            messages, last = [*found.prompt, *answer], len(found.prompt) + len(answer) - 1
+            kwargs = row_kwargs(row, tokenizer)
+            sides.append(_chat(messages, tokenizer, (last,), found.tools, kwargs, found.images))
     return sides[0], sides[1]
 
 
@@ -134,6 +145,7 @@ def _chat(
     trained: Collection[int],
     tools: Sequence[ToolSchema] = (),
     kwargs: Mapping[str, Any] | None = None,
+    images: Sequence[Any] = (),
 ) -> Example:
     """A chat by the model's template, the turns at the places `trained` counted by the loss.
 
@@ -171,13 +183,17 @@ def _chat(
             fix="use a template whose text of a longer chat begins with that of the shorter one",
         )
     pieces.append((done, len(whole), False))
-    return _joined(
-        [
-            (np.asarray(tokenizer.encode_chat(whole.until(end).after(start))), counted)
-            for start, end, counted in pieces
-            if start < end
-        ]
-    )
+    files = tuple(map(image_of, images))
+    if images and whole.count(MARK) != len(files):
+        words = f"the chat template shows {whole.count(MARK)} of {len(files)} images"
+        raise DataError(words, fix="use the model's own chat template")
+    rest, parts = iter(files), []
+    for start, end, counted in pieces:
+        if start < end:
+            piece = whole.until(end).after(start)
+            own = list(islice(rest, piece.count(MARK))) if images else []
+            parts.append((np.asarray(tokenizer.encode_chat(piece, own)), counted))
+    return replace(_joined(parts), images=files)
 
 
 def _block_of_turn(

@@ -236,13 +236,14 @@ def columns(samples: Sequence[common.Sample], vocabulary: int, shape: ImageShape
         truncated=np.array([sequence.finish_reason == "length" for _, sequence in pairs], dtype=np.bool_),
         verdicts=np.array([sample.verdict.status.encode("ascii", "replace") for sample, _ in pairs], dtype=VERDICT),
         routes=_joined(routes, [len(entry) for entry in ids]),
-        **(_image_columns(ids, images, shape) if any(images) else {}),
+        **(image_columns(ids, images, shape) if any(images) else {}),
     )
 
 
-def _image_columns(
-    ids: Sequence[NDArray[np.int32]], images: Sequence[tuple[Image, ...]], shape: ImageShape | None
+def image_columns(
+    ids: Sequence[NDArray[Any]], images: Sequence[tuple[Image, ...]], shape: ImageShape | None
 ) -> dict[str, Any]:
+    """The columns of the images of sequences [tokens], each file once. Raises DataError as `columns` does."""
     if shape is None:
         raise DataError("samples have images, and the model reads none", fix="train the model that was sampled from")
     files = {image: number for number, image in enumerate(dict.fromkeys(image for some in images for image in some))}

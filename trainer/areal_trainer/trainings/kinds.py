@@ -5,7 +5,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +18,14 @@ from areal.dataflow.builtin import graph_of
 from areal.dataflow.running import StageFunction, StageInputs, StepRun
 from areal.errors import ArealError, BugError
 from areal.files import write_atomically
+from areal.image_shape import ImageShape
 from areal.spec.job import JobSpec
 from areal.workflow.examples import Example, margin_of, sequences_of
 from areal.workflow.tokenizer import Tokenizer
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.data.batch import TokenBatch, unsampled
+from areal_trainer.data.batch import TokenBatch, image_columns, unsampled
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import PolicyEngine, ValueEngine
 from areal_trainer.engine.group import first_only
@@ -134,7 +135,7 @@ class PreparedRows:
             found = self._examples(row)
             examples += found
             groups += [place] * len(found)
-        return token_batch(examples, groups)
+        return token_batch(examples, groups, self._tokenizer.image_shape)
 
     def chunks(self, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], TokenBatch]]:
         """All of `rows` in batches of a bounded size."""
@@ -148,15 +149,17 @@ class PreparedRows:
         except ArealError as error:
             raise type(error)(f"{self._snapshot.place(row)}: {error.message}", fix=error.fix) from error
         self.truncated += sum(len(example.ids) > self._longest for example in found)
-        kept = [example.cut(self._longest) for example in found]
+        kept = [example.cut(self._longest, self._tokenizer.image_shape) for example in found]
         return kept if self._scored is None else [example.scored() for example in kept]
 
 
-def token_batch(examples: Sequence[Example], groups: Sequence[int]) -> TokenBatch:
-    """Columns of some sequences."""
+def token_batch(examples: Sequence[Example], groups: Sequence[int], shape: ImageShape | None = None) -> TokenBatch:
+    """Columns of some sequences; `shape` is that of images, of a model that reads them."""
     ids = np.concatenate([example.ids for example in examples])
     mask = np.concatenate([example.mask for example in examples])
-    return unsampled(ids, [len(example.ids) for example in examples], groups, mask)
+    found = unsampled(ids, [len(example.ids) for example in examples], groups, mask)
+    images = [example.images for example in examples]
+    return replace(found, **image_columns([one.ids for one in examples], images, shape)) if any(images) else found
 
 
 # ---- Trainings on fixed rows as a run sees them: a batch's objective, and the figures of held-out rows

@@ -65,6 +65,7 @@ class PairRow:
     rejected: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
     plain: bool = False
+    images: tuple[Any, ...] = ()  # of what comes before
 
 
 def column_of(row: Mapping[str, Any], path: str) -> Any:
@@ -128,10 +129,10 @@ def prompt_row(row: Mapping[str, Any], *, images: bool = False) -> ChatRow:
     return ChatRow(form, messages, tuple(listed.tools), plain=plain, continues=begun, images=listed.images)
 
 
-def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
+def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: bool = False) -> ChatRow:
     """The chat of a row that ends with an assistant's turn, and which turns are trained.
 
-    Raises DataError as `prompt_row` does, and for a turn to train that says nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for a turn to train that says nothing.
     """
     _refuse_unused(row)
     form = _form_of(row)
@@ -139,7 +140,7 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
         raise DataError("a row has chosen and rejected: it is a pair", fix="train it with DPO or a reward model")
     if form is None:
         raise _no_prompt(row)
-    listed = _messages_before(row, form)
+    listed = _messages_before(row, form, images=images)
     own_answer = form is RowForm.CHAT and listed.messages[-1]["role"] == "assistant"
     if own_answer:
         found = ChatRow(form, tuple(listed.messages), tuple(listed.tools), trained=_assistants(listed))
@@ -149,7 +150,7 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
         whole = MessageList([*listed.messages, *answer.messages], listed.tools, listed.muted | behind)
         first = len(listed.messages) if form is RowForm.PROMPT_COMPLETION else 0
         trained = tuple(place for place in _assistants(whole) if place >= first)
-        plain = form is not RowForm.CHAT and _is_plain(whole.messages, 2, whole)
+        plain = form is not RowForm.CHAT and _is_plain(whole.messages, 2, whole) and not listed.images
         found = ChatRow(form, tuple(whole.messages), tuple(whole.tools), plain, trained=trained)
     if found.messages[-1]["role"] != "assistant":
         raise DataError("the last message isn't the assistant's", fix="end the row with the answer to learn")
@@ -157,30 +158,33 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
         _refuse_empty(found.messages[place], f"message {place}")
     if not found.trained:
         raise DataError("no turn of the row is trained (weight 0, train: false)", fix="leave such rows out")
-    return found
+    return replace(found, images=listed.images)
 
 
-def pair_row(row: Mapping[str, Any]) -> PairRow:
+def pair_row(row: Mapping[str, Any], *, images: bool = False) -> PairRow:
     """The pair that a row holds: what comes before, and both answers.
 
-    Raises DataError as `prompt_row` does, and for sides that are equal or say nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for sides that are equal or say nothing.
     """
     _refuse_unused(row)
-    _refuse_media(row)
+    _refuse_media(row, images=images)
     if (lacking := next((side for side in ("chosen", "rejected") if row.get(side) is None), None)) is not None:
         raise DataError(
             f"a row's column {lacking!r} is missing; it has {_names(row)}", fix="give prompt, chosen and rejected"
         )
     tools = _tools_of(row)
-    chosen, rejected = _side(row["chosen"], "chosen", tools), _side(row["rejected"], "rejected", tools)
-    before = _prompt_of_pair(row, tools)
-    if before is None:
+    sides = [_side(row[name], name, tools, images=images) for name in ("chosen", "rejected")]
+    chosen, rejected = (side.messages for side in sides)
+    asked = _prompt_of_pair(row, tools, images=images)
+    before = [] if asked is None else asked.messages
+    if asked is None:
         common = 0
         while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
             common += 1
         before = chosen[:common]
         if not before:
             raise DataError("a pair has no prompt", fix="name the prompt's column `prompt`")
+        asked = sides[0]
     answers = []
     for side, messages in (("chosen", chosen), ("rejected", rejected)):
         rest = _behind(messages, before, side)
@@ -195,7 +199,10 @@ def pair_row(row: Mapping[str, Any]) -> PairRow:
         isinstance(row[side], str) and not row[side].startswith("\n\nHuman:") for side in ("chosen", "rejected")
     )
     plain = texts and len(whole) == 1 and isinstance(row.get("prompt", row.get("question")), str)
-    return PairRow(tuple(whole), answers[0], answers[1], tuple(tools), plain and not tools)
+    shown = MessageList(whole, tools, frozenset(), asked.images)
+    shown = _with_column(shown, row) if images else shown
+    plain = plain and not tools and not shown.images
+    return PairRow(tuple(shown.messages), answers[0], answers[1], tuple(tools), plain, shown.images)
 
 
 def _form_of(row: Mapping[str, Any]) -> RowForm | None:
@@ -336,27 +343,27 @@ def _answer_in(row: Mapping[str, Any], form: RowForm, answer_field: str) -> Mess
     return MessageList([{"role": "assistant", "content": text or ""}], [], frozenset())
 
 
-def _side(given: Any, name: str, tools: Sequence[ToolSchema]) -> list[Message]:
+def _side(given: Any, name: str, tools: Sequence[ToolSchema], *, images: bool) -> MessageList:
     """One side of a pair as messages: a text is the answer alone, or a whole dialogue with hh-rlhf's marks."""
     if _is_chat(given):
         given = _json_or_text(given)
     if not isinstance(given, str):
-        return message_list(given, name, tools).messages
+        return message_list(given, name, tools, images=images)
     if not given.startswith("\n\nHuman:"):
-        return [{"role": "assistant", "content": given}]
-    return _dialogue(given)
+        return MessageList([{"role": "assistant", "content": given}], [], frozenset())
+    return MessageList(_dialogue(given), [], frozenset())
 
 
-def _prompt_of_pair(row: Mapping[str, Any], tools: Sequence[ToolSchema]) -> list[Message] | None:
+def _prompt_of_pair(row: Mapping[str, Any], tools: Sequence[ToolSchema], *, images: bool) -> MessageList | None:
     """What a pair's row tells as its prompt. `messages` beside a pair is the chosen side once more: not asked."""
     for name in ("prompt", "conversations", "conversation", "question", "problem", "query"):
         value = row.get(name)
         if value is None:
             continue
         if isinstance(value, str) and not _is_chat(value):
-            return _asked(value)
-        return message_list(_json_or_text(value), name, tools).messages
-    return _instructed(row) if isinstance(row.get("instruction"), str) else None
+            return MessageList(_asked(value), [], frozenset())
+        return message_list(_json_or_text(value), name, tools, images=images)
+    return MessageList(_instructed(row), [], frozenset()) if isinstance(row.get("instruction"), str) else None
 
 
 def _behind(messages: list[Message], before: list[Message], side: str) -> list[Message]:
