@@ -15,6 +15,7 @@ from areal.spec.problems import SpecError
 from areal.spec.runtime import RuntimeSpec, runtime_from_object, volume_of
 from areal.spec.status import REASONS, ConditionEntry, ConditionType, JobStatus, Summary
 from areal.yaml_file.document import read_document
+from areal.yaml_file.table import read_table
 from areal_operator.operator.children import merge
 from spec_corpus import CORPUS
 
@@ -208,6 +209,8 @@ def test_every_condition_and_reason_has_its_sentence():
         assert word.__doc__.endswith("."), word
     for reasons in REASONS.values():
         assert {"True", "False"} <= {reason.when for reason in reasons} <= {"True", "False", "Unknown"}
+    words = {kind.__name__: [*kind] for kind in (ConditionType, *REASONS.values(), Summary)}
+    assert {name: list(said) for name, said in read_table("areal.spec", "conditions.yaml").items()} == words
 
 
 def test_the_page_of_conditions_is_what_the_code_says():

@@ -11,24 +11,13 @@ from areal.spec.migration import old_fields
 from areal.spec.overrides import apply_overrides
 from areal.spec.problems import Problem, SpecError, refuse_invalid
 from areal.yaml_file.document import Document, read_document
+from areal.yaml_file.table import read_table
 
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
 _REWRITES = "it moves the fields and keeps the comments"
 _APPLY = "and apply that: docs/migration.md says how."
 _NEMO = "a configuration of NeMo-RL"
 _BY_HAND = "Write a job by hand: docs/migration.md has the fields beside those of NeMo-RL, prime-rl and SkyRL."
-_ELSEWHERE = {  # keys by which a configuration of another framework is known
-    "an AReaL configuration": (
-        {"actor", "gconfig"},
-        {"actor", "rollout"},
-        {"allocation_mode"},
-        {"experiment_name", "trial_name"},
-    ),
-    "a configuration of verl": ({"actor_rollout_ref"}, {"data", "actor", "algorithm"}),
-    "arguments of TRL": ({"model_name_or_path"}, {"per_device_train_batch_size"}),
-    "arguments of OpenRLHF": ({"pretrain", "rollout_batch_size"}, {"pretrain", "prompt_data"}),
-    _NEMO: ({"grpo", "policy"}, {"policy", "cluster"}),
-}
 _SERVERS_METADATA = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
     "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
@@ -100,8 +89,8 @@ def _refuse_foreign(document: Document) -> None:
     keys = document.values.keys()
     if keys & {"apiVersion", "kind", "spec"}:
         return
-    for what, known in _ELSEWHERE.items():
-        if any(each <= keys for each in known):
+    for what, known in read_table("areal.spec", "elsewhere.yaml")["configurations"].items():
+        if any(keys >= set(each) for each in known):
             fix = _BY_HAND if what == _NEMO else f"Make a job of it: areal convert {document.path}"
             raise ConfigError(f"{document.path} is {what}, no job file", fix=fix)
 

@@ -16,21 +16,11 @@ from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of, item_block, tags_of, without_nulls
 from areal.spec.text import MEANING
 from areal.yaml_file import document
+from areal.yaml_file.table import read_table
 
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
     "tuple": "a list", "dict": "a mapping", "model": "a mapping", "model_attributes": "a mapping",
-}  # fmt: skip
-
-
-_FILES = "rows in such a file are `huggingFace: {path: FILE}`"
-_OTHER_NAMES = {  # of other frameworks, by what they are here
-    "csv": _FILES, "parquet": _FILES, "arrow": _FILES, "json": "`jsonl: FILE` has a JSON object a line",
-    "lr": "the learning rate is spec.optimizer.learningRate",
-    "epochs": "RL counts steps: spec.algorithm.maxSteps; a training on fixed rows has spec.training.epochs",
-    "numtrainepochs": "RL counts steps: spec.algorithm.maxSteps; a training on fixed rows has spec.training.epochs",
-    "numgenerations": "samples a prompt are spec.algorithm.groupSize",
-    "eta": "η is spec.algorithm.maxStaleness",
 }  # fmt: skip
 
 _LONGEST = 200  # characters of a value in a message
@@ -109,7 +99,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 def unknown_field(name: str, block: type[BaseModel]) -> str:
     """The sentence for a field that a block doesn't have: the names that are close, or all where there are few."""
     allowed = list(fields_of(block))
-    if said := _OTHER_NAMES.get(name.lower().replace("_", "")):
+    if said := read_table("areal.spec", "elsewhere.yaml")["fields"].get(name.lower().replace("_", "")):
         return f"unknown field; {said}"
     if meant := _close(name, allowed):
         return f"unknown field; did you mean {' or '.join(meant)}?"

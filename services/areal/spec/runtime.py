@@ -18,6 +18,7 @@ from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
 from areal.spec.text import AbsolutePath, Argument, LabelKey, LabelValue, Name, WireSchema, Word
+from areal.yaml_file.table import read_table
 
 MAIN_CONTAINER = "main"
 SNAPSHOT_KEY = "runtime.json"  # of the ConfigMap with a job's own copy of its runtime
@@ -41,30 +42,8 @@ def _pod_template(template: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
-_NAMED = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}},
-    "x-kubernetes-preserve-unknown-fields": True,
-}
-_NAMED_LIST = {
-    "type": "array", "maxItems": 64, "items": _NAMED, "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["name"],
-}  # fmt: skip
-POD_TEMPLATE_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        "spec": {
-            "type": "object",
-            "x-kubernetes-preserve-unknown-fields": True,
-            "properties": dict.fromkeys(("containers", "initContainers", "volumes"), _NAMED_LIST),
-        },
-    },
-}
-"""A pod template in the API server's schema: what merging needs is checked, the rest when a pod is made of it."""
-
-PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template), WireSchema(POD_TEMPLATE_SCHEMA)]
+_TEMPLATE_SCHEMA = read_table("areal.spec", "pod_template.yaml")
+PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template), WireSchema(_TEMPLATE_SCHEMA)]
 
 
 class RoleRuntime(SpecBlock):

@@ -1,204 +1,161 @@
 """The job's status: conditions with their reasons, and the figures beside them.
 
 Owns the words of the status. Conditions are the truth; `summary` is made from them, for people and for kubectl. Each
-reason carries its sentence: docs/conditions.md is made from them.
+word has a sentence in `conditions.yaml`: docs/conditions.md is made from them.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, PlainSerializer
 
 from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import Argument, LabelKey
+from areal.yaml_file.table import read_table
 
 CONDITION_MESSAGE = 4096  # characters; an API server's answer fits
 IDLE_TEXT = 1024  # characters
 FAILURES_KEPT = 5
 
 
-Word = TypeVar("Word", bound=StrEnum)
+_SENTENCES = read_table("areal.spec", "conditions.yaml")
 
 
-def _said(cls: type[Word], value: str, says: str) -> Word:
-    """A member of a vocabulary, with its sentence as docstring."""
-    member = str.__new__(cls, value)
-    member._value_ = value
-    member.__doc__ = says
-    return member
+class StatusWord(StrEnum):
+    """A word of the status; its docstring is its sentence in `conditions.yaml`. `when`: what a reason comes with."""
 
-
-class ConditionType(StrEnum):
-    """What a job's conditions are about, in the order of a job's life."""
-
-    def __new__(cls, value: str, says: str) -> "ConditionType":
-        return _said(cls, value, says)
-
-    _value_: str
-
-    ACCEPTED = "Accepted", "The job, its runtime and its recipe are such that it can run here."
-    PREPARED = "Prepared", "Model, recipe and datasets were checked, and the datasets' snapshots are on the volume."
-    SUSPENDED = "Suspended", "The job was asked to rest: its state is saved and its pods are gone."
-    SCHEDULED = "Scheduled", "Every pod has a node."
-    TRAINER_READY = "TrainerReady", "The trainers found each other and train."
-    GENERATION_READY = "GenerationReady", "Servers with young enough weights answer."
-    REWARD_READY = "RewardReady", "Somebody scores."
-    PROGRESSING = "Progressing", "Steps are being trained."
-    COMPLETE = "Complete", "The run reached its last step and its audit found nothing lost. It stays so."
-    FAILED = "Failed", "The run ended before its last step. It stays so."
-
-
-class ConditionReason(StrEnum):
-    """Why a condition is as it is. A member's docstring is its sentence, `when` the status: False unless given."""
-
-    _value_: str
     when: str
 
-    def __new__(cls, value: str, says: str, when: str = "False") -> "ConditionReason":
-        member = _said(cls, value, says)
-        member.when = when
-        return member
+    def __init__(self, word: str) -> None:
+        said = _SENTENCES[type(self).__name__][word]
+        self.when, self.__doc__ = next(iter(said.items())) if isinstance(said, dict) else ("False", said)
+
+
+class ConditionType(StatusWord):
+    """What a job's conditions are about, in the order of a job's life."""
+
+    ACCEPTED = "Accepted"
+    PREPARED = "Prepared"
+    SUSPENDED = "Suspended"
+    SCHEDULED = "Scheduled"
+    TRAINER_READY = "TrainerReady"
+    GENERATION_READY = "GenerationReady"
+    REWARD_READY = "RewardReady"
+    PROGRESSING = "Progressing"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class ConditionReason(StatusWord):
+    """Why a condition is as it is."""
 
 
 class AcceptedReason(ConditionReason):
-    VALID = "Valid", "The job passed every rule, and every object that it needs was accepted by the API server.", "True"
-    INVALID_SPEC = "InvalidSpec", "A field or a rule is broken; the message names it and the fix."
-    LOCAL_PATH = "LocalPath", "A relative path means a file on the author's machine; `areal submit` uploads it."
-    RUNTIME_NOT_FOUND = "RuntimeNotFound", "The runtime that the job names, or the operator's default, is absent."
-    RECIPE_NOT_FOUND = "RecipeNotFound", "The ConfigMap with the recipe, or its key, is absent."
-    NOT_AVAILABLE = "NotAvailable", "The job asks for something that this version does not have on a cluster."
-    NOT_ALLOWED = "NotAllowed", "The job's pods break a rule of its runtime, allow or devices; the message names it."
-    SECRET_REFUSED = "SecretRefused", "A Secret of podTemplate is absent or lacks the label by which jobs may read it."
-    DRY_RUN_REJECTED = "DryRunRejected", "The API server refuses an object of the job; the message is the server's."
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    LOCAL_PATH = "LocalPath"
+    RUNTIME_NOT_FOUND = "RuntimeNotFound"
+    RECIPE_NOT_FOUND = "RecipeNotFound"
+    NOT_AVAILABLE = "NotAvailable"
+    NOT_ALLOWED = "NotAllowed"
+    SECRET_REFUSED = "SecretRefused"
+    DRY_RUN_REJECTED = "DryRunRejected"
 
 
 class PreparedReason(ConditionReason):
-    SNAPSHOTS_WRITTEN = (
-        "SnapshotsWritten",
-        "Sources were checked and the datasets' snapshots are on the volume.",
-        "True",
-    )
-    NOT_STARTED = "NotStarted", "The job isn't accepted yet, or rests."
-    PREPARING = "Preparing", "The pod that checks sources and writes snapshots is at work."
-    SOURCES_REFUSED = "SourcesRefused", "Model, recipe or dataset are at fault; the message says what and where."
-    PREPARE_FAILED = "PrepareFailed", "The preparing pod failed for another reason and is tried again."
+    SNAPSHOTS_WRITTEN = "SnapshotsWritten"
+    NOT_STARTED = "NotStarted"
+    PREPARING = "Preparing"
+    SOURCES_REFUSED = "SourcesRefused"
+    PREPARE_FAILED = "PrepareFailed"
 
 
 class SuspendedReason(ConditionReason):
-    SUSPENDED = "Suspended", "All pods are gone; volume, ledger and status are kept.", "True"
-    NOT_SUSPENDED = "NotSuspended", "The job may run."
-    CHECKPOINT_PENDING = "CheckpointPending", "The trainers save a checkpoint before their pods are stopped."
-    PODS_TERMINATING = "PodsTerminating", "The checkpoint is saved, pods are ending."
+    SUSPENDED = "Suspended"
+    NOT_SUSPENDED = "NotSuspended"
+    CHECKPOINT_PENDING = "CheckpointPending"
+    PODS_TERMINATING = "PodsTerminating"
 
 
 class ScheduledReason(ConditionReason):
-    ALL_PODS_BOUND = "AllPodsBound", "Every pod has a node.", "True"
-    NOT_STARTED = "NotStarted", "No pods are wanted yet."
-    PODS_MISSING = "PodsMissing", "Pods are being created."
-    PODS_REFUSED = (
-        "PodsRefused",
-        "The API server refuses pods of a role (quota, Pod Security); the message is the server's.",
-    )
-    NODE_SILENT = "NodeSilent", "A machine with a pod of the job does not answer; no deadline runs meanwhile."
-    GATED = "Gated", "A pod has scheduling gates that another controller must remove."
-    UNSCHEDULABLE = "Unschedulable", "The scheduler finds no node for a pod; the message is the scheduler's."
-    SUSPENDED = "Suspended", "The job rests and wants no pods."
-    QUOTA_PENDING = (
-        "QuotaPending",
-        "Kueue has not admitted the job, or evicts it; after the queue, the words are Kueue's.",
-    )
-    FINISHED = "Finished", "The run has ended and its pods are, or will be, cleaned up."
+    ALL_PODS_BOUND = "AllPodsBound"
+    NOT_STARTED = "NotStarted"
+    PODS_MISSING = "PodsMissing"
+    PODS_REFUSED = "PodsRefused"
+    NODE_SILENT = "NodeSilent"
+    GATED = "Gated"
+    UNSCHEDULABLE = "Unschedulable"
+    SUSPENDED = "Suspended"
+    QUOTA_PENDING = "QuotaPending"
+    FINISHED = "Finished"
 
 
 class TrainerReason(ConditionReason):
-    RENDEZVOUS_COMPLETE = "RendezvousComplete", "All trainer processes of the epoch found each other.", "True"
-    NOT_STARTED = "NotStarted", "No trainers are wanted yet."
-    PODS_NOT_READY = "PodsNotReady", "Trainer pods pull their image, or start."
-    FORMING = "Forming", "The pods are there, the processes of this epoch don't train yet."
-    RESTARTING = "Restarting", "The trainers start again from the last checkpoint."
-    VERIFYING = "Verifying", "A launcher of the gang doesn't answer; what became of it isn't known yet.", "Unknown"
-    OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
-    SUSPENDED = "Suspended", "The job rests."
-    FINISHED = "Finished", "The run has ended."
+    RENDEZVOUS_COMPLETE = "RendezvousComplete"
+    NOT_STARTED = "NotStarted"
+    PODS_NOT_READY = "PodsNotReady"
+    FORMING = "Forming"
+    RESTARTING = "Restarting"
+    VERIFYING = "Verifying"
+    OPERATOR_BLIND = "OperatorBlind"
+    SUSPENDED = "Suspended"
+    FINISHED = "Finished"
 
 
 class GenerationReason(ConditionReason):
-    ALL_REPLICAS_READY = "AllReplicasReady", "Every server answers with weights that are young enough.", "True"
-    NOT_NEEDED = "NotNeeded", "The training generates nothing.", "True"
-    SOME_REPLICAS_READY = "SomeReplicasReady", "At least one server answers; others start or were lost.", "True"
-    NOT_STARTED = "NotStarted", "No servers are wanted yet."
-    NO_REPLICA_READY = "NoReplicaReady", "No server answers with weights that are young enough."
-    SUSPENDED = "Suspended", "The job rests."
-    FINISHED = "Finished", "The run has ended."
+    ALL_REPLICAS_READY = "AllReplicasReady"
+    NOT_NEEDED = "NotNeeded"
+    SOME_REPLICAS_READY = "SomeReplicasReady"
+    NOT_STARTED = "NotStarted"
+    NO_REPLICA_READY = "NoReplicaReady"
+    SUSPENDED = "Suspended"
+    FINISHED = "Finished"
 
 
 class RewardReason(ConditionReason):
-    READY = "Ready", "A reward service answers.", "True"
-    NOT_NEEDED = "NotNeeded", "The recipe's workflow scores by itself, or the training scores nothing.", "True"
-    NOT_STARTED = "NotStarted", "No reward services are wanted yet."
-    NO_REPLICA_READY = "NoReplicaReady", "No reward service answers."
-    SUSPENDED = "Suspended", "The job rests."
-    FINISHED = "Finished", "The run has ended."
+    READY = "Ready"
+    NOT_NEEDED = "NotNeeded"
+    NOT_STARTED = "NotStarted"
+    NO_REPLICA_READY = "NoReplicaReady"
+    SUSPENDED = "Suspended"
+    FINISHED = "Finished"
 
 
 class ProgressingReason(ConditionReason):
-    STEP_REPORTED = (
-        "StepReported",
-        "A trainer of the present epoch made a step, within runPolicy.stallTimeoutSeconds.",
-        "True",
-    )
-    VERIFYING = "Verifying", "The controller or a launcher is silent; whether steps are made isn't known.", "Unknown"
-    OPERATOR_BLIND = "OperatorBlind", "Nobody of the job answers the operator, which may be cut off itself.", "Unknown"
-    AWAITING_FIRST_STEP = "AwaitingFirstStep", "All is starting, no step was trained yet."
-    NOT_STARTED = "NotStarted", "No pods are wanted yet."
-    STALLED = "Stalled", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
-    WAITING = (
-        "Waiting",
-        "No step for runPolicy.stallTimeoutSeconds, but for want of what the trainers can't bring about.",
-    )
-    BACKING_OFF = "BackingOff", "Epochs end without a step: the next one starts after a pause."
-    RECOVERING = "Recovering", "The trainers start again; none made a step since."
-    SUSPENDED = "Suspended", "The job rests."
-    FINISHED = "Finished", "The run has ended."
+    STEP_REPORTED = "StepReported"
+    VERIFYING = "Verifying"
+    OPERATOR_BLIND = "OperatorBlind"
+    AWAITING_FIRST_STEP = "AwaitingFirstStep"
+    NOT_STARTED = "NotStarted"
+    STALLED = "Stalled"
+    WAITING = "Waiting"
+    BACKING_OFF = "BackingOff"
+    RECOVERING = "Recovering"
+    SUSPENDED = "Suspended"
+    FINISHED = "Finished"
 
 
 class CompleteReason(ConditionReason):
-    MAX_STEPS_REACHED = "MaxStepsReached", "Every step was trained and the audit is clean.", "True"
-    RUNNING = "Running", "The run goes on."
-    AUDITING = "Auditing", "The last step was trained; the audit and the report are being made."
-    FAILED = "Failed", "The run ended before its last step, or its audit was not clean."
+    MAX_STEPS_REACHED = "MaxStepsReached"
+    RUNNING = "Running"
+    AUDITING = "Auditing"
+    FAILED = "Failed"
 
 
 class FailedReason(ConditionReason):
-    NOT_FAILED = "NotFailed", "Nothing ended the run."
-    SOURCES_REFUSED = (
-        "SourcesRefused",
-        "Model, recipe or dataset are at fault; the message says what and where.",
-        "True",
-    )
-    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded", "failurePolicy.maxRestarts restarts were used up.", "True"
-    RULE_MATCHED = "RuleMatched", "A rule of failurePolicy with the action FailJob matched a failure.", "True"
-    PERMANENT_ERROR = (
-        "PermanentError",
-        "A role ended with 64 (config), 65 (data) or 70 (bug): no restart helps.",
-        "True",
-    )
-    STARTUP_DEADLINE_EXCEEDED = (
-        "StartupDeadlineExceeded",
-        "runPolicy.startupDeadlineSeconds passed without a trained step, while every pod had a node.",
-        "True",
-    )
-    QUEUE_DEADLINE_EXCEEDED = (
-        "QueueDeadlineExceeded",
-        "runPolicy.queueDeadlineSeconds passed while pods waited for nodes.",
-        "True",
-    )
-    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded", "runPolicy.activeDeadlineSeconds passed.", "True"
-    STALLED = "Stalled", "No step was trained for runPolicy.stallTimeoutSeconds, and restarts didn't help.", "True"
-    AUDIT_FAILED = "AuditFailed", "The last step was trained, but the audit found groups lost or used twice.", "True"
+    NOT_FAILED = "NotFailed"
+    SOURCES_REFUSED = "SourcesRefused"
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    RULE_MATCHED = "RuleMatched"
+    PERMANENT_ERROR = "PermanentError"
+    STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
+    QUEUE_DEADLINE_EXCEEDED = "QueueDeadlineExceeded"
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"
+    STALLED = "Stalled"
+    AUDIT_FAILED = "AuditFailed"
 
 
 REASONS: Mapping[ConditionType, type[ConditionReason]] = {
@@ -215,29 +172,24 @@ REASONS: Mapping[ConditionType, type[ConditionReason]] = {
 }
 
 
-class Summary(StrEnum):
+class Summary(StatusWord):
     """One word for people, made from the conditions."""
 
-    def __new__(cls, value: str, says: str) -> "Summary":
-        return _said(cls, value, says)
-
-    _value_: str
-
-    PENDING = "Pending", "The operator has not looked yet."
-    REJECTED = "Rejected", "Accepted is False: correct the job, or what it names."
-    PREPARING = "Preparing", "Sources are checked and snapshots are written."
-    STARTING = "Starting", "Pods are starting; no step was trained yet."
-    RUNNING = "Running", "Steps are being trained."
-    RECOVERING = "Recovering", "The trainers start again from a checkpoint; the next step is awaited."
-    VERIFYING = "Verifying", "A trainer or the controller doesn't answer; whether steps are made isn't known."
-    STALLED = "Stalled", "No step for runPolicy.stallTimeoutSeconds."
-    WAITING = "Waiting", "No step is trained, for want of nodes or servers; the condition Progressing says which."
-    SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."
-    SUSPENDED = "Suspended", "The job rests."
-    QUEUED = "Queued", "The job waits for quota in its Kueue queue; the condition Scheduled says what is missing."
-    COMPLETING = "Completing", "The last step is trained; audit and report are being made."
-    COMPLETE = "Complete", "The run is done and its audit is clean."
-    FAILED = "Failed", "The run ended; the condition Failed says why."
+    PENDING = "Pending"
+    REJECTED = "Rejected"
+    PREPARING = "Preparing"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RECOVERING = "Recovering"
+    VERIFYING = "Verifying"
+    STALLED = "Stalled"
+    WAITING = "Waiting"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    QUEUED = "Queued"
+    COMPLETING = "Completing"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
 
 
 def _as_kubernetes(time: datetime) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,6 @@ FAILED = 1  # the program, not us
 _SHOWN = 60  # cases in the table; of more, those that failed come first
 _COLOURS = {Status.PASSED: "green", Status.SKIPPED: "dim"}
 _OF_ARGUMENTS = frozenset({Status.INVALID_REQUEST, Status.REJECTED_TIER})
-_SUFFIXES: Mapping[str, str] = {
-    ".py": "python", ".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".js": "javascript", ".mjs": "javascript",
-    ".sh": "bash", ".java": "java", ".go": "go", ".rs": "rust",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,8 +63,8 @@ async def _judge(asked: TrialOptions, submission: Submission, suite: Suite) -> J
 
 
 def _submission(asked: TrialOptions) -> Submission:
-    fallback = "python" if asked.completion else ""
-    language = asked.language or _SUFFIXES.get(asked.solution.suffix.lower(), fallback)
+    suffix, fallback = asked.solution.suffix.lower(), "python" if asked.completion else ""
+    language = asked.language or next((name for name, one in LANGUAGES.items() if suffix in one.suffixes), fallback)
     if language not in LANGUAGES:
         what = f"there is no language {language!r}" if language else f"which language is {asked.solution}?"
         raise ConfigError(what, fix=f"give --language with one of {', '.join(LANGUAGES)}")

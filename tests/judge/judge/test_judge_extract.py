@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from areal_judge.judge.extract import ALIASES, PROGRAM_CHARS, program_of
+from areal_judge.judge.extract import PROGRAM_CHARS, program_of
+from areal_judge.judge.languages.table import LANGUAGES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def test_nothing_is_no_program(completion: str) -> None:
     assert program_of(completion, "python") is None
 
 
-@pytest.mark.parametrize(("language", "tag"), [(name, tag) for name, tags in ALIASES.items() for tag in sorted(tags)])
+@pytest.mark.parametrize(("language", "tag"), [(name, tag) for name, one in LANGUAGES.items() for tag in one.fences])
 def test_every_alias_names_its_language(language: str, tag: str) -> None:
     completion = f"```{tag}\nright\n```\n```text\nwrong\n```"
     assert program_of(completion, language) == "right\n"

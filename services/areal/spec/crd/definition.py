@@ -13,59 +13,18 @@ from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Rule, Severity
 from areal.spec.runtime import Runtime, RuntimeSpec
 from areal.spec.status import JobStatus
-
-GROUP, VERSION = "areal.dev", "v1alpha1"
-
-_COLUMNS = (
-    ("Status", "string", ".status.summary", "One word for the conditions."),
-    ("Step", "integer", ".status.progress.step", "Steps trained."),
-    ("Policy", "integer", ".status.progress.policyVersion", "The newest policy version."),
-    ("Reward", "number", ".status.progress.reward", "Mean reward of the last step."),
-    ("Gen", "integer", ".status.generation.readyReplicas", "Generation servers that answer."),
-    ("Restarts", "integer", ".status.attempts.restarts", "Restarts of the trainers."),
-    ("Why", "string", ".status.idle.text", "Why nothing is trained now.", 1),
-    ("Age", "date", ".metadata.creationTimestamp", "Since it was made."),
-)
+from areal.yaml_file.table import read_table
 
 
 def definitions() -> dict[str, dict[str, Any]]:
-    """Each definition by its name."""
-    made = [
-        _definition(
-            kind="RLJob",
-            plural="rljobs",
-            short=["rlj"],
-            scope="Namespaced",
-            schema=_job_schema(),
-            columns=[_column(*column) for column in _COLUMNS],
-            subresources={
-                "status": {},
-                "scale": {
-                    "specReplicasPath": ".spec.generation.replicas",
-                    "statusReplicasPath": ".status.generation.replicas",
-                    "labelSelectorPath": ".status.generation.selector",
-                },
-            },
-        ),
-        *(
-            _definition(
-                kind=kind,
-                plural=f"{kind.lower()}s",
-                short=short,
-                scope=scope,
-                schema=_runtime_schema(),
-                columns=[
-                    _column("Description", "string", ".spec.description", "For people who choose one."),
-                    _column(*_COLUMNS[-1]),
-                ],
-            )
-            for kind, short, scope in (
-                ("RLRuntime", ["rlrt"], "Namespaced"),
-                ("ClusterRLRuntime", ["crlrt"], "Cluster"),
-            )
-        ),
-    ]
-    return {definition["metadata"]["name"]: definition for definition in made}
+    """Each definition by its name: the frame of `definitions.yaml` with the schema of its kind."""
+    schemas = {"RLJob": _job_schema(), "RLRuntime": _runtime_schema(), "ClusterRLRuntime": _runtime_schema()}
+    made = {}
+    for frame in read_table("areal.spec.crd", "definitions.yaml"):
+        spec = frame["spec"]
+        version = {**spec["versions"][0], "schema": {"openAPIV3Schema": schemas[spec["names"]["kind"]]}}
+        made[frame["metadata"]["name"]] = {**frame, "spec": {**spec, "versions": [version]}}
+    return made
 
 
 def _job_schema() -> Schema:
@@ -103,43 +62,6 @@ def _top(block: Any, properties: dict[str, Schema]) -> Schema:
 def _described(block: Any, name: str) -> str:
     inner = blocks_in(fields_of(block)[name].annotation)[0]
     return " ".join(str(inner.__doc__).split())
-
-
-def _definition(
-    *,
-    kind: str,
-    plural: str,
-    short: list[str],
-    scope: str,
-    schema: Schema,
-    columns: list[dict[str, Any]],
-    subresources: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    version: dict[str, Any] = {"name": VERSION, "served": True, "storage": True, "additionalPrinterColumns": columns}
-    if subresources is not None:
-        version["subresources"] = subresources
-    version["schema"] = {"openAPIV3Schema": schema}
-    names = {
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "plural": plural,
-        "singular": kind.lower(),
-        "shortNames": short,
-        "categories": ["areal"],
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": scope, "names": names, "versions": [version]},
-    }
-
-
-def _column(name: str, kind: str, path: str, says: str, priority: int = 0) -> dict[str, Any]:
-    """A column of `kubectl get`; with a priority above 0 of `kubectl get -o wide`."""
-    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path, "description": says}
-    column |= {"priority": priority} if priority else {}
-    return {**column, "format": "double"} if kind == "number" else column
 
 
 # ---- The rules of a job in CEL, as an API server wants them: those over several fields, and what may change

@@ -24,6 +24,8 @@ class Language:
     name: str
     tier: Tier  # the least that runs it
     source: str  # what the submission's file is called
+    fences: tuple[str, ...]  # what fences of completions are tagged with
+    suffixes: tuple[str, ...]  # of files with programs
     tools: Mapping[str, tuple[str, ...]]  # a word of argv → names to look for
     install: str  # Debian packages that bring it
     module: tuple[str, str] = ("", "")  # another name for the file, where the text has this pattern
