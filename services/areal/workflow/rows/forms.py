@@ -132,7 +132,8 @@ def prompt_row(row: Mapping[str, Any], *, images: bool = False) -> ChatRow:
 def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: bool = False) -> ChatRow:
     """The chat of a row that ends with an assistant's turn, and which turns are trained.
 
-    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for a turn to train that says nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for a turn to train that
+    says nothing.
     """
     _refuse_unused(row)
     form = _form_of(row)
@@ -155,7 +156,7 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: 
     if found.messages[-1]["role"] != "assistant":
         raise DataError("the last message isn't the assistant's", fix="end the row with the answer to learn")
     for place in found.trained:
-        _refuse_empty(found.messages[place], f"message {place}")
+        _refuse_unsaid(found.messages[place], f"message {place}")
     if not found.trained:
         raise DataError("no turn of the row is trained (weight 0, train: false)", fix="leave such rows out")
     return replace(found, images=listed.images)
@@ -164,7 +165,8 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: 
 def pair_row(row: Mapping[str, Any], *, images: bool = False) -> PairRow:
     """The pair that a row holds: what comes before, and both answers.
 
-    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for sides that are equal or say nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for sides that are equal or
+    say nothing.
     """
     _refuse_unused(row)
     _refuse_media(row, images=images)
@@ -190,7 +192,7 @@ def pair_row(row: Mapping[str, Any], *, images: bool = False) -> PairRow:
         rest = _behind(messages, before, side)
         if not rest or rest[-1]["role"] != "assistant":
             raise DataError(f"column {side} doesn't end with an assistant's message", fix="end it with the answer")
-        _refuse_empty(rest[-1], f"column {side}")
+        _refuse_unsaid(rest[-1], f"column {side}")
         answers.append(tuple(rest))
     if answers[0] == answers[1]:
         raise DataError("chosen and rejected are the same", fix="drop such pairs: they teach nothing")
@@ -401,7 +403,9 @@ def _assistants(listed: MessageList) -> tuple[int, ...]:
     return tuple(place for place, it in places if it["role"] == "assistant" and place not in listed.muted)
 
 
-def _refuse_empty(message: Message, place: str) -> None:
+def _refuse_unsaid(message: Message, place: str) -> None:
+    if MARK in message["content"]:
+        raise DataError(f"{place}: an assistant shows an image, which no model here does", fix="leave the row out")
     if not message["content"].strip() and not message.get("tool_calls") and not message.get("reasoning_content"):
         raise DataError(
             f"{place}: the assistant's turn is empty: nothing but an end token would be trained",
