@@ -246,6 +246,15 @@ async def test_the_item_that_the_budget_cut_is_incomplete(hermes: Tokenizer) -> 
     assert done == events[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
+@pytest.mark.component
+async def test_a_response_tells_no_temperature_that_was_overridden(hermes: Tokenizer) -> None:
+    async with scene_of(hermes, "worker", SessionLimits(64, 4096, 99)) as scene:
+        body = {**LEAST["responses"], "temperature": 0.5, "top_p": 1}
+        answer = await scene.ask(body, url=f"{scene.access.base_url}/responses")
+    assert answer.headers["x-areal-overridden"] == "temperature"
+    assert (answer.json()["temperature"], answer.json()["top_p"]) == (None, 1)
+
+
 # ---- Requests
 
 

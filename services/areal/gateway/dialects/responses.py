@@ -205,8 +205,8 @@ def whole(reply: DialectReply) -> dict[str, Any]:
 
 
 def head(reply: DialectReply) -> dict[str, Any]:
-    """A response that has just begun."""
-    fields = reply.fields
+    """A response that has just begun. Sampling that the job overrides isn't told as if it had been done."""
+    fields, overridden = reply.fields, reply.calls[0].question.overridden
     return {
         "id": f"resp_{reply.session}_{reply.calls[0].number}",
         "object": "response",
@@ -221,11 +221,11 @@ def head(reply: DialectReply) -> dict[str, Any]:
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": fields.get("previous_response_id"),
-        "temperature": fields.get("temperature"),
+        "temperature": None if "temperature" in overridden else fields.get("temperature"),
         "text": {"format": {"type": "text"}},
         "tool_choice": fields.get("tool_choice") or "auto",
         "tools": [_shown(tool) for tool in fields.get("tools") or ()],
-        "top_p": fields.get("top_p"),
+        "top_p": None if "top_p" in overridden else fields.get("top_p"),
         "truncation": "disabled",
     }
 
