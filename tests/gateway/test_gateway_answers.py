@@ -72,7 +72,7 @@ class Asked:
         asked = dialect.parse(json.dumps(BODIES[dialect]).encode(), AdmissionRules())
         self.session = EpisodeCalls("s", template, SessionLimits(1 << 20, 1 << 24, 4))
         self.call, _ = self.session.ask(asked.question, retry=False)
-        self.reply = DialectReply("s", (self.call,), asked.fields, tokenizer.text_of, tokenizer.decode, asked.named)
+        self.reply = DialectReply("s", (self.call,), asked.fields, tokenizer.piece, tokenizer.decode, asked.named)
         question = asked.question
         form = template.form if question.tools else None
         thinks = template.thinks and bool(question.messages)
@@ -317,7 +317,7 @@ async def test_a_call_whose_task_is_cancelled_ends(hermes: Tokenizer, template: 
     server._begin(opened, call)
     await engine.until_asked(1)
     server._tasks[call].cancel()
-    reply = DialectReply("1.0", (call,), ASK, hermes.text_of, hermes.decode)
+    reply = DialectReply("1.0", (call,), ASK, hermes.piece, hermes.decode)
     response = StreamedAnswering(
         chat, opened.session, reply, stream=False, reader_of=lambda call: AnswerReader(hermes), headers={}
     )

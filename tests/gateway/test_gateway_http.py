@@ -33,7 +33,7 @@ async def test_an_answer_has_openais_shape_and_the_sampled_ids(scene: Scene, tok
 async def test_t12_log_probabilities_are_the_engines_of_the_sampled_ids(scene: Scene, tokenizer: Tokenizer) -> None:
     (choice,) = (await scene.ask({**ASK, "logprobs": True})).json()["choices"]
     told = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
-    assert told == [(tokenizer.text_of(token), -0.25) for token in scene.engine.ids.tolist()]
+    assert told == [(tokenizer.piece(token).decode(), -0.25) for token in scene.engine.ids.tolist()]
 
 
 async def test_t12_sampling_is_the_jobs_and_an_override_is_shown(scene: Scene) -> None:

@@ -225,7 +225,7 @@ class GatewayServer:
             session.name,
             tuple(call for call, _ in calls),
             asked.fields,
-            self._tokenizer.text_of,
+            self._tokenizer.piece,
             self._tokenizer.decode,
             asked.named,
         )
@@ -342,7 +342,7 @@ def dialect_of(path: str) -> Dialect | None:
     """The dialect of a request's path, with a session or without; None where it has none."""
     if path.startswith("/s/"):
         path = "/" + path.removeprefix("/s/").partition("/")[2]
-    return DIALECTS.get(path.removesuffix("/count_tokens"))
+    return messages if path.startswith(("/v1/messages", "/v1/v1/messages")) else DIALECTS.get(path)
 
 
 def _ended(question: SessionRequest, job: Sampling) -> SessionRequest:
@@ -365,4 +365,5 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     fault = CallRefusal(
         f"{request.method} {request.url.path} is not served here", status=error.status_code, code="not_found"
     )
-    return await _refuse(request, fault)
+    shown = (dialect_of(request.url.path) or chat).error(fault)
+    return Response(orjson.dumps(shown), fault.status, fault.headers, "application/json")

@@ -20,15 +20,13 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     """See `Dialect.parse`."""
     fields = read_object(body)
     ignored = admit(fields, "chat", rules)
-    limit = next(
-        (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
-    )
+    limit = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     listed = parse_tools(fields.get("tools"))
     kwargs, unread = _kwargs(fields.get("chat_template_kwargs"), rules)
     question = SessionRequest(
         messages=parse_messages(fields.get("messages"), images=rules.images),
         digest=digest(fields),
-        max_tokens=positive(limit, "max_tokens"),
+        max_tokens=positive(fields.get(limit), limit),
         stop=stops(fields.get("stop"), "stop"),
         seed=whole_number(fields.get("seed"), "seed"),
         tools=listed.tools,
@@ -223,7 +221,7 @@ def _flag(call: SessionCall) -> dict[str, Any]:
 def logprobs_of(reply: DialectReply, ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
     """Log-probabilities of sampled tokens."""
     content: list[dict[str, Any]] = [
-        {"token": reply.text_of(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
+        {"token": reply.text_of(token), "logprob": logprob, "bytes": list(reply.piece_of(token)), "top_logprobs": []}
         for token, logprob in zip(ids, logprobs, strict=True)
     ]
     return {"content": content, "refusal": None}

@@ -22,7 +22,7 @@ def parse(body: bytes, rules: AdmissionRules) -> DialectRequest:
     ignored = admit(fields, "completions", rules)
     scored = chat.flag(fields, "echo") and fields.get("logprobs") is not None
     if scored and not rules.prompt_logprobs:
-        raise CallRefusal("echo with logprobs asks for a prompt's log-probabilities, which engines of a job don't tell")
+        raise CallRefusal("echo with logprobs: engines of a job don't tell a prompt's log-probabilities", field="echo")
     if scored and chat.flag(fields, "stream"):
         raise CallRefusal("echo with logprobs is answered at once, not streamed", field="stream")
     nothing = chat.flag(fields, "echo") and fields.get("max_tokens") == 0  # the prompt alone is asked for
@@ -61,7 +61,7 @@ def whole(reply: DialectReply) -> dict[str, Any]:
     for index, call in enumerate(reply.calls):
         assert call.answer is not None
         delta = Delta((Text(call.answer.text),), call.made.ids, call.made.logprobs)
-        choices.append(_choice(reply, index, delta, first=True) | {"finish_reason": chat.finish_reason(reply, index)})
+        choices.append(_choice(reply, index, delta) | {"finish_reason": chat.finish_reason(reply, index)})
     body = _head(reply) | {"choices": choices, "usage": chat.usage(reply)}
     if reply.fields.get("return_token_ids"):
         body["prompt_token_ids"] = reply.calls[0].prompt_ids.tolist()
@@ -74,7 +74,7 @@ class CompletionEvents(chat.ChatEvents):
     def __init__(self, reply: DialectReply) -> None:
         super().__init__(reply)
         self._head = _head(reply)
-        self._begun: set[int] = set()
+        self._told: dict[int, int] = {}  # characters of the tokens told of each choice
 
     def begin(self) -> Iterator[bytes]:
         """Nothing comes before the text."""
@@ -82,8 +82,9 @@ class CompletionEvents(chat.ChatEvents):
 
     def delta(self, index: int, delta: Delta) -> Iterator[bytes]:
         """One chunk; the first one tells the prompt, too, where it is asked for."""
-        yield chat.event(self._head | {"choices": [_choice(self._reply, index, delta, first=index not in self._begun)]})
-        self._begun.add(index)
+        start = self._told.get(index)
+        yield chat.event(self._head | {"choices": [_choice(self._reply, index, delta, start)]})
+        self._told[index] = (start or 0) + sum(len(self._reply.text_of(token)) for token in delta.ids)
 
     def finish(self, index: int) -> Iterator[bytes]:
         """Why the choice ended."""
@@ -95,37 +96,35 @@ events, error = CompletionEvents, chat.error
 """See `Dialect.events`, `Dialect.error`."""
 
 
-def _choice(reply: DialectReply, index: int, delta: Delta, *, first: bool) -> dict[str, Any]:
+def _choice(reply: DialectReply, index: int, delta: Delta, start: int | None = None) -> dict[str, Any]:
+    """A choice as far as it came; `start` counts the characters told before, None where none were."""
     fields, call = reply.fields, reply.calls[index]
     said = [] if fields.get("max_tokens") == 0 else [part.text for part in delta.parts if isinstance(part, Text)]
     ids, logprobs = ([], []) if fields.get("max_tokens") == 0 else (list(delta.ids), list(delta.logprobs))
     told: list[Any] = [(token, logprob, None) for token, logprob in zip(ids, logprobs, strict=True)]
-    if first and chat.flag(fields, "echo"):
+    if start is None and chat.flag(fields, "echo"):
         prompt = call.prompt_ids.tolist()
         said.insert(0, call.question.text or reply.decode(prompt))
         scores = call.result.prompt_scores if call.result is not None else ()
         told = [(token, *score) for token, score in zip(prompt, scores, strict=False)] + told
     choice: dict[str, Any] = {"index": index, "text": "".join(said), "logprobs": None, "finish_reason": None}
     if fields.get("logprobs") is not None:
-        choice["logprobs"] = _logprobs(reply, told)
+        choice["logprobs"] = _logprobs(reply, told, start or 0)
     if fields.get("return_token_ids"):
         choice["token_ids"] = ids
     return choice
 
 
-def _logprobs(reply: DialectReply, told: list[Any]) -> dict[str, Any]:
+def _logprobs(reply: DialectReply, told: list[Any], start: int) -> dict[str, Any]:
     """Of tokens, each with its log-probability and, in a prompt, the likeliest token in its place with its own."""
     tokens = [reply.text_of(token) for token, _, _ in told]
     values = [logprob for _, logprob, _ in told]
-    tops: list[dict[str, Any] | None] | None = None
-    if any(best for _, _, best in told):
-        pairs = zip(tokens, told, strict=True)
-        tops = [
-            {token: logprob} | ({reply.text_of(best[0]): best[1]} if best else {})
-            for token, (_, logprob, best) in pairs
-        ]
-        tops[0] = tops[0] if values[0] is not None else None  # nothing stands before the first token
-    offsets = [0, *accumulate(map(len, tokens))][: len(tokens)]
+    tops = [
+        # nothing stands before a prompt's first token
+        None if logprob is None else {token: logprob} | ({reply.text_of(best[0]): best[1]} if best else {})
+        for token, (_, logprob, best) in zip(tokens, told, strict=True)
+    ]
+    offsets = [*accumulate(map(len, tokens), initial=start)][: len(tokens)]
     return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 

@@ -34,7 +34,7 @@ class DialectReply:
     session: str
     calls: tuple[SessionCall, ...]
     fields: Mapping[str, Any]
-    text_of: Callable[[int], str]
+    piece_of: Callable[[int], bytes]
     decode: Callable[[Sequence[int]], str]
     named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -47,6 +47,10 @@ class DialectReply:
     def created(self) -> int:
         """When the request was first asked, in seconds since the epoch."""
         return self.calls[0].created
+
+    def text_of(self, token: int) -> str:
+        """The text of one token; bytes that are half a character are told as `\\xe2`, as OpenAI's API does."""
+        return self.piece_of(token).decode(errors="backslashreplace")
 
     @property
     def prompt_tokens(self) -> int:

@@ -14,7 +14,7 @@ from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import SessionCall, SessionRequest
 
 _MOST_STOPS = 8192  # as Anthropic allows
-_KINDS = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
+_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 
 
 def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:

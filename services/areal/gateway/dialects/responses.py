@@ -53,7 +53,7 @@ class ResponseEvents:
         """The item under way is whole."""
         if not self._items and self._open is None:
             yield from self._begin(Text(""))
-        yield from self._close()
+        yield from self._close("incomplete" if ended_early(self._reply) else "completed")
 
     def end(self) -> Iterator[bytes]:
         """The whole response."""
@@ -71,7 +71,7 @@ class ResponseEvents:
         if isinstance(part, Text):
             yield self._inner("content_part.added", {"part": text_part("")})
 
-    def _close(self) -> Iterator[bytes]:
+    def _close(self, status: str = "completed") -> Iterator[bytes]:
         part = self._open
         if part is None:
             return
@@ -81,7 +81,7 @@ class ResponseEvents:
         else:
             yield self._inner("reasoning_text.done", {"text": part.text})
         self._open = None
-        yield from self._done(part)
+        yield from self._done(part, status)
 
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         begun = item_of(self._reply, self._items, replace(call, arguments=""), "in_progress")
@@ -92,8 +92,8 @@ class ResponseEvents:
         yield self._event("response.function_call_arguments.done", done)
         yield from self._done(call)
 
-    def _done(self, part: Part) -> Iterator[bytes]:
-        item = item_of(self._reply, self._items, part)
+    def _done(self, part: Part, status: str = "completed") -> Iterator[bytes]:
+        item = item_of(self._reply, self._items, part, status)
         yield self._event("response.output_item.done", {"output_index": self._items, "item": item})
         self._items += 1
 
@@ -125,8 +125,8 @@ def parse(body: bytes, rules: admission.AdmissionRules) -> DialectRequest:
         raise CallRefusal("input has to be a text or a list with at least one item", field="input")
     listed = parse_tools(fields.get("tools"))
     messages = _joined(read_messages(_entries(items, listed.named), images=rules.images))
-    if fields.get("instructions"):
-        messages.insert(0, Message("system", str(fields["instructions"])))
+    if told := fields.get("instructions"):
+        messages[:0] = read_messages([("instructions", {"role": "system", "content": told})])
     question = SessionRequest(
         messages=tuple(messages),
         digest=digest(fields),
@@ -144,7 +144,7 @@ def _followed(name: Any) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or not name.startswith("resp_"):
-        raise CallRefusal(f"{name!r} is no response of this session", field="previous_response_id")
+        raise CallRefusal(f"{name!r} is no response of this session: give its items", field="previous_response_id")
     return name.removeprefix("resp_")
 
 
@@ -168,7 +168,7 @@ def _entries(items: list[Any], named: Mapping[str, tuple[str, str]]) -> Iterator
         elif kind == "function_call_output":
             yield place, {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
         else:
-            raise CallRefusal(f"{place} is {kind!r}, which is not known here", field=place)
+            raise CallRefusal(f"{place} is {kind!r}, which is not known here: leave it out", field=place)
 
 
 def _joined(read: Sequence[Message]) -> list[Message]:
@@ -186,13 +186,16 @@ def _joined(read: Sequence[Message]) -> list[Message]:
 def whole(reply: DialectReply) -> dict[str, Any]:
     """See `Dialect.whole`."""
     early = ended_early(reply)
+    output = [item_of(reply, number, part) for number, part in enumerate(items_of(reply))]
+    if early and output[-1]["type"] != "function_call":
+        output[-1]["status"] = "incomplete"
     told = {
         "status": "incomplete" if early else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if early else None,
-        "output": [item_of(reply, number, part) for number, part in enumerate(items_of(reply))],
+        "output": output,
         "usage": {
             "input_tokens": reply.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": reply.answer_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": reply.prompt_tokens + reply.answer_tokens,
@@ -202,8 +205,8 @@ def whole(reply: DialectReply) -> dict[str, Any]:
 
 
 def head(reply: DialectReply) -> dict[str, Any]:
-    """A response that has just begun."""
-    fields = reply.fields
+    """A response that has just begun. Sampling that the job overrides isn't told as if it had been done."""
+    fields, overridden = reply.fields, reply.calls[0].question.overridden
     return {
         "id": f"resp_{reply.session}_{reply.calls[0].number}",
         "object": "response",
@@ -218,14 +221,18 @@ def head(reply: DialectReply) -> dict[str, Any]:
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": fields.get("previous_response_id"),
-        "temperature": fields.get("temperature"),
+        "temperature": None if "temperature" in overridden else fields.get("temperature"),
         "text": {"format": {"type": "text"}},
         "tool_choice": fields.get("tool_choice") or "auto",
-        "tools": fields.get("tools") or [],
-        "top_p": fields.get("top_p"),
+        "tools": [_shown(tool) for tool in fields.get("tools") or ()],
+        "top_p": None if "top_p" in overridden else fields.get("top_p"),
         "truncation": "disabled",
-        "usage": None,
     }
+
+
+def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as a response repeats it: of a function what a request may leave out, too."""
+    return {**({"parameters": None, "strict": None} if tool.get("type") == "function" else {}), **tool}
 
 
 def events(reply: DialectReply) -> ResponseEvents:
@@ -258,7 +265,7 @@ def item_of(reply: DialectReply, number: int, part: Part, status: str = "complet
     if isinstance(part, Reasoning):
         content = [{"type": "reasoning_text", "text": part.text}]
         return {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content, "status": status}
-    content = [text_part(part.text)] if status == "completed" else []
+    content = [] if status == "in_progress" else [text_part(part.text)]
     return {"type": "message", "id": f"msg_{name}", "role": "assistant", "content": content, "status": status}
 
 

@@ -185,7 +185,7 @@ def _read(entry: Any, place: str, reader: MessageReader) -> None:
         )
     unread = next((name for name in _UNREAD_KEYS if given.get(name)), None)
     if unread is not None:
-        raise DataError(f"{place}.{unread} isn't empty, and no text chat has it", fix="drop the key, or such rows")
+        raise PlaceError(f"{place}.{unread}", "isn't empty, and no text chat has it", fix="drop the key, or such rows")
     spot = next((name for name in ("content", "value", "parts") if name in given), "content")
     content, own_place = given.get(spot), f"{place}.{spot}"
     calls = _calls_of(given, place, reader)
