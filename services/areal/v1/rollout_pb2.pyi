@@ -982,6 +982,7 @@ class GetRolloutStatusResponse(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     BATCH_WAITS_FIELD_NUMBER: _builtins.int
     TOKEN_FATES_FIELD_NUMBER: _builtins.int
+    LEDGER_SILENT_S_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -1016,6 +1017,8 @@ class GetRolloutStatusResponse(_message.Message):
     """batches that generation may be ahead, in force"""
     batch_waits: _builtins.str
     """what the next batch waits for, in words"""
+    ledger_silent_s: _builtins.float
+    """since the ledger answered last; it is asked twice a second"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -1066,10 +1069,11 @@ class GetRolloutStatusResponse(_message.Message):
         ahead: _builtins.int = ...,
         batch_waits: _builtins.str = ...,
         token_fates: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        ledger_silent_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "ledger_silent_s", b"ledger_silent_s", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

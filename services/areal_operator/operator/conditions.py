@@ -314,6 +314,10 @@ def _progressing(view: _View) -> ConditionText:
     if controller is not None and view.now - max(controller.at, unbroken) > QUIET_S:
         text = f"the controller doesn't answer since {render(controller.at)}; step {state.step} was last"
         return ConditionText(ProgressingReason.VERIFYING, text)
+    heard = controller.at - controller.ledger_silent_s if controller is not None else view.now
+    if controller is not None and controller.at - max(heard, unbroken) > QUIET_S:
+        text = f"the ledger doesn't answer the controller since {render(heard)}; step {state.step} was last"
+        return ConditionText(ProgressingReason.VERIFYING, text)
     lost_role = next((f for f in reversed(state.failures) if f.role in (Role.CONTROLLER, Role.REDIS)), None)
     if lost_role is not None and lost_role.at >= unbroken:  # the new one's first answer is no step
         text = f"{lost_role.pod or lost_role.role} was lost ({lost_role.reason}); step {state.step} was last"

@@ -18,6 +18,7 @@ DISRUPTION = "DisruptionTarget"
 NODE_LOST = "NodeLost"
 POD_GONE = "PodGone"
 POD_DELETED = "PodDeleted"
+PEER_GONE = "PeerGone"
 OVERTAKEN, NODE_LEAVES, TEMPLATE_CHANGED = "Overtaken", "NodeLeaves", "TemplateChanged"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # Kubernetes' words
 
@@ -44,6 +45,7 @@ _OF_DISRUPTION = {
 
 _OF_REASON = {
     NODE_LOST: FaultOwner.NODE,
+    PEER_GONE: FaultOwner.ROLE,
     POD_GONE: FaultOwner.PLATFORM,  # no process can delete its own pod
     POD_DELETED: FaultOwner.PLATFORM,
     "Evicted": FaultOwner.NODE,
@@ -73,6 +75,7 @@ class Lack:
 
     owner: FaultOwner
     text: str
+    node: str = ""  # the silent machine
 
 
 def lack_of(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
@@ -161,6 +164,14 @@ def _unserved(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
 
 def _serving(seen: Observation, role: Role) -> list[Pod]:
     return [pod for pod in seen.of(role) if pod.ready and not pod.terminating]
+
+
+def outage(seen: Observation) -> Lack | None:
+    """The loss outside of a trainer by which its process may have ended, where that says that something failed."""
+    if (silent := silent_pod(seen)) is not None:
+        return Lack(FaultOwner.NODE, silence(silent), silent.node)
+    gone = (text for role, text in _NEEDED if seen.of(seen.home(role)) and not _serving(seen, seen.home(role)))
+    return next((Lack(FaultOwner.ROLE, text) for text in gone), None)
 
 
 def served_since(seen: Observation, desired: Mapping[Role, int]) -> float:

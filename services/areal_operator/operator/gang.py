@@ -7,13 +7,23 @@ over, and nothing that belongs to it is an incident any more. So a failure is co
 how often. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from areal.errors import ExitCode
 from areal.plan.cluster_names import Role
 from areal.processes.core import ChildPhase
 
 from areal_operator.operator.failure_policy import Incident, shell_code
-from areal_operator.operator.fault_owner import DISRUPTION, NODE_LOST, OVERTAKEN, POD_DELETED, POD_GONE
+from areal_operator.operator.fault_owner import (
+    DISRUPTION,
+    NODE_LOST,
+    OVERTAKEN,
+    PEER_GONE,
+    POD_DELETED,
+    POD_GONE,
+    FaultOwner,
+    outage,
+)
 from areal_operator.operator.job_state import JobState
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S, QUIET_S
@@ -140,7 +150,11 @@ class TrainerGang:
         if pod.uid not in self.state.members or report is None or report.epoch != self.state.epoch:
             return None
         if report.phase in (ChildPhase.BACKING_OFF, ChildPhase.FAILED):
-            return self._incident(pod, "Error", report.exit_reason, shell_code(report.exit_code))
+            code = shell_code(report.exit_code)
+            if code == ExitCode.INFRA and (lack := outage(self.seen)) is not None:
+                reason = NODE_LOST if lack.owner is FaultOwner.NODE else PEER_GONE
+                return replace(self._incident(pod, reason, lack.text, code), node=lack.node or pod.node)
+            return self._incident(pod, "Error", report.exit_reason, code)
         if report.phase is ChildPhase.STOPPED and not pod.terminating:
             return self._incident(pod, "Drained", "its launcher was told to stop")
         return None

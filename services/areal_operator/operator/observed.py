@@ -166,6 +166,7 @@ class ControllerReport:
     wasted_share: float | None = None
     since: float | None = None  # when this step was heard of first
     watch: FleetWatch | None = None  # of its fleet
+    ledger_silent_s: float = 0.0  # since the ledger answered it, when it said this
 
 
 @dataclass(frozen=True)

@@ -342,12 +342,8 @@ class PolicyEngine(ShardedModel[PolicyModel]):
     def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
         model = empty_model(model_path, fp32_head=options.fp32_head, fused_head=options.compile == "blocks")
         if options.adapter is not None:
-            if any(name != view.tensor for name, view in model.views.items()):
-                kind = model.config.model_type
-                raise DataError(
-                    f"{model_path}: files of the family {kind} name layers otherwise", fix="leave trainer.lora out"
-                )
             lora.adapt(model.lm, options.adapter, served_dtype(options))
+            self._adapted = lora.file_modules(model.lm, model.views)
         super().__init__(model, model_path, options, ranks)
         for method in ("next_token", "own_logits", "taught", "divergence"):
             register_fsdp_forward_method(self._model, method)
@@ -458,7 +454,8 @@ class PolicyEngine(ShardedModel[PolicyModel]):
             return
         for name, parameter in self._parameters.items():
             if lora.is_adapter(name):
-                named = tensor_name(*lora.module_and_matrix(name.removeprefix("lm.")))
+                module, matrix = lora.module_and_matrix(name.removeprefix("lm."))
+                named = tensor_name(self._adapted[module], matrix)
                 shape = tuple(parameter.shape)
                 yield parameter, dtype, {named: View(name, 0, shape, torch.empty(shape, device="meta").stride())}
 

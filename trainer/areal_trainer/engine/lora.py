@@ -7,12 +7,13 @@ of the forward pass, for it takes no small steps. With the adapters off the mode
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from areal.errors import DataError
+from areal.file_views import View
 from areal.weights.adapter import AdapterConfig
 from torch import Tensor, nn
 
@@ -65,6 +66,26 @@ def adapt(lm: nn.Module, config: AdapterConfig, base_dtype: torch.dtype) -> None
         if not is_adapter(name):
             parameter.requires_grad_(False)
             parameter.data = parameter.data.to(base_dtype)
+
+
+def file_modules(lm: nn.Module, views: Mapping[str, View]) -> dict[str, str]:
+    """The name of each adapted module in the model's files, by which its adapter is known; `views` are their tensors.
+
+    Raises DataError where files hold a module's weights in parts or turned: no adapter of theirs would be this one.
+    """
+    parts: dict[str, list[str]] = {}
+    for name, view in views.items():
+        parts.setdefault(view.tensor, []).append(name)
+    found: dict[str, str] = {}
+    for module, adapted in lm.named_modules():
+        if isinstance(adapted, AdaptedLinear):
+            names = parts.get(f"{module}.weight", [])
+            alike = [name for name in names if views[name].size == tuple(adapted.weight.shape)]
+            if names != alike or len(names) != 1 or views[names[0]].stride != adapted.weight.stride():
+                fix = f"leave {module.rpartition('.')[2]} out of trainer.lora.targets"
+                raise DataError(f"files of this family hold {module} otherwise than it is adapted", fix=fix)
+            found[module] = names[0].removesuffix(".weight")
+    return found
 
 
 def is_adapter(parameter: str) -> bool:

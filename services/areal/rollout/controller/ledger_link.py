@@ -6,6 +6,7 @@ and the carrier is told, which drops what was meant for the old one. Never block
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -45,6 +46,12 @@ class LedgerLink:
         self._waits = waits
         self._run_id = run_id
         self._wake = asyncio.Event()
+        self._heard = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Since Redis answered last: to a machine without power a call may wait ten seconds before it fails."""
+        return time.monotonic() - self._heard
 
     def wake(self) -> None:
         """The carrier has operations to ask."""
@@ -66,6 +73,7 @@ class LedgerLink:
     async def _through_restarts(self, carrier: Carrier, step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
+            self._heard = time.monotonic()
             return
         except InfraError as error:
             log.warning("Redis is away: %s", error.message)
@@ -76,6 +84,7 @@ class LedgerLink:
                     await self._watch(carrier)
                 except InfraError:
                     continue
+                self._heard = time.monotonic()
                 return
 
     async def _watch(self, carrier: Carrier) -> None:

@@ -66,6 +66,11 @@ class CoreLoop:
         self._hurried = asyncio.Event()
         self._answers: dict[int, asyncio.Future[bool]] = {}
 
+    @property
+    def ledger_silent_s(self) -> float:
+        """Since the ledger answered last."""
+        return self._outlets.link.silent_s
+
     # ---- inputs
 
     def post(self, item: Input) -> None:

@@ -238,7 +238,9 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def GetRolloutStatus(
         self, request: rollout.GetRolloutStatusRequest, context: Context
     ) -> rollout.GetRolloutStatusResponse:
-        return rollout_status(self._job, self._core, self._loop.evaluations.results)
+        answer = rollout_status(self._job, self._core, self._loop.evaluations.results)
+        answer.ledger_silent_s = self._loop.ledger_silent_s
+        return answer
 
 
 def rollout_status(
