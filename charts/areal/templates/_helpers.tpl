@@ -86,3 +86,16 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- define "areal.watched" -}}
 {{- toJson .Values.operator.watchNamespaces -}}
 {{- end -}}
+
+{{/* The way out to the API server, as one rule of a NetworkPolicy. */}}
+{{- define "areal.toApiServer" -}}
+- ports:
+    {{- range .Values.operator.networkPolicy.apiServerPorts }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+  {{- with .Values.operator.networkPolicy.apiServerTo }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
