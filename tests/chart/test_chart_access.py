@@ -325,3 +325,18 @@ def test_browsers_reach_the_page_of_jobs_from_where_values_say_and_it_reaches_th
     policy = policies["default-values.yaml"]
     page = Pod("system", policy["spec"]["podSelector"]["matchLabels"], {})
     assert [p for p in (53, 80, 443, 6443, 8000, 9000) if passes([policy], page, labelled, p)] == [443, 6443]
+
+
+def test_pods_of_hooks_reach_what_they_check_and_nobody_else_reaches_them() -> None:
+    policies = {each["metadata"]["name"]: each for each in of_kind(render(values=EVERYTHING), "NetworkPolicy")}
+    check, guard, operator = (
+        Pod("system", policies[f"areal-{name}"]["spec"]["podSelector"]["matchLabels"], {})
+        for name in ("test", "uninstall-guard", "operator")
+    )
+    anybody, listed = Pod("system", {}, {}), list(policies.values())
+    ports = (53, 80, 443, 5353, 6443, 8080, 8081, 9000)
+    assert [port for port in ports if passes(listed, check, operator, port)] == [8081]
+    assert [port for port in ports if passes(listed, check, check, port)] == [8080]
+    assert [port for port in ports if passes(listed, check, anybody, port)] == [53, 443, 5353, 6443]
+    assert [port for port in ports if passes(listed, guard, anybody, port)] == [443, 6443]
+    assert not any(passes(listed, anybody, each, port) for each in (check, guard) for port in ports)

@@ -124,12 +124,10 @@ def test_selectors_hold_what_never_changes_and_find_the_pods(values: str) -> Non
     deployments = of_kind(objects, "Deployment")
     assert all(each["spec"]["selector"]["matchLabels"].keys() == SELECTING for each in deployments)
     labels = [each["spec"]["template"]["metadata"]["labels"] for each in deployments]
-    lasting = [
-        each for each in of_kind(objects, "Service") if "helm.sh/hook" not in each["metadata"].get("annotations", {})
-    ]
-    services = [each["spec"]["selector"] for each in lasting]
+    lasting = [each for each in objects if not hook(each)]
+    services = [each["spec"]["selector"] for each in of_kind(lasting, "Service")]
     budgets = [each["spec"]["selector"]["matchLabels"] for each in of_kind(objects, "PodDisruptionBudget")]
-    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(objects, "NetworkPolicy")]
+    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(lasting, "NetworkPolicy")]
     for selector in [*services, *budgets, *policies]:
         assert selector.keys() == SELECTING
         assert sum(selector.items() <= each.items() for each in labels) == 1
@@ -265,6 +263,38 @@ def test_a_runtime_takes_what_values_say_about_all_roles_and_about_one() -> None
     assert spec["storage"] == {"storageClassName": "shared-nfs", "size": "2Ti", "accessMode": "ReadWriteMany"}
 
 
+def test_a_runtime_labels_and_annotates_the_pods_of_all_roles_and_of_one() -> None:
+    role = {"annotations": {"corp.org/department": "rl"}}
+    values = {
+        "runtimes": {"role": {"labels": {"team": "rl"}}, "definitions": {"areal-cpu": {"roles": {"trainer": role}}}}
+    }
+    spec = named(runtimes_of(render(values=values)), "ClusterRLRuntime", "areal-cpu")["spec"]
+    assert spec["template"] == {"metadata": {"labels": {"team": "rl"}}}
+    assert spec["roles"]["trainer"]["template"]["metadata"] == {"annotations": {"corp.org/department": "rl"}}
+    assert "metadata" not in spec["roles"]["worker"]["template"]
+
+
+def test_pods_of_hooks_have_the_marks_of_the_operators_and_a_policy_of_their_own() -> None:
+    marks = {"podLabels": {"team": "rl"}, "podAnnotations": {"note": "x"}, "priorityClassName": "urgent"}
+    objects = render(values={**EVERYTHING, "operator": marks})
+    hooks = [
+        (each["metadata"], each["spec"])
+        if each["kind"] == "Pod"
+        else (each["spec"]["template"]["metadata"], each["spec"]["template"]["spec"])
+        for each in objects
+        if hook(each) and each["kind"] in ("Pod", "Job")
+    ]
+    assert len(hooks) == 6
+    closed = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(objects, "NetworkPolicy") if hook(each)]
+    for metadata, spec in hooks:
+        assert metadata["labels"]["team"] == "rl"
+        assert metadata["annotations"]["note"] == "x"
+        assert spec["priorityClassName"] == "urgent"
+        assert sum(selector.items() <= metadata["labels"].items() for selector in closed) == 1
+    minimal = render("minimal-values.yaml", values={"tests": {"enabled": True}})
+    assert not of_kind(minimal, "NetworkPolicy")
+
+
 def test_a_false_in_a_roles_pod_and_container_is_not_lost() -> None:
     role = {"pod": {"enableServiceLinks": False, "hostUsers": False}, "container": {"tty": False}}
     values = {
@@ -357,7 +387,7 @@ def test_extra_objects_are_rendered_with_the_charts_values() -> None:
 
 def test_tests_are_hooks_and_no_part_of_the_release() -> None:
     tests = [each for each in render(values=EVERYTHING) if "-test" in each["metadata"]["name"]]
-    assert len(tests) == 11
+    assert len(tests) == 12
     for found in tests:
         annotations = found["metadata"]["annotations"]
         assert annotations["helm.sh/hook"] == "test"

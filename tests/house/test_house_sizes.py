@@ -11,7 +11,8 @@ WRITTEN = ("*.py", "*.md", "*.proto", "*.toml", "*.yaml", "*.yml", "*.json", "*.
 TREES = ("bench", "charts", "deploy", "docker", "docs", "examples", "protos", "services", "tests", "tools", "trainer")
 GENERATED = (
     "services/areal/v1/*", "charts/areal/files/*", "charts/areal/values.schema.json",
-    "tests/operator/operator/golden/*", "docs/rljob.md", "docs/cli.md", "docs/python.md",
+    "tests/operator/operator/golden/*", "tests/chart/policies/k*.yaml", "docs/rljob.md", "docs/cli.md",
+    "docs/python.md",
 )  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from areal.cli.main import app
-from kube.harness.client import Client
+from areal_operator.kube.restricted import container_security, pod_security
+from kube.harness.client import Client, Refused
 from kube.harness.control_plane import Cluster
 from kube.harness.fixtures import Runner
 from kube.harness.processes import eventually
@@ -80,6 +82,42 @@ def test_a_pod_that_no_quota_has_room_for_is_refused_before_anything_is_made(adm
     job = wait_for(admin, namespace, Accepted="DryRunRejected", summary="Rejected")
     assert "exceeded quota: team" in condition(job, "Accepted")["message"]
     assert not children(admin, namespace)
+
+
+@pytest.fixture
+def only_controlled_pods(admin: Client, namespace: str) -> Iterator[None]:
+    """A policy of the platform's by which pods of the namespace must have a controller, in force."""
+    policy = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    rule = "object.metadata.?ownerReferences.orValue([]).exists(one, one.?controller.orValue(false))"
+    spec = {"matchConstraints": {"resourceRules": [pods]}, "validations": [{"expression": rule}]}
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    bound = {"policyName": f"{namespace}-bare", "validationActions": ["Deny"], "matchResources": where}
+    metadata = {"name": f"{namespace}-bare"}
+    binding = {**policy, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": bound}
+    made = [admin.create({**policy, "metadata": metadata, "spec": spec}), admin.create(binding)]
+    main = {"name": "main", "image": "any:1", "securityContext": container_security()}
+    spec = {"containers": [main], "securityContext": pod_security()}
+    bare = {"metadata": {"name": "bare", "namespace": namespace}, "spec": spec}
+
+    def in_force() -> bool:
+        try:
+            admin.create({"apiVersion": "v1", "kind": "Pod", **bare}, dry_run=True)
+        except Refused as refused:
+            return f"{namespace}-bare" in refused.message
+        return False
+
+    eventually(in_force, "the policy is in force")
+    yield
+    for each in made:
+        admin.delete(each)
+
+
+@pytest.mark.usefixtures("only_controlled_pods")
+def test_a_policy_against_pods_without_a_controller_refuses_no_job(admin: Client, namespace: str) -> None:
+    admin.create(rljob(namespace))
+    job = wait_for(admin, namespace, Progressing="True")
+    assert condition(job, "Accepted")["status"] == "True"
 
 
 @pytest.mark.nightly  # each landing: one pod without room here, and the patience with several on a fake API server

@@ -88,6 +88,11 @@ def test_the_api_server_knows_exactly_these_roles() -> None:
     assert all(f"'{role}'" in known["rule"] for role in patched)
 
 
+def test_scratch_is_bounded_but_for_roles_that_hold_models_or_datasets() -> None:
+    unbounded = {role for role, row in ROLE_SPECS.items() if row.needs is not None and not row.needs.scratch}
+    assert unbounded == {Role.GENERATION, Role.REWARD_MODEL, Role.TRAINER, Role.PREPARE, Role.FINISH}
+
+
 def test_every_caller_is_a_role_and_calls_a_port_that_the_callee_has() -> None:
     for row in ROLE_SPECS.values():
         for caller in row.called_by:

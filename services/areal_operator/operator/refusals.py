@@ -37,5 +37,8 @@ def trial_pod(workload: Json, *, own_account: bool) -> Json:
     spec = dict(template.get("spec", {}))
     if not own_account:
         spec.pop("serviceAccountName", None)
+    uid = metadata.get("uid") or metadata["name"]  # one that isn't made yet has none
+    maker = {"apiVersion": workload["apiVersion"], "kind": workload["kind"], "name": metadata["name"], "uid": uid}
     named = {"name": f"{metadata['name']}-dry", "namespace": metadata["namespace"]}
+    named |= {"ownerReferences": [{**maker, "controller": True}]}  # policies refuse pods that nothing controls
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template.get("metadata", {}), **named}, "spec": spec}

@@ -67,7 +67,7 @@ def upload_pod(job: RLJob, namespace: str, claim_name: str, runtime: RuntimeSpec
     name = job.metadata.name
     receiver = resources.files("areal_operator.submit").joinpath("receive.py").read_text(encoding="utf-8")
     pod = _waiting_pod(job, runtime, claim_name, {"name": "run", "mountPath": UPLOAD_DIR}, _DEADLINE_S)
-    pod["metadata"] = _metadata(names.workload(name, Role.UPLOAD), namespace, role_labels(name, Role.UPLOAD))
+    pod["metadata"] |= _metadata(names.workload(name, Role.UPLOAD), namespace, pod["metadata"]["labels"])
     pod["spec"]["containers"][0]["env"].append({"name": RECEIVER_ENV, "value": receiver})
     return pod
 
@@ -80,9 +80,9 @@ def page_pod(job: RLJob, uid: str, namespace: str, claim_name: str, runtime: Run
     name = job.metadata.name
     mount = {"name": "run", "mountPath": page_dir(name), "subPath": names.run_sub_path(name, uid), "readOnly": True}
     pod = _waiting_pod(job, runtime, claim_name, mount, _PAGE_DEADLINE_S)
-    metadata = _metadata(f"{names.workload(name, Role.VIEW)}-{suffix}", namespace, role_labels(name, Role.UPLOAD))
+    metadata = _metadata(f"{names.workload(name, Role.VIEW)}-{suffix}", namespace, pod["metadata"]["labels"])
     owner = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "name": name, "uid": uid}
-    pod["metadata"] = {**metadata, "ownerReferences": [owner]}
+    pod["metadata"] |= {**metadata, "ownerReferences": [owner]}
     spec: Json = pod["spec"]
     container = spec["containers"][0]
     spec["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": _INDEX_BYTES}})
@@ -105,13 +105,16 @@ def _new(listed: list[Json] | None, known: list[Json], key: str) -> list[Json]:
 
 
 def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json, deadline_s: int) -> Json:
-    """A confined pod with the tools' image and placement, the claim mounted as `mount` says; without metadata."""
+    """A confined pod with the tools' image and placement, the claim mounted as `mount` says; without a name."""
     placement: Json = {}
+    labels, annotations = dict[str, str | None](), dict[str, str | None]()
     main: Json = {}
     env: dict[str, Json] = {}
     tolerations: list[Json] = []
     for template in (runtime.template, runtime.template_of("tools"), _job_patch(job)):
-        spec = template.get("spec") or {}
+        spec, marks = template.get("spec") or {}, template.get("metadata") or {}
+        labels |= marks.get("labels") or {}
+        annotations |= marks.get("annotations") or {}
         placement |= {field: spec[field] for field in _PLACEMENT if spec.get(field)}
         tolerations += spec.get("tolerations") or []
         ours: Json = next((each for each in spec.get("containers") or [] if each.get("name") == MAIN_CONTAINER), {})
@@ -134,6 +137,10 @@ def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json,
     return {
         "apiVersion": "v1",
         "kind": "Pod",
+        "metadata": {
+            "labels": {**_given(labels), **role_labels(job.metadata.name, Role.UPLOAD)},
+            **({"annotations": given} if (given := _given(annotations)) else {}),
+        },
         "spec": {
             **placement,
             **({"tolerations": tolerations} if tolerations else {}),
@@ -147,6 +154,11 @@ def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json,
             "volumes": [{"name": "run", "persistentVolumeClaim": {"claimName": claim_name}}],
         },
     }
+
+
+def _given(marks: dict[str, str | None]) -> dict[str, str]:
+    """Without the nulls, by which a template removes what another has."""
+    return {name: value for name, value in marks.items() if value is not None}
 
 
 def owned(obj: Json, job: Json) -> Json:
@@ -166,13 +178,14 @@ def _job_patch(job: RLJob) -> Json:
         "resources": {name: dict(amounts) for name, amounts in kept.items() if amounts},
     }
     return {
+        "metadata": {"labels": dict(patch.labels), "annotations": dict(patch.annotations)},
         "spec": {
             "containers": [main],
             "nodeSelector": dict(patch.node_selector),
             "tolerations": [toleration.model_dump(exclude_none=True) for toleration in patch.tolerations],
             "runtimeClassName": patch.runtime_class_name,
             "priorityClassName": patch.priority_class_name or job.spec.scheduling.priority_class_name,
-        }
+        },
     }
 
 

@@ -62,17 +62,20 @@ class Client:
         return path
 
     def raw(self, method: str, path: str, **options: Any) -> Any:
-        """One request; the decoded answer (text when it is not JSON). A busy server is asked again, as it wishes."""
+        """One request; the decoded answer (text when it is not JSON)."""
+        answer = self.send(method, path, **options)
+        return answer.json() if _is_json(answer) else answer.text
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request; the answer with its headers. A busy server is asked again, as it wishes."""
         deadline = time.monotonic() + _PATIENCE_S
         while (answer := self._http.request(method, path, **options)).status_code == 429:
             if time.monotonic() > deadline:
                 break
             time.sleep(min(1.0, float(answer.headers.get("retry-after", 1))))
-        is_json = "json" in answer.headers.get("content-type", "")
-        body = answer.json() if is_json else answer.text
         if answer.status_code >= 400:
-            raise Refused(answer.status_code, body if is_json else {"message": body})
-        return body
+            raise Refused(answer.status_code, answer.json() if _is_json(answer) else {"message": answer.text})
+        return answer
 
     def ready(self) -> bool:
         """Whether the server answers and says it is ready."""
@@ -163,6 +166,10 @@ class Client:
             return self._kinds[api_version, kind]
         except KeyError:
             raise Refused(404, {"message": f"the server knows no {kind} in {api_version}"}) from None
+
+
+def _is_json(answer: httpx.Response) -> bool:
+    return "json" in answer.headers.get("content-type", "")
 
 
 def connection(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:

@@ -48,6 +48,8 @@ def test_the_engines_container_has_the_gpus_and_what_the_agent_sees() -> None:
     assert there == {variable["name"] for variable in before["env"]} | {"USER"}, "of our images it knows nothing"
     assert agent["image"] == before["image"]
     assert "ports" not in engine, "it is asked on loopback alone"
+    volumes = pod_template(upstream(), Role.GENERATION)["spec"]["volumes"]
+    assert {"name": "engine", "emptyDir": {"sizeLimit": "64Mi"}} in volumes
 
 
 def test_only_servers_on_gpus_have_it() -> None:

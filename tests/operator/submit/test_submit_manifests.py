@@ -56,6 +56,23 @@ def test_the_pod_has_the_runtime_s_image_nodes_and_credentials_and_the_job_s_pat
     assert spec["automountServiceAccountToken"] is False
 
 
+def test_the_pods_have_the_labels_and_annotations_that_the_platform_and_the_job_give_to_tools(tmp_path):
+    own = "podTemplate={tools: {labels: {team: ours}, annotations: {why: data}}}"
+    given = runtime()
+    given.template["metadata"] = {"labels": {"team": "all", "tier": "batch", "areal.dev/role": "worker"}}
+    given.roles.tools.template["metadata"] = {"labels": {"tier": None}, "annotations": {"corp.org/department": "rl"}}
+    job = job_in(tmp_path, own)
+    upload = manifests.upload_pod(job, "team-a", "digits-run", given)["metadata"]
+    page = manifests.page_pod(job, UID, "team-a", "digits-run", given, "abc")["metadata"]
+    for found in (upload, page):
+        assert found["annotations"] == {"corp.org/department": "rl", "why": "data"}
+        assert found["labels"]["team"] == "ours"
+        assert found["labels"]["areal.dev/role"] == "upload"
+        assert "tier" not in found["labels"]
+    assert upload["name"] == "digits-upload"
+    assert "ownerReferences" not in upload
+
+
 def test_the_pod_of_a_page_sees_its_run_read_only_and_nothing_else_and_goes_with_the_job(job):
     mounted = {"name": "env", "mountPath": "/opt/areal/env"}
     environment = {"name": "env", "persistentVolumeClaim": {"claimName": "env"}}

@@ -199,7 +199,7 @@ def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json
     engines: list[Json] = []
     if has_engine_container(w, role):
         lists["containers"] = _beside_engine(lists["containers"], str(w.runtime.engine_image))
-        engines = [{"name": names.ENGINE_CONTAINER, "emptyDir": {}}]
+        engines = [{"name": names.ENGINE_CONTAINER, "emptyDir": {"sizeLimit": "64Mi"}}]
     spec = {
         **{name: value for name, value in spec.items() if name not in ("hostname", "subdomain", "nodeName")},
         **lists,
