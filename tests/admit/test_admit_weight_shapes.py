@@ -23,6 +23,12 @@ def opinion(config: dict, shapes: dict, dtype: str = "BF16") -> WeightOpinion:
     return look_at_shapes(config, WeightFiles(tensors))
 
 
+def test_matrices_that_experts_have_are_none_to_be_adapted():
+    names = ["self_attn.q_proj", "mlp.experts.0.gate_proj", "mlp.shared_experts.gate_proj", "mlp.gate"]
+    tensors = {f"model.layers.0.{n}.weight": TensorHeader(n, "BF16", (4, 4), 0, 0) for n in names}
+    assert WeightFiles(tensors).matrices == {"q_proj", "gate"}
+
+
 @pytest.mark.parametrize("family", KNOWN)
 def test_a_right_model_is_quiet(family):
     assert opinion(**KNOWN[family]) == WeightOpinion(())

@@ -33,12 +33,14 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.model import empty_model
 from areal_trainer.publish.exporter import side_files, sources
 from areal_trainer.trainings.kinds import Learner
 from support.forked_ranks import ended, forked, joined, words
 from support.tiny_families import MORE, SIZES
 from support.tiny_vision import vision_model
 from support.trainer_parts import VOCABULARY, batch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 CLOSE = 1e-4  # log-probabilities, and relative gradient norms, in float32
@@ -155,8 +157,11 @@ def embedded(home: Path, path: Path, ranks: RankGroup) -> list[float]:
 
 
 def lora(home: Path, path: Path, ranks: RankGroup) -> list[float]:
-    """Adapters on the linear layers that the field's default names, as far as there are some: each is trained."""
-    named = {name.split(".")[-2] for name in read_tensors(path) if name.endswith(".weight")}
+    """Adapters on the linear layers that the field's default names, as far as there are some that aren't experts':
+    each is trained."""
+    layers = empty_model(path).lm.named_modules()
+    named = {name.rpartition(".")[2] for name, layer in layers if isinstance(layer, nn.Linear)}
+    named -= {name.split(".")[-2] for name in read_tensors(path) if ".experts." in name}
     config = AdapterConfig(4, 8.0, tuple(name for name in ALL_LINEAR if name in named))
     engine = PolicyEngine(path, ModelOptions(optimizer=ADAM, adapter=config), ranks)
     trained(engine, range(2))

@@ -36,7 +36,7 @@ def test_a_family_does_what_its_row_says(tmp_path, family):
     assert json.loads(said) == {"family": family, "cells": family_cells()[family]}
 
 
-@pytest.mark.parametrize(("family", "column"), [("qwen3_moe", "LoRA"), ("lfm2", "context ranks")])
+@pytest.mark.parametrize(("family", "column"), [("qwen3_moe", "tensor ranks"), ("lfm2", "context ranks")])
 def test_a_refusal_of_the_table_is_that_of_the_check(family, column):
     refuse_columns({"model_type": "qwen3"}, COLUMNS, "it")
     refuse_columns({"model_type": family}, ["resume", "delta"], "it")

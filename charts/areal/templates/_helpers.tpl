@@ -90,6 +90,8 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{/* The version of the cluster's PodGroups; empty where there are none, or they are not to be used. */}}
 {{- define "areal.podGroups" -}}
 {{- if and .Values.operator.gang (.Capabilities.APIVersions.Has "scheduling.k8s.io/v1alpha2/PodGroup") }}v1alpha2{{ end -}}
+{{- end -}}
+
 {{/* The way out to the API server, as one rule of a NetworkPolicy. */}}
 {{- define "areal.toApiServer" -}}
 - ports:

@@ -38,10 +38,9 @@ class WeightFiles:
 
     @property
     def matrices(self) -> frozenset[str]:
-        """Last part of the names of modules with a matrix: q_proj, embed_tokens, …"""
-        return frozenset(
-            name.split(".")[-2] for name, each in self.tensors.items() if len(each.shape) == 2 and "." in name
-        )
+        """Last part of the names of modules with a matrix: q_proj, embed_tokens, … Not of those that experts have."""
+        found = {name: name.split(".")[-2] for name, one in self.tensors.items() if len(one.shape) == 2 and "." in name}
+        return frozenset(found.values()) - {own for name, own in found.items() if ".experts." in name}
 
 
 def read_weights(model: Path) -> WeightFiles:

@@ -194,6 +194,26 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
         "the controller doesn't answer since",
     ),
     (
+        "a ledger that doesn't answer the controller",
+        seen(
+            remembered(step_at=NOW - 9),
+            reports=replace(seen().reports, controller=replace(controller(), ledger_silent_s=8.5)),
+        ),
+        ConditionType.PROGRESSING,
+        "Verifying",
+        "the ledger doesn't answer the controller since",
+    ),
+    (
+        "a step since the ledger was silent",
+        seen(
+            remembered(step_at=NOW - 6),
+            reports=replace(seen().reports, controller=replace(controller(), ledger_silent_s=8.5)),
+        ),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "steps are being trained",
+    ),
+    (
         "a controller that answers anew",
         seen(remembered(step_at=NOW - 80, failures=(JobFailure(NOW - 10, "controller", "c0", reason="NodeLost"),))),
         ConditionType.PROGRESSING,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from areal.plan.cluster_names import Role
 from areal.processes.core import ChildPhase
+from areal.spec.cluster import FailurePolicy
+from areal_operator.operator.failure_policy import FailureAction, judge
 from areal_operator.operator.gang import gang_of
 from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from areal_operator.operator.times import QUIET_S
@@ -65,6 +67,38 @@ def test_a_status_from_a_backup_is_noticed() -> None:
 def test_the_end_of_a_child_in_this_epoch_is_an_incident(phase: ChildPhase) -> None:
     (incident,) = gang(launchers(seen(), t1=says(phase, code=-9))).incidents()
     assert (incident.pod, incident.exit_code) == ("digits-trainer-1", 137)
+
+
+SILENT = {"n9": NodeState(ready=False, silent_since=NOW - 40)}
+
+
+def without(role: Role, **changes: Any) -> Observation:
+    """The job whose pod of a role is on a silent machine, or changed otherwise."""
+    base = seen()
+    lost = [replace(pod, **changes) if pod.role is role else pod for pod in base.pods]
+    return replace(base, pods=tuple(lost), nodes=SILENT)
+
+
+@pytest.mark.parametrize(
+    ("base", "code", "told"),
+    [
+        (without(Role.REDIS, node="n9"), 75, ("NodeLost", "node", "n9", False)),
+        (without(Role.WORKER, node="n9"), 75, ("NodeLost", "node", "n9", False)),
+        (without(Role.REDIS, ready=False), 75, ("PeerGone", "role", "n1", False)),
+        (without(Role.CONTROLLER, ready=False), 75, ("PeerGone", "role", "n1", False)),
+        (without(Role.REDIS, node="n9"), 1, ("Error", "job", "n1", True)),
+        (without(Role.REDIS, node="n9"), -9, ("Error", "job", "n1", True)),
+        (without(Role.WORKER, ready=False), 75, ("Error", "job", "n1", True)),
+        (seen(), 75, ("Error", "job", "n1", True)),
+    ],
+)
+def test_a_trainer_that_ended_because_something_outside_failed_spends_nothing_of_the_job_s(
+    base: Observation, code: int, told: tuple[str, str, str, bool]
+) -> None:
+    (incident,) = gang(launchers(base, t1=says(ChildPhase.BACKING_OFF, code=code))).incidents()
+    ruling = judge(incident, FailurePolicy())
+    assert ruling.action is FailureAction.RESTART_TRAINER
+    assert (incident.reason, incident.owner, incident.node, ruling.counted) == told
 
 
 def test_the_end_of_a_child_in_an_earlier_epoch_is_none() -> None:

@@ -343,7 +343,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         model = empty_model(model_path, fp32_head=options.fp32_head, fused_head=options.compile == "blocks")
         if options.adapter is not None:
             lora.adapt(model.lm, options.adapter, served_dtype(options))
-            self._adapted = lora.file_modules(model.lm, model.views)
+            lora.refuse_parts(model.lm, model.views, options.adapter.targets)
         super().__init__(model, model_path, options, ranks)
         for method in ("next_token", "own_logits", "taught", "divergence"):
             register_fsdp_forward_method(self._model, method)
@@ -454,8 +454,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
             return
         for name, parameter in self._parameters.items():
             if lora.is_adapter(name):
-                module, matrix = lora.module_and_matrix(name.removeprefix("lm."))
-                named = tensor_name(self._adapted[module], matrix)
+                named = tensor_name(*lora.module_and_matrix(name.removeprefix("lm.")))
                 shape = tuple(parameter.shape)
                 yield parameter, dtype, {named: View(name, 0, shape, torch.empty(shape, device="meta").stride())}
 

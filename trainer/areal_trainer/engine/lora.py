@@ -7,7 +7,7 @@ of the forward pass, for it takes no small steps. With the adapters off the mode
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -68,24 +68,22 @@ def adapt(lm: nn.Module, config: AdapterConfig, base_dtype: torch.dtype) -> None
             parameter.data = parameter.data.to(base_dtype)
 
 
-def file_modules(lm: nn.Module, views: Mapping[str, View]) -> dict[str, str]:
-    """The name of each adapted module in the model's files, by which its adapter is known; `views` are their tensors.
+def refuse_parts(lm: nn.Module, views: Mapping[str, View], targets: Collection[str]) -> None:
+    """Raise DataError for targets of which the model's files (`views` are their tensors) hold more than is adapted.
 
-    Raises DataError where files hold a module's weights in parts or turned: no adapter of theirs would be this one.
+    Parts of experts, which are one tensor in memory, have the names of linear layers: who reads the adapter would look
+    for theirs. And what lies turned in the files is another matrix than the one that is adapted.
     """
-    parts: dict[str, list[str]] = {}
+    adapted = {f"{name}.weight": m.weight for name, m in lm.named_modules() if isinstance(m, AdaptedLinear)}
     for name, view in views.items():
-        parts.setdefault(view.tensor, []).append(name)
-    found: dict[str, str] = {}
-    for module, adapted in lm.named_modules():
-        if isinstance(adapted, AdaptedLinear):
-            names = parts.get(f"{module}.weight", [])
-            alike = [name for name in names if views[name].size == tuple(adapted.weight.shape)]
-            if names != alike or len(names) != 1 or views[names[0]].stride != adapted.weight.stride():
-                fix = f"leave {module.rpartition('.')[2]} out of trainer.lora.targets"
-                raise DataError(f"files of this family hold {module} otherwise than it is adapted", fix=fix)
-            found[module] = names[0].removesuffix(".weight")
-    return found
+        if ".visual." in view.tensor:
+            continue  # a tower's layers may be called alike: their adapters are none, which changes nothing
+        own = name.removesuffix(".weight").rpartition(".")[2]
+        weight = adapted.get(view.tensor)
+        alike = weight is not None and view.size == tuple(weight.shape) and view.stride == weight.stride()
+        if (own in targets or weight is not None) and name.endswith(".weight") and not alike and len(view.size) == 2:
+            words = f"the files hold {name}, of which no adapter is trained: it is a part of another tensor here"
+            raise DataError(words, fix=f"leave {own} out of trainer.lora.targets")
 
 
 def is_adapter(parameter: str) -> bool:

@@ -28,7 +28,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from areal_trainer.engine.model import score_architecture
+from areal_trainer.engine.model import empty_model, score_architecture
 
 _log = logging.getLogger(__name__)
 
@@ -109,13 +109,14 @@ def merge(base: Path, tokenizer: Path, adapter: Path, target: Path, template: st
     """Write the merged model to `target`, whole or not at all, with the adapter itself in `target`/adapter."""
     scale = AdapterConfig.from_dir(adapter).scale
     matrices = load_file(adapter / f"{ADAPTER_STEM}.safetensors")
+    views = empty_model(base).views  # an adapter has the names of the model's own code, its files may have others
     partial = target.with_name(target.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(adapter, partial / "adapter", ignore=shutil.ignore_patterns(MANIFEST_NAME))
     for file in model_files(base):
         tensors = load_file(file)
         for name in tensors:
-            module = name.removesuffix(".weight")
+            module = (views[name].tensor if name in views else name).removesuffix(".weight")
             down, up = (matrices.pop(tensor_name(module, matrix), None) for matrix in "AB")
             if down is not None and up is not None:
                 weight = tensors[name]
