@@ -132,8 +132,7 @@ def prompt_row(row: Mapping[str, Any], *, images: bool = False) -> ChatRow:
 def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: bool = False) -> ChatRow:
     """The chat of a row that ends with an assistant's turn, and which turns are trained.
 
-    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for a turn to train that
-    says nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for a turn that says nothing.
     """
     _refuse_unused(row)
     form = _form_of(row)
@@ -165,8 +164,7 @@ def answer_row(row: Mapping[str, Any], answer_field: str = "answer", *, images: 
 def pair_row(row: Mapping[str, Any], *, images: bool = False) -> PairRow:
     """The pair that a row holds: what comes before, and both answers.
 
-    `images` says whether the model reads some. Raises DataError as `prompt_row` does, and for sides that are equal or
-    say nothing.
+    `images` says whether the model reads some. Raises DataError as `prompt_row` does, for equal and for empty sides.
     """
     _refuse_unused(row)
     _refuse_media(row, images=images)
