@@ -116,6 +116,7 @@ def test_sft_reads_the_images_and_learns(finished, folder):
     assert (seen.run_dir / "model" / "preprocessor_config.json").is_file()
 
 
+@pytest.mark.nightly
 def test_dpo_prefers_what_the_images_say(finished):
     told = figures(finished("dpo", "pairs", {"name": "DPO", "epochs": 3, "beta": 0.1}, 1e-3))
     assert told[-1]["loss"] < told[0]["loss"]
