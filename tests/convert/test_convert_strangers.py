@@ -155,3 +155,23 @@ def test_openrlhfs_unknown_flags_are_decisions(tmp_path):
 def test_what_is_not_read_is_refused_by_its_name(name, text, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, text, name)
+
+
+def test_a_script_of_any_name_has_its_command_in_its_docstring(tmp_path):
+    """TRL's examples are called mpo_vlm.py, sudoku.py or nash.py, too; several losses at once are for people."""
+    text = (
+        '"""\npython examples/scripts/mpo_vlm.py \\\n    --dataset_name org/pairs \\\n'
+        "    --model_name_or_path org/vlm \\\n"
+        "    --num_train_epochs 1 \\\n    --lora_target_modules down_proj, o_proj \\\n    --use_peft \\\n"
+        '    --loss_type sigmoid bco_pair sft \\\n    --loss_weights 0.8 0.2 1.0\n"""\n'
+        "from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config\n"
+        "parser = TrlParser((ScriptArguments, DPOConfig, ModelConfig))\n"
+        "script_args, training_args, model_args = parser.parse_args_and_config()\n"
+        "trainer = DPOTrainer(args=training_args, peft_config=get_peft_config(model_args))\n"
+    )
+    draft = read(tmp_path, text, "mpo_vlm.py")
+    assert draft.spec["model"] == {"uri": "hf://org/vlm"}
+    assert draft.spec["dataset"]["train"]["huggingFace"]["path"] == "org/pairs"
+    assert draft.spec["training"]["epochs"] == 1
+    assert draft.spec["trainer"]["lora"]["targets"] == ["down_proj", "o_proj"]
+    assert any(said.startswith("training.loss: ['sigmoid', 'bco_pair', 'sft']") for said in draft.decisions)
