@@ -15,10 +15,13 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.optimizer import local
 from areal_trainer.engine.self_check import check_packing
-from areal_trainer.publish.exporter import carry_untrained, side_files, sources
+from areal_trainer.publish.exporter import carry_untrained, merge, side_files, sources
+from peft import PeftModel
 from safetensors.torch import load_file
 from support.publishing_ranks import CANARY
 from support.trainer_parts import batch
+from trainer.test_trainer_lora import exported, micros_of, train
+from trainer.test_trainer_lora_families import scores
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 TEXT = {
@@ -81,9 +84,36 @@ def test_the_embedded_engine_serves_what_is_published_of_it(start, tmp_path, ran
     torch.testing.assert_close(trainer.own_logprobs(ids, 8), alone, rtol=0, atol=1e-4)
 
 
-def test_adapters_of_layers_with_other_names_in_the_files_are_refused(start, ranks):
-    with pytest.raises(DataError, match="name layers otherwise"):
-        PolicyEngine(start, ModelOptions(adapter=AdapterConfig(4, 8, ("q_proj",))), ranks)
+def test_adapters_have_the_names_of_the_released_model_s_own_code(start, tmp_path, ranks):
+    config = AdapterConfig(rank=3, alpha=12.0, targets=("q_proj", "k_proj", "v_proj", "o_proj"))
+    engine, tokens = PolicyEngine(start, ModelOptions(adapter=config), ranks), batch(2, 4)
+    for seed in range(2):
+        assert train(engine, seed, rate=3e-2) > 0
+    ours = engine.logprobs(micros_of(tokens), tokens.tokens)
+    adapter = exported(engine, tmp_path / "adapter")
+    merge(start, start, adapter, tmp_path / "merged")
+    whole = AutoModelForImageTextToText.from_pretrained(start, dtype=torch.float32).eval()
+    theirs = PeftModel.from_pretrained(whole, adapter)
+    named = load_file(adapter / "adapter_model.safetensors")
+    taken = [name for name, tensor in theirs.named_parameters() if ".lora_B." in name and tensor.abs().max() > 0]
+    assert len(taken) == len(named) // 2 > 0
+    assert all(".language_model.layers." in name for name in named)
+    merged = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+    edges = list(zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist(), strict=True))
+    for model in (theirs, merged):
+        for (begin, end), score in zip(edges, scores(model, tokens), strict=True):
+            chosen = torch.from_numpy(tokens.trainable())[begin + 1 : end]
+            torch.testing.assert_close(ours[begin + 1 : end][chosen], score[chosen], atol=1e-4, rtol=1e-4)
+
+
+def test_what_experts_have_too_is_no_target(start, ranks):
+    has_experts = "moe" in AutoConfig.from_pretrained(start).model_type
+    options = ModelOptions(adapter=AdapterConfig(4, 8, ("q_proj", "gate_proj")))
+    if has_experts:
+        with pytest.raises(DataError, match=r"a part of another tensor|no linear layers"):
+            PolicyEngine(start, options, ranks)
+    else:
+        assert any("gate_proj" in name for name in PolicyEngine(start, options, ranks).trained())
 
 
 @pytest.mark.parametrize("recompute", ["full", "selective", "offload"])

@@ -344,6 +344,7 @@ class PolicyEngine(ShardedModel[PolicyModel]):
         if options.adapter is not None:
             lora.adapt(model.lm, options.adapter, served_dtype(options))
             lora.refuse_parts(model.lm, model.views, options.adapter.targets)
+            self._known = {v.tensor.removesuffix(".weight"): lora.known_as(f, v.tensor) for f, v in model.views.items()}
         super().__init__(model, model_path, options, ranks)
         for method in ("next_token", "own_logits", "taught", "divergence"):
             register_fsdp_forward_method(self._model, method)
@@ -454,7 +455,8 @@ class PolicyEngine(ShardedModel[PolicyModel]):
             return
         for name, parameter in self._parameters.items():
             if lora.is_adapter(name):
-                named = tensor_name(*lora.module_and_matrix(name.removeprefix("lm.")))
+                module, matrix = lora.module_and_matrix(name.removeprefix("lm."))
+                named = tensor_name(self._known[module], matrix)
                 shape = tuple(parameter.shape)
                 yield parameter, dtype, {named: View(name, 0, shape, torch.empty(shape, device="meta").stride())}
 

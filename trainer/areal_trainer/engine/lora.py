@@ -86,6 +86,14 @@ def refuse_parts(lm: nn.Module, views: Mapping[str, View], targets: Collection[s
             raise DataError(words, fix=f"leave {own} out of trainer.lora.targets")
 
 
+def known_as(file: str, memory: str) -> str:
+    """The name, in an adapter, of the module of a tensor that is called `file` in the model's files: the one that the
+    released model's own code has. That of a text model within another stands in the files; others may have older names.
+    """
+    inside = ".language_model."
+    return (file if inside in file and inside not in memory else memory).removesuffix(".weight")
+
+
 def is_adapter(parameter: str) -> bool:
     """Whether a parameter's name in memory is an adapter's."""
     return ".adapter.lora_" in parameter

@@ -28,6 +28,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from areal_trainer.engine.lora import known_as
 from areal_trainer.engine.model import empty_model, score_architecture
 
 _log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ def merge(base: Path, tokenizer: Path, adapter: Path, target: Path, template: st
     for file in model_files(base):
         tensors = load_file(file)
         for name in tensors:
-            module = (views[name].tensor if name in views else name).removesuffix(".weight")
+            module = known_as(name, views[name].tensor) if name in views else name
             down, up = (matrices.pop(tensor_name(module, matrix), None) for matrix in "AB")
             if down is not None and up is not None:
                 weight = tensors[name]
