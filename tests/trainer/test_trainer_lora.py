@@ -11,11 +11,11 @@ from areal.weights.manifest import MANIFEST_NAME, Manifest
 from areal.weights.verify import open_version, verify_tensors
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import RunPosition
-from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.publish.exporter import merge
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from support.lora_parts import exported, micros_of, train
 from support.trainer_parts import batch, whole_model
 from support.trainer_world import losses
 
@@ -23,32 +23,8 @@ LORA = AdapterConfig(rank=3, alpha=12.0, targets=("q_proj", "v_proj", "gate_proj
 SPEC = {"lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
 
 
-def micros_of(tokens):
-    return rank_micro_batches(
-        tokens,
-        np.arange(tokens.sequences),
-        tokens.trainable(),
-        rank=0,
-        world_size=1,
-        micro_batch_tokens=64,
-        pack_length=None,
-    )
-
-
-def train(engine, seed, rate=1e-2):
-    engine.accumulate(micros_of(batch(3, 4, seed=seed)), lambda logprobs, entropy, micro: -logprobs.sum() / 50)
-    return engine.optimizer.step(rate)
-
-
 def gradients(engine):
     return {name: p.grad.full_tensor() for name, p in engine._parameters.items() if p.grad is not None}
-
-
-def exported(engine, path):
-    path.mkdir()
-    save_file({name: tensor.clone() for name, tensor in engine.export()}, path / "adapter_model.safetensors")
-    (path / ADAPTER_CONFIG).write_bytes(engine.options.adapter.to_bytes("base"))
-    return path
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

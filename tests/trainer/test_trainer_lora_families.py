@@ -14,9 +14,9 @@ from areal_trainer.publish.exporter import merge
 from peft import PeftModel
 from safetensors.torch import load_file
 from support.family_cells import ALL_LINEAR, made
+from support.lora_parts import exported, micros_of, scores, train
 from support.trainer_parts import batch
 from torch import nn
-from trainer.test_trainer_lora import exported, micros_of, train
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 pytestmark = pytest.mark.component
@@ -31,17 +31,6 @@ def layers(path: Path) -> tuple[str, ...]:
     found = {name.rpartition(".")[2] for name, layer in named if isinstance(layer, nn.Linear)}
     experts = {name.split(".")[-2] for name in load_file(path / "model.safetensors") if ".experts." in name}
     return tuple(name for name in ALL_LINEAR if name in found - experts)
-
-
-def scores(model, tokens) -> list[torch.Tensor]:
-    """Log-probability of each token behind the first, a sequence at a time, by a model of transformers."""
-    found = []
-    for begin, end in zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist(), strict=True):
-        ids = torch.from_numpy(tokens.token_ids[begin:end])[None]
-        with torch.no_grad():
-            logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-        found.append(torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0])
-    return found
 
 
 @pytest.mark.parametrize(

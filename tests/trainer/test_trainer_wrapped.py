@@ -18,10 +18,9 @@ from areal_trainer.engine.self_check import check_packing
 from areal_trainer.publish.exporter import carry_untrained, merge, side_files, sources
 from peft import PeftModel
 from safetensors.torch import load_file
+from support.lora_parts import exported, micros_of, scores, train
 from support.publishing_ranks import CANARY
 from support.trainer_parts import batch
-from trainer.test_trainer_lora import exported, micros_of, train
-from trainer.test_trainer_lora_families import scores
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 TEXT = {
