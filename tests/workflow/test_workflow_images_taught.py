@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from areal.image_shape import ImageShape
 from areal.values.images import Image
 from areal.workflow.examples import Example, example, pair
 from areal.workflow.tokenizer import Tokenizer
+from support.chat_tokenizer import write_chat_tokenizer
 from support.tiny_vision import drawing
+from support.vision_tokenizer import CONTROL, PARTS, write_vision_tokenizer
 from transformers import AutoTokenizer
-from workflow.test_workflow_images import CONTROL, PARTS, processor, write_chat_tokenizer
 
 ONE, TWO = drawing(1), drawing(2, 56, 28)
 ASKED, SAID, WORSE = "What is # here?", "A square.", "No idea"
@@ -25,11 +25,7 @@ PART = {"type": "image"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = write_chat_tokenizer(tmp_path_factory.mktemp("taught"), PARTS, CONTROL)
-    pad = AutoTokenizer.from_pretrained(path).convert_tokens_to_ids("<|image_pad|>")
-    (path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", "image_token_id": pad, "vocab_size": 400}))
-    processor(path)
-    return path
+    return write_vision_tokenizer(tmp_path_factory.mktemp("taught"))
 
 
 @pytest.fixture(scope="module")

@@ -279,8 +279,10 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
         raise _unknown(file)
     values = {**({"num_processes": 1} if file.suffix == ".ipynb" else {}), **calls.values}
     task = calls.task
-    own = re.sub(rf"\S*\b{re.escape(file.name)}", f"{task.removesuffix('Config').lower()}.py", calls.doc)
-    for found in _COMMAND_LINE.finditer(own if task else calls.doc):  # whatever the script is called
+    doc = calls.doc
+    if task and not _TASKS["trl"].fullmatch(file.name):  # it may be called after anything
+        doc = re.sub(rf"\S*\b{re.escape(file.name)}", f"{task.removesuffix('Config').lower()}.py", doc)
+    for found in _COMMAND_LINE.finditer(doc):
         started = (_of_command(file, each, "trl", {}) for each in read_commands(found[0])[True])
         try:
             line = next(filter(None, started), None)

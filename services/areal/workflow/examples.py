@@ -38,13 +38,13 @@ class Example:
 
     def cut(self, longest: int, shape: ImageShape | None = None) -> "Example":
         """Its first `longest` tokens, or fewer: an image that doesn't fit whole is left out with all behind it."""
-        kept = 0
+        kept = len(self.images)
         if shape is not None and len(self.ids) > longest:
-            for begin, image in zip(shape.begins(self.ids, self.images), self.images, strict=True):
+            begins = shape.begins(self.ids, self.images)
+            for begin, image in zip(begins, self.images, strict=True):
                 longest = begin if begin < longest < begin + shape.tokens(image) else longest
-                kept += begin < longest
-            return Example(self.ids[:longest], self.mask[:longest], self.images[:kept])
-        return Example(self.ids[:longest], self.mask[:longest], self.images)
+            kept = sum(begin < longest for begin in begins)
+        return Example(self.ids[:longest], self.mask[:longest], self.images[:kept])
 
     def scored(self) -> "Example":
         """The whole sequence as a reward model sees it: with one place more, whose value is the sequence's score.

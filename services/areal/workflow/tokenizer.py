@@ -77,7 +77,7 @@ class Tokenizer:
         fast = fast if fast is not None else read_tokenizer(directory)
         config = config if config is not None else _read_json(model / "config.json")
         settings = _read_json(directory / "tokenizer_config.json")
-        template = chat_template_of(directory, settings)
+        template = chat_template_of(directory)
         special = {
             key: text
             for key in ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -421,10 +421,12 @@ def _to_json(
 MORE_TEMPLATES = Path("additional_chat_templates")
 
 
-def chat_template_of(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template of a tokenizer; `settings` are its tokenizer_config.json. Where it has another one for requests with
-    tools, one text that takes either, by the rules of transformers."""
-    found = settings.get("chat_template", _read_json(directory / "chat_template.json").get("chat_template"))
+def chat_template_of(directory: Path) -> str | None:
+    """The template of a tokenizer; None where it has none. Where it has another one for requests with tools, one text
+    that takes either, by the rules of transformers. Raises DataError for a file that is no JSON.
+    """
+    files = ("tokenizer_config.json", "chat_template.json")
+    found = next((one for name in files if (one := _read_json(directory / name).get("chat_template"))), None)
     named = {entry.get("name"): entry.get("template") for entry in found} if isinstance(found, list) else {}
     beside = [directory / "chat_template.jinja", directory / MORE_TEMPLATES / "tool_use.jinja"]
     plain, tools = (file.read_text() if file.is_file() else None for file in beside)

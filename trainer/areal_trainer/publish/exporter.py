@@ -157,7 +157,7 @@ def side_files(model: Path, tokenizer: Path, template: str | None = None) -> dic
         name: home / name for home, names in wanted for name in names if (home / name).is_file()
     }
     if template is None and (tokenizer / MORE_TEMPLATES).is_dir():  # as one text, for whoever reads no folder
-        template = chat_template_of(tokenizer, json.loads((tokenizer / "tokenizer_config.json").read_text()))
+        template = chat_template_of(tokenizer)
     return found if template is None else {**found, _TEMPLATE: template.encode()}
 
 
