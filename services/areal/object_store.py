@@ -5,8 +5,9 @@ key that is named by its content is written once and never again; one that chang
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,8 @@ from areal.distribution import missing_package
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 
 SCHEMES = ("s3://", "gs://", "az://")
+_ENDPOINT = re.compile("endpoint|google_base_url", re.IGNORECASE)
+_GOOGLE_KEY = "google_service_account_key"
 _PART_BYTES = 16 << 20  # of a range that is read
 _REQUEST_S = 120  # a part at 150 kB/s
 _RETRIES: Any = {
@@ -53,28 +56,28 @@ class ObjectStore:
         with _refusals(url):
             given: Any = {} if credentials is None else _options(credentials)
             options = {**os.environ, **given}.items()
-            plain = any("endpoint" in name.lower() and value.startswith("http:") for name, value in options)
+            plain = any(_ENDPOINT.search(name) and value.startswith("http:") for name, value in options)
             client: Any = {"timeout": f"{_REQUEST_S}s", "connect_timeout": "5s", "allow_http": plain}
             return cls(url, from_url(url, config=given, client_options=client, retry_config=_RETRIES))
 
     def read(self, key: str) -> tuple[bytes, str] | None:
-        """An object's bytes and the mark of its state; None when there is none."""
+        """An object's bytes, and the mark of its state for `replace`; None when there is none."""
         import obstore
 
         with _refusals(self.url):
             try:
                 found = obstore.get(self._connection, key)
-                return bytes(found.bytes()), str(found.meta["e_tag"])
+                return bytes(found.bytes()), f"{found.meta['e_tag']} {found.meta['version']}"
             except FileNotFoundError:
                 return None
 
     def stat(self, key: str) -> tuple[int, str] | None:
-        """Bytes of an object, and the mark of its state; None when there is none."""
+        """Bytes of an object, and its tag, another one for each state; None when there is none."""
         import obstore
 
         with _refusals(self.url):
             try:
-                return _size_and_mark(obstore.head(self._connection, key))
+                return _size_and_tag(obstore.head(self._connection, key))
             except FileNotFoundError:
                 return None
 
@@ -87,7 +90,8 @@ class ObjectStore:
         import obstore
         from obstore import exceptions
 
-        mode: Any = "create" if mark is None else {"e_tag": mark}
+        # Google's store compares the version, others the tag.
+        mode: Any = "create" if mark is None else dict(zip(("e_tag", "version"), mark.split(), strict=True))
         try:
             obstore.put(self._connection, key, data, mode=mode, use_multipart=False)
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -132,18 +136,23 @@ class ObjectStore:
 
         with _refusals(self.url):
             found = obstore.list(self._connection, prefix)
-            return {str(entry["path"]): _size_and_mark(entry) for page in found for entry in page}
+            return {str(entry["path"]): _size_and_tag(entry) for page in found for entry in page}
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that isn't there is none."""
         import obstore
 
         with _refusals(self.url):
-            if doomed := list(keys):
+            doomed = list(keys)
+            try:
                 obstore.delete(self._connection, doomed)
+            except FileNotFoundError:  # Google's store tells of one that isn't there, and the rest may still be
+                for key in doomed:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._connection, key)
 
 
-def _size_and_mark(entry: Any) -> tuple[int, str]:
+def _size_and_tag(entry: Any) -> tuple[int, str]:
     return int(entry["size"]), str(entry["e_tag"])
 
 
@@ -151,7 +160,10 @@ def _options(directory: Path) -> dict[str, str]:
     """The files of a mounted Secret, whose own are hidden."""
     try:
         files = [path for path in sorted(directory.iterdir()) if path.is_file() and not path.name.startswith(".")]
-        return {path.name.lower(): path.read_text(encoding="utf-8").strip() for path in files}
+        texts = ((path.name.lower(), path.read_text(encoding="utf-8").strip()) for path in files)
+        # A Google key under any name, as `kubectl create secret --from-file` makes it: taken for the path of a key, it
+        # would stand in the error.
+        return {_GOOGLE_KEY if text.startswith("{") else name: text for name, text in texts}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the credentials of the store can't be read: {error}", fix="See to the Secret of storage.storeSecret."
@@ -181,4 +193,4 @@ def _refusals(url: str) -> Iterator[None]:
 
 
 def _first(error: Exception) -> str:
-    return str(error).partition("\n")[0].strip()[:300]
+    return str(error).partition("\n")[0].partition("{")[0].strip()[:300]  # behind a brace there may be a key
