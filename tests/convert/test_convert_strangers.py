@@ -175,3 +175,30 @@ def test_a_script_of_any_name_has_its_command_in_its_docstring(tmp_path):
     assert draft.spec["training"]["epochs"] == 1
     assert draft.spec["trainer"]["lora"]["targets"] == ["down_proj", "o_proj"]
     assert any(said.startswith("training.loss: ['sigmoid', 'bco_pair', 'sft']") for said in draft.decisions)
+
+
+def test_keys_of_verl_in_a_programs_dict_are_read(tmp_path):
+    """Agent Lightning's examples hand verl's keys over so, names of their module among the values."""
+    text = """
+MODEL = "x/y"
+SMALL = {"actor_rollout_ref": {"model": {"path": MODEL}}}
+
+def config(rate, path=MODEL):
+    return {
+        "data": {"train_batch_size": 8, "max_prompt_length": 64, "max_response_length": 32},
+        "actor_rollout_ref": {
+            "model": {"path": path},
+            "rollout": {"n": 4, "name": "sglang"},
+            "actor": {"ppo_mini_batch_size": 4, "optim": {"lr": 1e-6}},
+        },
+        "trainer": {"total_training_steps": 7, "n_gpus_per_node": 2, "experiment_name": "mine"},
+        "agentlightning": {"local": {"agent_class": "a.B"}},
+    }
+"""
+    draft = read(tmp_path, text, "train_agent.py")
+    assert draft.foreign.framework == "verl"
+    assert draft.spec["model"] == {"uri": "hf://x/y"}
+    assert draft.spec["algorithm"].items() >= {"batchSize": 8, "groupSize": 4, "miniBatches": 2, "maxSteps": 7}.items()
+    assert any("agentlightning.local.agent_class" in what for what in draft.decisions)
+    with pytest.raises(ConfigError, match="which_model"):
+        read(tmp_path, text.replace('"path": path', '"path": which_model()'), "train_agent.py")

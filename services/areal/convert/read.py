@@ -273,8 +273,13 @@ def _value(text: str) -> Any:
 
 def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, Any]) -> Foreign:
     calls = read_calls(text, file)
+    if calls.verl and framework in (None, "verl") and not calls.uses_trl:
+        return Foreign(file, "verl", {**calls.verl, **over})
     if framework not in (None, "trl"):
-        raise ConfigError(f"{file}: Python is read of TRL's scripts only", fix="Convert the YAML or the launch script.")
+        raise ConfigError(
+            f"{file}: Python is read of TRL's scripts, and for verl's keys in a dict, only",
+            fix="Convert the YAML or the launch script.",
+        )
     if not calls.uses_trl:
         raise _unknown(file)
     values = {**({"num_processes": 1} if file.suffix == ".ipynb" else {}), **calls.values}

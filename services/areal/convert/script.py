@@ -1,4 +1,4 @@
-"""Arguments of TRL's configuration classes in a Python script, read from its syntax tree: never executed."""
+"""TRL's arguments in a Python script, and verl's keys in a dict, read from its syntax tree: never executed."""
 
 import ast
 import json
@@ -12,6 +12,7 @@ from typing import Any
 from areal.convert.draft import UNSET
 from areal.convert.shell import SIGNS
 from areal.errors import ConfigError
+from areal.spec.locate import leaves
 
 _RL = ("GRPOConfig", "AsyncGRPOConfig", "RLOOConfig")
 _CONFIGS = (*_RL, "SFTConfig", "DPOConfig", "RewardConfig")
@@ -45,6 +46,7 @@ class Calls:
     rewards: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()  # what is called of its rows before they are trained
+    verl: dict[str, Any] = field(default_factory=dict)  # keys of verl's, of the largest dict that has them
 
 
 def code_of(notebook: str, file: Path) -> str:
@@ -72,6 +74,10 @@ def read_calls(text: str, file: Path) -> Calls:
         or (isinstance(node, ast.Import) and any(each.name == "trl" for each in node.names))
         for node in nodes
     )
+    dicts = [names.value(each) for each in nodes if isinstance(each, ast.Dict)]
+    keyed = [dict(leaves(each)) for each in dicts if "actor_rollout_ref" in each]
+    for key, value in max(keyed, key=len, default={}).items():
+        found.verl[key] = f"{UNSET}{key}{UNSET}" if value is _PARSED else value
     calls = sorted(
         (each for each in nodes if isinstance(each, ast.Call)), key=lambda each: (each.lineno, each.col_offset)
     )
