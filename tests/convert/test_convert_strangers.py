@@ -149,6 +149,7 @@ def test_openrlhfs_unknown_flags_are_decisions(tmp_path):
         ("a.sh", "python3 train.py --hf-checkpoint $M --rollout-batch-size 8\n", "a file of slime or miles"),
         ("a.sh", "CUDA_VISIBLE_DEVICES=0 \\\nswift rlhf --rlhf_type grpo --model a/b\n", "a file of ms-swift"),
         ("a.toml", "max_steps = 5\n[orchestrator]\nbatch_size = 8\n", "a file of prime-rl"),
+        ("a.yaml", "rollout_batch_size: 8\nactor_train:\n  model_args: {dtype: bf16}\n", "a file of ROLL"),
         ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\n", "a file of accelerate"),
     ],
 )  # fmt: skip
