@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,6 +123,32 @@ def test_a_server_that_is_away_is_waited_for_and_then_named():
 
     with pytest.raises(InfraError, match=r"gave no answer for (2\d|30) s \(ConnectError: connection refused\)"):
         said(teacher(gone), tokens, np.ones(tokens.sequences, np.bool_))
+
+
+def test_a_key_with_a_lines_end_is_sent_without_it(monkeypatch):
+    """A Secret made of a file ends so; as a header it would be refused, in words that hold the key."""
+    tokens, keys = batch(2), []
+
+    class Requests(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            keys.append(self.headers["Authorization"])
+            body = json.dumps([scored(ids) for ids in asked["input_ids"]]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", f"{len(body)}")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    monkeypatch.setenv("TEACHER_API_KEY", "some words\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Requests) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        asked = ServedTeacher(url, ALONE, WaitRegistry("trainer"), away_s=5.0)
+        assert said(asked, tokens, np.ones(tokens.sequences, np.bool_)).any()
+        server.shutdown()
+    assert set(keys) == {"Bearer some words"}
 
 
 def test_a_server_that_takes_each_question_and_is_silent_ends_the_step_in_a_bounded_time():

@@ -63,7 +63,7 @@ class ServedTeacher:
         self._clock = clock
         self._sleep = sleep
         self._asks = FirstAsks(ranks, "areal-served-teacher")
-        key = os.environ.get(KEY_VARIABLE)
+        key = os.environ.get(KEY_VARIABLE, "").strip()  # a line's end from a Secret's file would be told by the error
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(_CALL_S, connect=10.0)
         self._http = http or httpx.Client(timeout=timeout, headers=headers, trust_env=False)
