@@ -19,6 +19,7 @@ from areal.errors import ArealError, ConfigError, DataError, InfraError
 SCHEMES = ("s3://", "gs://", "az://")
 _ENDPOINT = re.compile("endpoint|google_base_url", re.IGNORECASE)
 _GOOGLE_KEY = "google_service_account_key"
+_CREDENTIAL = re.compile("invalid access key|service account file|SAS query|account must be", re.IGNORECASE)
 _PART_BYTES = 16 << 20  # of a range that is read
 _REQUEST_S = 120  # a part at 150 kB/s
 _RETRIES: Any = {
@@ -188,8 +189,15 @@ def _refusals(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ConfigError(f"{url}: {_first(error)}", fix="Make the bucket, or correct its name.") from None
     except exceptions.BaseError as error:
+        if _CREDENTIAL.search(_first(error)):
+            raise ConfigError(f"{url}: {_first(error)}", fix=f"Correct its credentials: {secret}.") from None
         fix = "Look at the store, the network and its endpoint; what is missing is copied when it answers again."
         raise InfraError(f"{url} can't be reached: {_first(error)}", fix=fix) from None
+    except BaseException as error:  # a panic of the library's is no Exception
+        if "InvalidHeaderValue" not in str(error):
+            raise
+        fix = f"Take line ends and the like out of its credentials: {secret}."
+        raise ConfigError(f"{url}: a credential is no text that may be sent", fix=fix) from None
 
 
 def _first(error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from areal.errors import ConfigError, InfraError
+from areal.errors import ConfigError
 from areal.object_store import ObjectStore
 from areal.plan import remote
 from areal.record import archive
@@ -113,7 +113,7 @@ def test_a_key_is_taken_under_any_name_and_never_told(
         with pytest.raises(ConfigError, match="refuses") as refused:
             ObjectStore.connect(f"gs://{BUCKET}/a", secret).read("b")
         (secret / name).write_text(json.dumps(key)[:-1])
-        with pytest.raises(InfraError) as broken:
+        with pytest.raises(ConfigError, match="service account") as broken:
             ObjectStore.connect(f"gs://{BUCKET}/a", secret).read("b")
     for error in (refused, broken):
         assert "private words" not in f"{error.value}"
@@ -121,6 +121,27 @@ def test_a_key_is_taken_under_any_name_and_never_told(
 
 def test_a_key_in_the_environment_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", '{"private_key": "private words"}')
-    with pytest.raises(InfraError, match="service account file") as refused:
+    with pytest.raises(ConfigError, match="service account file") as refused:
         ObjectStore.connect(f"gs://{BUCKET}/a").read("b")
     assert "private words" not in f"{refused.value}"
+
+
+@pytest.mark.parametrize(
+    ("address", "variables"),
+    [
+        ("s3://a/b", {"AWS_ACCESS_KEY_ID": "words\n", "AWS_SECRET_ACCESS_KEY": "words\n", "AWS_REGION": "here"}),
+        ("az://a/b", {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_TOKEN": "words\n"}),
+        ("az://a/b", {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "words!"}),
+        ("gs://a/b", {"GOOGLE_BEARER_TOKEN": "words\n"}),
+        ("gs://a/b", {"GOOGLE_SERVICE_ACCOUNT_KEY": "words"}),
+    ],
+)
+def test_a_credential_that_cannot_be_one_is_a_fault_of_the_configuration(
+    address: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's library panics at a line's end, which is no Exception, and ended whoever copied."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"credential|Access Key|service account") as refused:
+        ObjectStore.connect(address).read("c")
+    assert "words" not in f"{refused.value}"
