@@ -17,7 +17,7 @@ DISK_FULL = 4 << 20  # bytes: less than one record of a journal and one version 
 IDLE_S = 4.0  # a server that swaps weights is not ready for a moment
 USER_CODE_S = 7.0  # a loss or advantages of one micro-batch take less than a second
 ENGINE_S = 6.5  # an agent waits five seconds for an answer, and asks again a second later
-STORE_S = 5.0  # of one command or pipeline, which takes milliseconds
+STORE_S = 4.0  # of one command or pipeline, which takes milliseconds
 OLD_VERSION_S = 7.0  # of waiting for groups; a swap of a small model takes less than a second
 LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
 
