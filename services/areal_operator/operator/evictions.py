@@ -13,18 +13,9 @@ from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import SILENT_S, STUCK_S
 
 _FENCED = (
-    Role.TRAINER,
-    Role.GENERATION,
-    Role.WORKER,
-    Role.CONTROLLER,
-    Role.REWARD,
-    Role.REWARD_CUSTOM,
-    Role.REWARD_MODEL,
-    Role.BOXES,
-    Role.GATEWAY,
-    Role.WEIGHTS,
-    Role.ARCHIVE,
-)
+    Role.TRAINER, Role.GENERATION, Role.WORKER, Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL,
+    Role.BOXES, Role.GATEWAY, Role.WEIGHTS, Role.ARCHIVE,
+)  # fmt: skip
 """Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or
 controller writes, and the others own nothing."""
 

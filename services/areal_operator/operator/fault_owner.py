@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
+from areal.yaml_file.table import read_table
 
 from areal_operator.operator.observed import BatchStage, NodeState, Observation, Pod
 
@@ -34,38 +35,15 @@ class FaultOwner(StrEnum):
     USER = "user"  # the job was changed
 
 
-_OF_DISRUPTION = {
-    "PreemptionByScheduler": FaultOwner.QUEUE,
-    "DeletionByTaintManager": FaultOwner.NODE,
-    "DeletionByPodGC": FaultOwner.NODE,
-    "TerminationByKubelet": FaultOwner.NODE,
-    "EvictionByEvictionAPI": FaultOwner.PLATFORM,
-}
-"""Reasons of the pod condition DisruptionTarget."""
-
-_OF_REASON = {
-    NODE_LOST: FaultOwner.NODE,
-    PEER_GONE: FaultOwner.ROLE,
-    POD_GONE: FaultOwner.PLATFORM,  # no process can delete its own pod
-    POD_DELETED: FaultOwner.PLATFORM,
-    "Evicted": FaultOwner.NODE,
-    "Preempting": FaultOwner.QUEUE,
-    "NodeShutdown": FaultOwner.NODE,
-    "Terminated": FaultOwner.NODE,  # by a node that shuts down
-    "ContainerStatusUnknown": FaultOwner.NODE,  # it was started anew under its pods
-    "Drained": FaultOwner.PLATFORM,
-    OVERTAKEN: FaultOwner.PLATFORM,
-    NODE_LEAVES: FaultOwner.PLATFORM,
-    TEMPLATE_CHANGED: FaultOwner.USER,
-}
+_OWNERS: Mapping[str, Mapping[str, str]] = read_table("areal_operator.operator", "fault_owners.yaml")
 
 
 def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> FaultOwner:
     """Whose incident it is, by what Kubernetes says of the pod."""
     if conditions.get(DISRUPTION) == "True" and reason != NODE_LOST:
-        return _OF_DISRUPTION.get(reason, FaultOwner.PLATFORM)
-    if reason in _OF_REASON:
-        return _OF_REASON[reason]
+        return FaultOwner(_OWNERS["disruption"].get(reason, FaultOwner.PLATFORM))
+    if reason in _OWNERS["reason"]:
+        return FaultOwner(_OWNERS["reason"][reason])
     return FaultOwner.JOB if role is Role.TRAINER or role in batch_jobs() else FaultOwner.ROLE
 
 
