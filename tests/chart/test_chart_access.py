@@ -152,7 +152,11 @@ def test_without_kueue_the_operator_may_not_touch_it() -> None:
     ("mode", "more"),
     [
         ("SelfSigned", {("", "secrets", "patch")}),
-        ("CertManager", {("cert-manager.io", "certificates", verb) for verb in ("create", "patch")}),
+        (
+            "CertManager",
+            {("cert-manager.io", "certificates", verb) for verb in ("create", "list", "patch")}
+            | {("cert-manager.io", "certificaterequests", "list")},
+        ),
     ],
 )
 def test_with_tls_the_operator_may_do_what_certificates_need_and_its_runtimes_ask_for_it(
