@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from areal.plan.cluster_names import Role
 from areal.tls import TlsIdentity, https_client, https_server
 from areal.v1 import reward_pb2 as reward
 from areal.v1 import reward_pb2_grpc as reward_grpc
+from areal_operator.operator.times import RETRY_REFUSED_S
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from kube import cert_manager, operators
@@ -200,6 +202,29 @@ def test_without_cert_manager_a_job_is_refused_in_words_that_name_it(admin: Clie
     said = condition(job, "Accepted")["message"]
     assert said == "the cluster knows no Certificate of cert-manager.io/v1, for which the runtime asks: install it"
     assert not admin.list("v1", "Secret", namespace)
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_secret_that_cert_manager_left_keeps_a_self_signed_job_of_that_name_away_in_words(
+    admin: Client, namespace: str
+) -> None:
+    for obj in operators.rendered("rbac-operator", values=("tls.mode=SelfSigned",)):
+        admin.apply(obj)
+    metadata = {"name": "tiny-tls-operator", "namespace": namespace}
+    left = {key: base64.b64encode(b"of another authority").decode() for key in (tls.CERTIFICATE_FILE, tls.KEY_FILE)}
+    admin.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls", "data": left}
+    )
+    try:
+        admin.create(encrypted(admin, namespace, mode="SelfSigned"))
+        job = wait_for(admin, namespace, Accepted="DryRunRejected")
+        assert 'Secret "tiny-tls-operator" is invalid: type' in condition(job, "Accepted")["message"]
+        admin.delete({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+        wait_for(admin, namespace, Prepared="True", timeout_s=RETRY_REFUSED_S + 60)
+    finally:
+        for obj in operators.rendered("rbac-operator", values=BY_CERT_MANAGER):
+            admin.apply(obj)
+    assert b"BEGIN CERTIFICATE" in cert_manager.identity(admin, namespace, "tiny-tls-operator").certificate
 
 
 @pytest.mark.nightly

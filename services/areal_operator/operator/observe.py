@@ -25,6 +25,7 @@ from areal_operator.operator import observed, quota
 from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
+from areal_operator.operator.children.tls import tls_secret
 from areal_operator.operator.job_state import JobState, Rest, state_in
 from areal_operator.operator.refusals import refusal_of_pods
 from areal_operator.operator.sharing import shared
@@ -297,6 +298,8 @@ async def _dry_run(job: resources.Json, admitted: RunnableJob, world: OperatorWo
         batches = [world.build.prepare_job(w), world.build.finish_job(w)]
     except ConfigError as error:
         return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
+    if w.runtime.tls.mode == "SelfSigned":  # an earlier job's, which cert-manager leaves behind, has another type
+        objects.append(tls_secret(w, Outsider.OPERATOR, {}))
     objects += [batch for batch in batches if world.caches[resources.JOBS].get(*resources.key_of(batch)) is None]
     answers = await together(_objection(obj, job, world) for obj in objects)
     words = list(dict.fromkeys(answer for answer in answers if answer))
@@ -378,9 +381,9 @@ async def _uncertified(
     if world.now() >= notes.uncertified[0] + RETRY_PODS_S:
         notes.uncertified = world.now(), ""
         with contextlib.suppress(ForbiddenError, NotFoundError):
-            kinds, mine = (resources.CERTIFICATES, resources.CERTIFICATE_REQUESTS), f"{LABEL_JOB}={key[1]}"
-            listed = await together(world.api.list(kind, key[0], labels=mine) for kind in kinds)
-            notes.uncertified = world.now(), observed.uncertified(*listed)
+            listed = await world.api.list(resources.CERTIFICATES, key[0], labels=f"{LABEL_JOB}={key[1]}")
+            asked = await world.api.list(resources.CERTIFICATE_REQUESTS, key[0], labels=f"{LABEL_JOB}={key[1]}")
+            notes.uncertified = world.now(), observed.uncertified(listed, asked)
     return notes.uncertified[1]
 
 

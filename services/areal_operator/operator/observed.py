@@ -287,8 +287,7 @@ def uncertified(certificates: list[Json], requests: list[Json]) -> str:
         name, by, own = one["metadata"]["name"], one["spec"]["issuerRef"], conditions_in(one.get("status", {}))
         if "Ready" not in own or own["Ready"].status != "True":
             asked = [conditions_in(each.get("status", {})) for each in requests if owner_of(each).get("name") == name]
-            kinds = ("Denied", "InvalidRequest", "Ready")
-            said = [found[kind].message for found in (*asked, own) for kind in kinds if kind in found]
+            said = [of[k].message for of in (*asked, own) for k in ("Denied", "InvalidRequest", "Ready") if k in of]
             said.append("cert-manager has not answered")
             return f"Certificate {name} is not issued by {by['kind']} {by['name']}: {said[0]}"
     return ""
