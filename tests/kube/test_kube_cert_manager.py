@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -41,7 +42,7 @@ from support.tls_redis import PASSWORDS, running
 
 pytestmark = pytest.mark.kube_api
 TOKEN = "a-token"
-LOGIN = {"username": "controller", "password": PASSWORDS["controller"]}
+LOGIN: dict[str, Any] = {"username": "controller", "password": PASSWORDS["controller"]}
 BY_CERT_MANAGER = ("tls.mode=CertManager",)
 HELD = {"test.areal.dev/hold": "true"}  # as a kubelet holds a pod whose Secret isn't there
 
