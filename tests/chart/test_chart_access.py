@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from areal_operator.kube import resources
-from areal_operator.kube.resources import WORKLOADS, Resource, resource_of
+from areal_operator.kube.resources import CERTIFICATES, WORKLOADS, Resource, resource_of
 from areal_operator.operator.children import finish_job, foundation, prepare_job, workloads
 from areal_operator.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render, runtimes_of
@@ -116,7 +116,8 @@ def needed() -> set[Right]:
     for resource in applied():
         asked |= {(resource.group, resource.plural, verb) for verb in ("create", "patch")}
     for method, resource in calls():
-        asked |= {(resource.group, resource.plural, verb) for verb in _VERBS[method]}
+        if resource.group != CERTIFICATES.group:
+            asked |= {(resource.group, resource.plural, verb) for verb in _VERBS[method]}
     asked.add(("areal.dev", "rljobs/status", "patch"))
     asked |= {(WORKLOADS.group, "workloads", verb) for verb in ("create", "patch")}  # made of jobs that name a queue
     asked.add((WORKLOADS.group, "workloads/status", "patch"))
@@ -152,7 +153,11 @@ def test_without_kueue_the_operator_may_not_touch_it() -> None:
     ("mode", "more"),
     [
         ("SelfSigned", {("", "secrets", "patch")}),
-        ("CertManager", {("cert-manager.io", "certificates", verb) for verb in ("create", "patch")}),
+        (
+            "CertManager",
+            {("cert-manager.io", "certificates", verb) for verb in ("create", "list", "patch")}
+            | {("cert-manager.io", "certificaterequests", "list")},
+        ),
     ],
 )
 def test_with_tls_the_operator_may_do_what_certificates_need_and_its_runtimes_ask_for_it(

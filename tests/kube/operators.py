@@ -36,21 +36,25 @@ class Ground:
 def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path, *has: str) -> Ground:
     """Install the chart's service account, rights and CPU runtime, and log in as that account. `has`: what the chart
     finds in the cluster, as group/version/kind."""
-    admin = cluster.admin
-    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    values = ["-f", str(CHART / "ci" / "cpu-values.yaml"), "--set=operator.kueue=true"]
-    values += [f"--api-versions={one}" for one in has]
-    for template in ("rbac-operator", "runtimes"):
-        command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
-        rendered = tools.helm(None, *command, namespace=HOME).stdout
-        for obj in yaml.safe_load_all(rendered):
-            for one in runtimes_in(obj) if template == "runtimes" else [obj]:
-                if one:
-                    admin.apply(one)
+    cluster.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    for obj in rendered("rbac-operator", *has):
+        cluster.admin.apply(obj)
+    for obj in rendered("runtimes", *has):
+        for one in runtimes_in(obj):
+            cluster.admin.apply(one)
     token = tools.kubectl(
         cluster.kubeconfig, "create", "token", "areal-operator", "--duration=6h", namespace=HOME
     ).stdout
     return Ground(cluster, cluster.as_token("areal-operator", token.strip()), pods, directory)
+
+
+def rendered(template: str, *has: str, values: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The objects of one of the chart's templates, with `values` (`tls.mode=CertManager`) beside those of the tests."""
+    flags = ["-f", str(CHART / "ci" / "cpu-values.yaml")]
+    flags += [f"--set={one}" for one in ("operator.kueue=true", *values)]
+    flags += [f"--api-versions={one}" for one in has]
+    command = ["template", "areal", str(CHART), *flags, "-s", f"templates/{template}.yaml"]
+    return [obj for obj in yaml.safe_load_all(tools.helm(None, *command, namespace=HOME).stdout) if obj]
 
 
 def runtimes_in(config_map: dict[str, Any]) -> list[dict[str, Any]]:

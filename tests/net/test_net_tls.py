@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import socket
 import ssl
-import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from areal.ledger.sync_client import SyncLedger
 from areal.net import channel, server
 from areal.net.server import GrpcServer
 from areal.observe.waits import ProgressCounter, WaitRegistry
-from areal.plan.redis_conf import RedisPlaces, acl_file, redis_text
 from areal.processes.core import ProbeAnswer
 from areal.processes.supervise import Probe, ProbeKind, Prober
 from areal.v1 import operations_pb2 as operations
@@ -31,12 +26,11 @@ from areal.v1 import reward_pb2_grpc as reward_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from ledger.ledger_samples import meta
 from support.certificates import authority, leaf, put
-from support.redis_server import free_port
 from support.tcp_proxy import TcpProxy
+from support.tls_redis import PASSWORDS, running
 
 pytestmark = pytest.mark.component
 TOKEN, PROMPT = "a-token-that-nobody-may-see", "a prompt that nobody may see"
-PASSWORDS = {"controller": "one-secret-word", "trainer": "another-word", "worker": "a-third-word"}
 
 
 class Scores(reward_grpc.RewardServicer):
@@ -219,28 +213,6 @@ async def test_probes_are_answered_on_a_port_of_their_own_that_opens_nothing_els
 
 
 # ---- Redis
-
-
-@contextlib.contextmanager
-def running(directory: Path, certificates: Path | None) -> Iterator[int]:
-    """The port of a Redis with the configuration of a run."""
-    port, binary = free_port(), shutil.which("redis-server")
-    assert binary, "redis-server is not installed"
-    (directory / "users.acl").write_text(acl_file("job", PASSWORDS, by_tls=certificates is not None))  # type: ignore[arg-type]
-    places = RedisPlaces("127.0.0.1", port, directory, directory / "users.acl", certificates)
-    (directory / "redis.conf").write_text(redis_text(1e6, places))
-    process = subprocess.Popen([binary, str(directory / "redis.conf")], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert time.monotonic() < deadline, "redis-server does not answer"
-            time.sleep(0.02)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture

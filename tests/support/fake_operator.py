@@ -69,6 +69,14 @@ class FakeOperator:
         self._before()
         return await self.cluster.api.get(resource, namespace, name)
 
+    async def list(self, resource: Resource, namespace: str, *, labels: str) -> list[Json]:
+        self._before()
+        if resource.kind in self.refusals:
+            raise self.refusals[resource.kind]
+        key, _, value = labels.partition("=")
+        found = self.cluster.api.all(resource.kind)
+        return [one for one in found if one["metadata"].get("labels", {}).get(key) == value]
+
     async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json:
         after = self._before()
         if dry_run:

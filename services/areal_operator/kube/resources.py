@@ -55,6 +55,7 @@ CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "R
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 CERTIFICATES = Resource("cert-manager.io", "v1", "certificates", "Certificate")
+CERTIFICATE_REQUESTS = Resource("cert-manager.io", "v1", "certificaterequests", "CertificateRequest")
 _KUEUE = "kueue.x-k8s.io", "v1beta2"
 WORKLOADS = Resource(*_KUEUE, "workloads", "Workload")
 FLAVORS = Resource(*_KUEUE, "resourceflavors", "ResourceFlavor", namespaced=False)

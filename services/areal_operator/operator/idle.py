@@ -68,6 +68,8 @@ def _unplaced(look: _Look) -> Diagnosis | None:
 
 
 def _pod(look: _Look) -> Diagnosis | None:
+    if look.seen.uncertified:  # a kubelet says why a pod can't have its Secret in events only
+        return Diagnosis("CertificateMissing", look.seen.uncertified)
     for pod in look.seen.pods:
         if pod.waiting not in _PASSING and not pod.terminating:
             text = f"{pod.name}: {pod.waiting_message or pod.waiting}"

@@ -4,13 +4,14 @@ Owns the look-ups and which job a pod belongs to. Changes nothing on the server.
 """
 
 import base64
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from areal.admit.pod_rules import refusal_of_secret, secrets_of
 from areal.errors import ConfigError
 from areal.plan.callers import Outsider
-from areal.plan.cluster_names import TOKEN_KEY, Role, access_secret, runtime_config_map, token_key, workload
+from areal.plan.cluster_names import LABEL_JOB, TOKEN_KEY, Role, access_secret, runtime_config_map, token_key, workload
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob
@@ -24,6 +25,7 @@ from areal_operator.operator import observed, quota
 from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
+from areal_operator.operator.children.tls import tls_secret
 from areal_operator.operator.job_state import JobState, Rest, state_in
 from areal_operator.operator.refusals import refusal_of_pods
 from areal_operator.operator.sharing import shared
@@ -73,6 +75,7 @@ async def observe(job: resources.Json, world: OperatorWorld) -> observed.Observa
         nodes=_nodes((*pods, *departed.values()), world),
         reports=world.reports.latest(key),
         queue=queue,
+        uncertified=await _uncertified(key, admitted, pods, world.notes(key, uid), world),
     )
 
 
@@ -295,9 +298,11 @@ async def _dry_run(job: resources.Json, admitted: RunnableJob, world: OperatorWo
         batches = [world.build.prepare_job(w), world.build.finish_job(w)]
     except ConfigError as error:
         return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
+    if w.runtime.tls.mode == "SelfSigned":  # an earlier job's, which cert-manager leaves behind, has another type
+        objects.append(tls_secret(w, Outsider.OPERATOR, {}))
     objects += [batch for batch in batches if world.caches[resources.JOBS].get(*resources.key_of(batch)) is None]
     answers = await together(_objection(obj, job, world) for obj in objects)
-    words = [answer for answer in answers if answer]
+    words = list(dict.fromkeys(answer for answer in answers if answer))
     if not words:  # pods are asked about last: they say again what is wrong with their templates
         words = await _pods_objections([obj for obj in objects if "template" in obj.get("spec", {})], world)
     return JobRefusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
@@ -316,6 +321,8 @@ async def _objection(obj: resources.Json, job: resources.Json, world: OperatorWo
     except AlreadyExistsError:
         return f"{name}: an object of that name exists already and is not this job's"
     except (InvalidError, ForbiddenError, NotFoundError, ConflictError) as error:
+        if isinstance(error, NotFoundError) and not error.details.get("name"):  # else something, such as the namespace
+            return f"the cluster knows no {obj['kind']} of {obj['apiVersion']}, for which the runtime asks: install it"
         return f"{name}: {error.message}"
     owners = [owner["uid"] for owner in known["metadata"].get("ownerReferences", [])] if known is not None else []
     if owners and job["metadata"]["uid"] not in owners:  # one without an owner is the claim that `areal submit` made
@@ -363,6 +370,21 @@ async def _refused_pods(
             found[role] = answer
     notes.refused, notes.refused_at = found, now
     return found
+
+
+async def _uncertified(
+    key: resources.Key, admitted: RunnableJob | None, pods: Iterable[observed.Pod], notes: Notes, world: OperatorWorld
+) -> str:
+    """Why cert-manager has not issued what pods may wait for. Asked every `RETRY_PODS_S`; empty without the rights."""
+    if admitted is None or admitted.runtime.tls.mode != "CertManager" or all(pod.running or pod.over for pod in pods):
+        return ""
+    if world.now() >= notes.uncertified[0] + RETRY_PODS_S:
+        notes.uncertified = world.now(), ""
+        with contextlib.suppress(ForbiddenError, NotFoundError):
+            listed = await world.api.list(resources.CERTIFICATES, key[0], labels=f"{LABEL_JOB}={key[1]}")
+            asked = await world.api.list(resources.CERTIFICATE_REQUESTS, key[0], labels=f"{LABEL_JOB}={key[1]}")
+            notes.uncertified = world.now(), observed.uncertified(listed, asked)
+    return notes.uncertified[1]
 
 
 # Children

@@ -241,6 +241,7 @@ class Observation:
     nodes: Mapping[str, NodeState] | None = None  # None: the operator may not see machines
     reports: Reports = field(default_factory=Reports)
     queue: QueueEntry | None = None  # None: the job names no queue
+    uncertified: str = ""  # why a certificate that pods wait for isn't issued
 
     @property
     def generation(self) -> int:
@@ -278,6 +279,18 @@ def owner_of(obj: Json) -> Json:
 def run_of(claim: Json) -> str | None:
     """The uid of the job whose run a claim holds that outlives it; None of any other claim."""
     return (claim["metadata"].get("labels") or {}).get(LABEL_RUN)
+
+
+def uncertified(certificates: list[Json], requests: list[Json]) -> str:
+    """cert-manager's words on the first Certificate that it has not issued; empty once it has issued all."""
+    for one in certificates:
+        name, by, own = one["metadata"]["name"], one["spec"]["issuerRef"], conditions_in(one.get("status", {}))
+        if "Ready" not in own or own["Ready"].status != "True":
+            asked = [conditions_in(each.get("status", {})) for each in requests if owner_of(each).get("name") == name]
+            said = [of[k].message for of in (*asked, own) for k in ("Denied", "InvalidRequest", "Ready") if k in of]
+            said.append("cert-manager has not answered")
+            return f"Certificate {name} is not issued by {by['kind']} {by['name']}: {said[0]}"
+    return ""
 
 
 def read_pod(obj: Json) -> Pod | None:

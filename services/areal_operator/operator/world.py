@@ -53,6 +53,7 @@ class Notes:
     hot_ordered: HotFields | None = None  # and not yet in the controller's report
     refused: Mapping[Role, str] = field(default_factory=dict)  # newest dry runs of pods only
     refused_at: float = 0.0
+    uncertified: tuple[float, str] = (0.0, "")  # newest words of cert-manager only, and when it was asked
     flushed_at: float = 0.0
     settled: dict[str, tuple[tuple[object, ...], object]] = field(
         default_factory=dict

@@ -81,10 +81,11 @@ def install_crds(admin: Client) -> None:
         definition = yaml.safe_load(path.read_text())
         admin.apply(definition)
         name = definition["metadata"]["name"]
-        eventually(lambda name=name: _is_established(admin, name), f"{name} established")
+        eventually(lambda name=name: is_established(admin, name), f"{name} established")
 
 
-def _is_established(admin: Client, name: str) -> bool:
+def is_established(admin: Client, name: str) -> bool:
+    """Whether the API server serves a definition by now."""
     found = admin.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name) or {}
     conditions = found.get("status", {}).get("conditions") or []
     return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)

@@ -36,6 +36,8 @@ CASES: list[tuple[str, Observation, str, Role | str, str, str]] = [
     ("no image", seen(pods=(trainer(0), trainer(1), server(0), server(
         1, ready=False, waiting="ImagePullBackOff", waiting_message="not found"), *others())),
      "ImagePullBackOff", Role.GENERATION, "digits-generation-1", "not found"),
+    ("no certificate", replace(seen(), uncertified="Certificate x is not issued"),
+     "CertificateMissing", "", "", "Certificate x is not issued"),
     ("pause", seen(replace(NEVER, next_epoch_at=NOW + 40, fruitless=3, members=())),
      "BackingOff", "", "", "3 epochs ended without a step"),
     ("no weights", telling(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting for the trainer"),
