@@ -110,6 +110,12 @@ ROWS = (
         "Of a critic: means, and the share of values that were clipped.",
         ("value_mean", "return_mean", "value_clip_ratio"),
     ),
+    (
+        "Routers",
+        "Of a mixture of experts with router losses: load balancing (where all are alike, the experts that a token "
+        "goes to), z-loss, and the busiest expert's load over the mean.",
+        ("router_aux_loss", "router_z_loss", "router_load_max"),
+    ),
     ("Tokens of a step", "All tokens of the batch, and those that reach a gradient.", ("tokens", "trained_tokens")),
     (
         "Batch",

@@ -68,19 +68,22 @@ def experts_of(block: nn.Module) -> list[nn.Module]:
 class RouterMode(TorchFunctionMode):
     """Notes in `chosen` what each router chooses; with `forced`, int64 [tokens, chosen], lets it choose that.
 
-    A token whose forced row is −1 chooses by itself.
+    A token whose forced row is −1 chooses by itself. `logits` are of the last linear layer, the router.
     """
 
     def __init__(self, shape: RouteShape, forced: Tensor | None = None) -> None:
         super().__init__()
         self.chosen: list[Tensor] = []
+        self.logits = torch.empty(0)
         self._shape = shape
         self._forced = forced
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func not in _ROUTERS:
-            return func(*args, **kwargs)
+            told = func(*args, **kwargs)
+            self.logits = told if func is torch.nn.functional.linear and not self.chosen else self.logits
+            return told
         scores, k = args[0], kwargs.get("k", args[1] if len(args) > 1 else None)
         # groups are chosen by topk, too: of three dimensions, or over fewer than all experts
         if scores.dim() != 2 or scores.shape[-1] != self._shape.experts or k != self._shape.chosen:

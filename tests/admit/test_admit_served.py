@@ -41,6 +41,15 @@ def test_what_a_family_was_seen_not_to_do_is_refused_before_the_run(tmp_path: Pa
     assert "chooses experts anew" in judged(tmp_path / "off", "qwen3_moe", trainer={"routingReplay": False})[1]
 
 
+def test_router_losses_are_for_mixtures_whose_routers_are_read(tmp_path: Path) -> None:
+    asked = {"routerAuxCoefficient": 0.001}
+    errors, _ = judged(tmp_path / "dense", "gemma3_text", trainer={"routerZCoefficient": 0.001})
+    assert "the family gemma3_text, which has no experts" in errors
+    errors, _ = judged(tmp_path / "sigmoid", "nemotron_h", trainer=asked)
+    assert "the family nemotron_h, which has routers" in errors
+    assert "router losses" not in judged(tmp_path / "softmax", "qwen3_moe", trainer=asked)[0]
+
+
 def test_sinks_on_gpus_need_the_mask(tmp_path: Path) -> None:
     errors, _ = judged(tmp_path, "gpt_oss", trainer={"gpus": 1})
     assert "attention sinks are computed on GPUs by a mask alone" in errors

@@ -73,9 +73,10 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     ranks = joined(rank, home / "store", case.world, case.replicas, case.tensor, case.context)
     if not case.prefetch:
         PolicyEngine._prefetch = lambda self: None  # type: ignore[method-assign]
+    router = (0.02, 0.003) if "moe" in case.model else (0.0, 0.0)
     engine = PolicyEngine(
         Path(case.model),
-        ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention, replay=True),
+        ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention, replay=True, router=router),
         ranks,
     )
     engine._always_reduce = case.reduce_always
@@ -96,12 +97,13 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     steps = []
     for step in range(began, STEPS):
         tokens = batch(3, 4, seed=step, shared=True)
+        engine.options = replace(engine.options, replay=step + 1 < STEPS)  # last, routers choose by themselves
         if engine.replays:
             tokens = replace(tokens, routes=routes(engine, tokens.token_ids))
         weights = np.where(tokens.trainable(), np.random.default_rng(step).normal(0, 0.02, tokens.tokens), 0.0)
         score = float(np.abs(learner.outputs(tokens)).sum())
         update = learner.update(tokens, weights, 1e-3)
-        steps.append((update.loss, update.grad_norm, score))
+        steps.append((update.loss, update.grad_norm, score, *engine.routers.figures().values()))
         if step + 1 == SAVED and not case.resumes:
             checkpointer.save(RunPosition(SAVED, 1), lambda: None).wait()
     seen = ahead(engine, lambda: learner.outputs(batch(1, 2, seed=0)))

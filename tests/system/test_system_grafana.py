@@ -40,7 +40,13 @@ NO_SERIES = {
     "areal_archive_": "storage.store",
 }
 """Beginnings of series that this job has no role for, and which do have them."""
-NO_FIGURES = {"cache_hit_rate": "SGLang counts hits, the embedded engine doesn't", "teacher_kl": "a teacher"}
+NO_FIGURES = {
+    "cache_hit_rate": "SGLang counts hits, the embedded engine doesn't",
+    "teacher_kl": "a teacher",
+    "router_aux_loss": "trainer.routerAuxCoefficient",
+    "router_z_loss": "trainer.routerZCoefficient",
+    "router_load_max": "either of them",
+}
 
 
 def test_every_panel_of_a_role_that_runs_shows_something(start_job, tmp_path: Path) -> None:

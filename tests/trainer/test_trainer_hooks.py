@@ -98,6 +98,6 @@ def test_a_loss_of_ones_own_replaces_the_usual_and_is_aggregated_like_it():
     place = torch.from_numpy(np.flatnonzero(trained))
     logprobs = torch.zeros(len(place), requires_grad=True)
     nothing = torch.zeros(0)
-    micro = MicroBatch(*[nothing] * 6, token_index=place)
+    micro = MicroBatch(*[nothing] * 7, token_index=place)
     objective.of(trained, statistics)(logprobs, torch.zeros(len(place)), micro).backward()
     torch.testing.assert_close(logprobs.grad, torch.full((len(place),), 3.0 / len(place)))

@@ -158,7 +158,7 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
     for part in np.array_split(owners if order is None else owners[order[order < len(owners)]], cuts):
         place = torch.from_numpy(np.concatenate([places[tokens.sequence_of[places] == s] for s in part]))
         nothing = torch.zeros(0)
-        micro = MicroBatch(*[nothing] * 6, token_index=place)
+        micro = MicroBatch(*[nothing] * 7, token_index=place)
         total = total + loss(current[place], 2.0 + 0.1 * current[place], micro)
     total.backward()
     return float(total.detach()), current.grad

@@ -37,7 +37,7 @@ def row_of(
 
     The sequence k was sampled by version k; no gradient reaches the `masked` ones. All are `counted` unless it says
     which. With `everything` there are a
-    critic, a teacher and a second rank.
+    critic, a teacher, router losses and a second rank.
     """
     sequences = len(samples)
     batch = TokenBatch(
@@ -67,6 +67,8 @@ def row_of(
     )  # fmt: skip
     update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0, begun=0)
     update.critic = critic
+    losses = ("router_aux_loss", "router_z_loss", "router_load_max")
+    update.router = dict.fromkeys(losses, 2.0) if everything else {}
     metrics = metrics or RoleMetrics("trainer", "digits")
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, metrics, ProgressCounter())
     reporter.step(

@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal.expert_routes import RouterMode, ids_of, route_shape, rows_of
+from areal.expert_routes import ids_of, route_shape, rows_of
 from areal.spec.model_families import HYBRIDS, route_bytes, routing
-from areal.v1 import common_pb2 as common
 from areal.values.generation import ROUTES
 from areal.values.routes import MISSING, RouteShape
 from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.optimizer import local
-from support.tiny_families import MORE, SIZES
+from support.routed_models import made, with_routes
 from support.trainer_parts import VOCABULARY, sample
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from tools.pages.families import ROUTED
 
@@ -41,32 +39,6 @@ FIRST = (
     "qwen3_5_moe_text",
     "qwen3_moe",
 )
-
-
-def made(path: Path, family: str, **more: int) -> torch.nn.Module:
-    torch.manual_seed(4)
-    lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **MORE[family], **more})).eval()
-    with torch.no_grad():
-        for tensor in lm.parameters():
-            unit = torch.randn_like(tensor) / tensor.shape[-1] ** 0.5 if tensor.dim() > 1 else tensor
-            tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else unit if more else tensor * 3)
-    lm.save_pretrained(path)
-    return lm
-
-
-def with_routes(lm: torch.nn.Module, samples: list[common.Sample]) -> TokenBatch:
-    """The samples' columns, with the experts that each sequence's own whole pass chooses."""
-    shape = route_shape(lm)
-    assert shape is not None
-    for made in samples:
-        for sequence in made.sequences:
-            ids = torch.from_numpy(np.frombuffer(sequence.token_ids, "<i4").astype(np.int64))
-            with torch.no_grad(), RouterMode(shape) as mode:
-                lm(input_ids=ids[None, :-1], use_cache=False)
-            rows = rows_of(shape, mode.chosen)
-            unknown = np.full((1, rows.shape[1]), MISSING, np.uint8)
-            sequence.attachments.add(kind=ROUTES, data=np.concatenate([rows, unknown]).tobytes())
-    return columns(samples, VOCABULARY)
 
 
 def micros_of(tokens: TokenBatch) -> list[MicroBatch]:

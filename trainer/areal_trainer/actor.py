@@ -75,6 +75,7 @@ class UpdateFigures:
     critic: CriticFigures | None = None
     tokens: TrainedTokens | None = None  # of all ranks; None where nobody asked for it
     figures: Mapping[str, float] = field(default_factory=dict)  # that a recipe's `compute_loss` named, of this rank
+    router: Mapping[str, float] = field(default_factory=dict)  # of its losses, where the job has them
     begun: int = 0  # groups whose gradient was taken before the batch was whole
 
     @property
@@ -376,6 +377,7 @@ class Actor:
             critic=self._step.critic,
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
             figures=objective.figures.means(),
+            router=self.engine.routers.figures(),
             begun=0 if sums is None else len(sums.groups),
         )
 

@@ -177,6 +177,7 @@ class Reporter(StepLog):
             "trained_tokens": loss.tokens,
             **_of_critic(update.critic),
             **_of_teacher(tokens, advantages),
+            **update.router,
         }
 
     def _count(

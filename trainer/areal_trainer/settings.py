@@ -118,7 +118,7 @@ class TrainerSettings:
     @property
     def critic_engine(self) -> ModelOptions:
         """The critic's numerics: the policy's, but for the weight decay; all its weights are trained."""
-        critic, usual = resolve(self.spec).critic, replace(self.engine, adapter=None)
+        critic, usual = resolve(self.spec).critic, replace(self.engine, adapter=None, router=(0.0, 0.0))
         if critic is None:
             return usual
         return replace(usual, optimizer=replace(usual.optimizer, weight_decay=critic.weight_decay))
@@ -126,7 +126,7 @@ class TrainerSettings:
     @property
     def teacher_engine(self) -> ModelOptions:
         """The teacher's numerics: the policy's; it is whole, and never trained."""
-        return replace(self.engine, adapter=None, replay=False)
+        return replace(self.engine, adapter=None, replay=False, router=(0.0, 0.0))
 
     @property
     def needs_reference(self) -> bool:
@@ -182,6 +182,7 @@ def model_options(spec: JobSpec) -> ModelOptions:
         fp32_head=trainer.fp32_head,
         adapter=adapter_of(spec),
         seed=spec.seed,
+        router=(trainer.router_aux_coefficient, trainer.router_z_coefficient),
         optimizer=adamw_options(spec),
     )
 

@@ -330,6 +330,8 @@ class _FactReader(FileFacts):
             model_families.refuse_columns(
                 model.config, (name for name, wanted in asked.items() if wanted), str(model.path)
             )
+            router = trainer.router_aux_coefficient, trainer.router_z_coefficient
+            model_families.refuse_router_losses(model.config, str(model.path), *router)
             if trainer.gpus and asked["segments"] and model.config.get("model_type") in model_families.WITH_SINKS:
                 words = f"{model.path}: attention sinks are computed on GPUs by a mask alone"
                 raise DataError(words, fix="set trainer.attention: dense")

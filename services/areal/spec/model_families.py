@@ -192,6 +192,15 @@ def refuse_columns(config: Mapping[str, Any], columns: Iterable[str], where: str
             raise DataError(f"{where}: {column} {told}", fix=f"{fix}, or use a model of another family")
 
 
+def refuse_router_losses(config: Mapping[str, Any], where: str, *weights: float) -> None:
+    """Raise DataError where router losses have weights and a model has no experts, or others than were compared."""
+    kind = {**WRAPPED, **VISION}.get(str(config.get("model_type"))) or text_part(config).get("model_type")
+    if any(weights) and not (is_mixture(config) and kind in _FAMILIES["router_losses"]):
+        fix = f"remove trainer.router…Coefficient, or use one of {', '.join(_FAMILIES['router_losses'])}"
+        why = "routers whose losses aren't computed" if is_mixture(config) else "no experts"
+        raise DataError(f"{where}: router losses are not for the family {kind}, which has {why}", fix=fix)
+
+
 def refuse_unserved(config: Mapping[str, Any], where: str) -> None:
     """Raise DataError when the embedded engine has neither functions nor a Hugging Face module for a configuration."""
     named, kind = str((config.get("architectures") or ["unknown"])[0]), config.get("model_type")

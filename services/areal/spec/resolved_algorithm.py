@@ -104,6 +104,7 @@ def whole_batches_for(spec: JobSpec) -> str:
         "a KL penalty in the reward": meant.kl is not None and meant.kl.where == "reward",
         "advantages compared over the batch": "batch"
         in (meant.advantage_mean, meant.advantage_std, meant.advantage_normalize),
+        "a router loss": spec.trainer.router_aux_coefficient + spec.trainer.router_z_coefficient > 0,
         "m2Threshold": meant.m2_threshold is not None,
         f"a KL or entropy term beside lossAggregation {meant.loss_aggregation}": apart
         and meant.loss_aggregation != "token",

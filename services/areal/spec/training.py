@@ -97,6 +97,8 @@ class Trainer(SpecBlock):
     routing_replay: bool = resting(
         True, what="Of a mixture of experts: each token is trained with the experts that sampled it."
     )
+    router_aux_coefficient: float = resting(0.0, what="Weight of the load-balancing loss of experts.", ge=0, le=1)
+    router_z_coefficient: float = resting(0.0, what="Weight of the z-loss of experts' routers.", ge=0, le=1)
     optimizer_state: OptimizerState = resting(
         "float32",
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "

@@ -32,6 +32,7 @@ class MicroBatch:
     position_ids: Tensor  # [rows, length]
     bundle_ids: Tensor  # [rows, length], −1 is padding
     branch_ids: Tensor  # [rows, length], 0 is the prefix that all branches of a bundle see
+    copies: Tensor  # [rows, length]: the sequences that have the token as an input, 0 is padding
     select: Tensor  # [predicted]: flat positions whose output predicts a trained token
     targets: Tensor  # [predicted]: that token's id
     token_index: Tensor  # [predicted]: that token's place in the batch's columns
@@ -52,7 +53,7 @@ class MicroBatch:
         more = -length % multiple
         if not more:
             return self
-        fill = {"input_ids": 0, "position_ids": 0, "bundle_ids": -1, "branch_ids": 0}
+        fill = {"input_ids": 0, "position_ids": 0, "bundle_ids": -1, "branch_ids": 0, "copies": 0}
         longer: dict[str, Any] = {
             name: torch.nn.functional.pad(getattr(self, name), (0, more), value=at) for name, at in fill.items()
         }
@@ -96,7 +97,7 @@ def sent(whole: Tensor, device: torch.device) -> Tensor:
     return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole.to(device)
 
 
-_FIELDS = ("input_ids", "position_ids", "bundle_ids", "branch_ids", "select", "targets", "token_index")
+_FIELDS = ("input_ids", "position_ids", "bundle_ids", "branch_ids", "copies", "select", "targets", "token_index")
 
 
 def rank_micro_batches(
@@ -147,7 +148,7 @@ class _MicroBatchArrays:
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self._length = shape[1]
-        self._ids, self._positions, self._branches = (np.zeros(shape, np.int64) for _ in range(3))
+        self._ids, self._positions, self._branches, self._copies = (np.zeros(shape, np.int64) for _ in range(4))
         self._bundles = np.full(shape, -1, np.int64)
         self._routes: NDArray[np.uint8] | None = None
         self._image_positions: NDArray[np.int64] | None = None
@@ -161,6 +162,9 @@ class _MicroBatchArrays:
         """Write the prefix and the branches of `bundle` from `start` on."""
         prefix = bundle.prefix
         self._bundles[row, start : start + bundle.length] = number
+        self._copies[row, start : start + bundle.length] = [len(bundle.sequences)] * prefix + [1] * (
+            bundle.length - prefix
+        )
         self._write(batch, row, start, int(batch.offsets[bundle.sequences[0]]), prefix)
         at = start + prefix
         for branch, sequence in enumerate(bundle.sequences, 1):
@@ -193,8 +197,8 @@ class _MicroBatchArrays:
         none = np.zeros(0, np.int64)
         index = np.concatenate(self._index) if self._index else none
         select = np.concatenate(self._select) if self._select else none
-        arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
-        beside = (self._routes, self._image_positions)
+        arrays = (self._ids, self._positions, self._bundles, self._branches, self._copies)
+        beside = (select, batch.token_ids[index], index, self._routes, self._image_positions)
         tensors: Any = [None if array is None else torch.from_numpy(array) for array in (*arrays, *beside)]
         return replace(MicroBatch(*tensors), images=tuple(self._images))
 

@@ -18,7 +18,7 @@ from areal.expert_routes import experts_of, ids_of
 from areal.file_views import View, stored
 from areal.image_shape import ImageShape
 from areal.pixels import PixelReader
-from areal.spec.model_families import MASK_ONLY
+from areal.spec.model_families import MASK_ONLY, refuse_router_losses
 from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ from areal_trainer.engine.model import (
     sliding_window,
 )
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
+from areal_trainer.engine.router_losses import RouterLosses
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class ModelOptions:
     fp32_head: bool = False  # logits aren't rounded to the precision
     temperature: float = 1.0
     replay: bool = False  # tokens go to the experts that sampled them
+    router: tuple[float, float] = (0.0, 0.0)  # weights of the routers' load balancing and z-loss
     adapter: AdapterConfig | None = None  # trained instead of all weights
     seed: int = 0  # of the adapter's first weights
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
@@ -129,6 +131,8 @@ class ShardedModel(Generic[Model]):
         self._model.train()
         self._always_reduce = sum(p.numel() for p in model.parameters()) >= _ACCUMULATE_UNSHARDED_BELOW
         self._pixels = PixelReader(model_path) if model.reads_images else None
+        self.routers = RouterLosses(model.routing, options.router, ranks)
+        refuse_router_losses(config_json(model_path), str(model_path), *options.router)
         self._apart: list[nn.Module] = []  # units within blocks: experts, and one of each of adapters
         self._shard()
         load_weights(model, model_path, ranks.device)
@@ -221,6 +225,7 @@ class ShardedModel(Generic[Model]):
     def backward(self, micros: Sequence[MicroBatch], loss: Callable[[MicroBatch], Tensor]) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
         total = torch.zeros((), dtype=torch.float32, device=self.ranks.device)
+        self.routers.begin(micros, self._routes if self.replays else None, self.forward)  # type: ignore[attr-defined]
         for number, micro in enumerate(micros):
             last = number == len(micros) - 1
             self._model.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
@@ -247,7 +252,7 @@ class ShardedModel(Generic[Model]):
         attention = "dense" if masked else self.options.attention
         seen = on_device.attention_mask() if attention == "dense" else _places(micro, attention, self.ranks.device)
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
-        routes = self._routes(micro)
+        routes, router = self._routes(micro), self.routers.of(on_device)
         if context is None:
             states = segments_of(micro) if self._model.recurrent else None
             pixels = None
@@ -257,10 +262,10 @@ class ShardedModel(Generic[Model]):
                 patches, grids = self._pixels.read(micro.images)
                 pixels = sent(patches, ids.device), sent(grids, ids.device)
                 positions = torch.cat([positions[None], sent(micro.image_positions, ids.device)])
-            rows = ModelRows(ids, positions, seen, select, None, states, routes, pixels)
+            rows = ModelRows(ids, positions, seen, select, None, states, routes, router, pixels)
             return rows, on_device.targets, lambda told: told
         mine, places = (sent(part, ids.device) for part in context.chosen(micro.select, ids.shape[1]))
-        rows = ModelRows(context.run(ids), context.run(positions), seen, places, context, routes=routes)
+        rows = ModelRows(context.run(ids), context.run(positions), seen, places, context, routes=routes, router=router)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
 
     @property

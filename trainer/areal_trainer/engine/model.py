@@ -43,6 +43,7 @@ class ModelRows:
     context: Context | None = None
     segments: Segments | None = None  # of a model with recurrent layers
     routes: Tensor | None = None  # [tokens, layers, chosen]: the experts that each token goes to
+    router: Callable[..., Any] | None = None  # of a pass whose routers have losses: (output, logits, experts) → output
     pixels: tuple[Tensor, Tensor] | None = None  # patches [patches, values] of the rows' images, and grids [images, 3]
 
 
@@ -153,7 +154,7 @@ class ValueModel(_DecoderModel):
 def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     """Hidden states of the decoder at the selected positions, [selected, width]."""
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
-    more = {"context": rows.context, "segments": rows.segments, "routes": rows.routes}
+    more = {"context": rows.context, "segments": rows.segments, "routes": rows.routes, "router": rows.router}
     attended |= {name: value for name, value in more.items() if value is not None}
     decoder = lm.get_decoder()
     if rows.pixels is not None:
@@ -282,13 +283,13 @@ def _routed(block: nn.Module, number: int, shape: RouteShape) -> Callable[..., A
     whole = block.forward
 
     @functools.wraps(whole)
-    def forward(*args: Any, routes: Tensor | None = None, **kwargs: Any) -> Any:
-        if routes is None or number not in shape.routed:
+    def forward(*args: Any, routes: Tensor | None = None, router: Any = None, **kwargs: Any) -> Any:
+        if (routes is None and router is None) or number not in shape.routed:
             return whole(*args, **kwargs)
-        with RouterMode(shape, routes[:, number].long()) as mode:
+        with RouterMode(shape, None if routes is None else routes[:, number].long()) as mode:
             told = whole(*args, **kwargs)
         if len(mode.chosen) != 1:
             raise BugError(f"layer {number} asked its router {len(mode.chosen)} times: its routes weren't replayed")
-        return told
+        return told if router is None else router(told, mode.logits, mode.chosen[0])
 
     return forward

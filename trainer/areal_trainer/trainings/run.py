@@ -7,6 +7,7 @@ before a checkpoint can hold it, so that the audit sees each row used as often a
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from areal.admit.models import refuse_other_tokens
@@ -124,6 +125,7 @@ class RowBatches:
             "updates": int(update.applied),
             "skipped_updates": int(not update.applied),
             **aim.figures,
+            **self._engine.routers.figures(),
         }
         used = [
             TrainedGroup(place, ((row, self._train.fingerprint(row)),)) for place, row in zip(span, rows, strict=True)
@@ -191,7 +193,7 @@ def learner_of(spec: JobSpec, paths: TrainerPaths, options: ModelOptions, ranks:
     if paths.teacher is None:
         raise BugError("a student was asked for without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
-    teacher = PolicyEngine(paths.teacher, options, ranks)  # frozen: no pass of it ever has a gradient
+    teacher = PolicyEngine(paths.teacher, replace(options, router=(0.0, 0.0)), ranks)  # frozen: never has a gradient
     block = spec.distillation
     measure = Divergence(block.divergence, block.temperature, block.teacher_share)
     return Learner(engine, lambda micro: engine.divergence(micro, teacher, measure), *cut)
