@@ -1,0 +1,86 @@
+"""Images through the agent beside stock SGLang on CPU: what it samples of them is what a whole pass says of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from areal.pixels import PixelReader
+from areal.spec.serving import SglangEngine
+from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as wire
+from areal.values.images import IMAGE, Image
+from generation_parts import Answer, World, running_world, start_of
+from support.tiny_vision import PLACEHOLDER, asked, drawing, scored_alone, shape_of, vision_model, vision_words
+from transformers import AutoModelForImageTextToText
+
+pytestmark = [
+    pytest.mark.component,
+    pytest.mark.sglang_real,
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
+ONE, OTHER, TWO = (drawing(1, 42, 28),), (drawing(9, 42, 28),), (drawing(2), drawing(3, 14, 56))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=FAMILIES)
+async def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    root = tmp_path_factory.mktemp(request.param)
+    models = [root / str(seed) for seed in range(2)]
+    for seed, path in enumerate(models):
+        vision_model(path, request.param, scale=1.5, seed=seed, vocab_size=64)
+        vision_words(path, 64)
+    engine = SglangEngine(type="sglang", max_running_requests=16)
+    async with running_world(models, root / "weights", engine) as made:
+        await made.controller.until("generation-0", lambda state: state.live, deadline_s=400)
+        yield made
+
+
+def seen(name: str, prompt: np.ndarray, images: tuple[Image, ...], tokens: int, **more: int) -> wire.GenerateStart:
+    start = start_of(name, prompt.tolist(), tokens, **more)
+    start.attachments.extend(common.Attachment(kind=IMAGE, data=image.data) for image in images)
+    return start
+
+
+def whole(path: Path, prompt: np.ndarray, answer: Answer, images: tuple[Image, ...]) -> np.ndarray:
+    """Log-probabilities of an answer's tokens by Hugging Face's own code."""
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
+    ids = np.concatenate([prompt, answer.ids])
+    return scored_alone(model, ids, PixelReader(path), images)[-len(answer.ids) :].numpy()
+
+
+async def test_answers_to_images_equal_whole_passes_and_see_them(seeing):
+    await seeing.serve(0, 0)
+    shape, random, path = shape_of(seeing.models[0]), np.random.default_rng(0), seeing.models[0]
+    prompts = {images: asked(shape, random, *images) for images in (ONE, TWO, ())}
+    prompts[OTHER] = prompts[ONE]
+    for turn in range(2):  # the second finds prompts in SGLang's cache
+        starts = [seen(f"{turn}-{place}", prompts[images], images, 24) for place, images in enumerate(prompts)]
+        for (images, prompt), answer in zip(prompts.items(), await seeing.generate(*starts), strict=True):
+            np.testing.assert_allclose(answer.logprobs, whole(path, prompt, answer, images), rtol=0, atol=1e-4)
+            assert PLACEHOLDER not in answer.ids
+            if images == OTHER:
+                assert np.abs(np.subtract(answer.logprobs, whole(path, prompt, answer, ONE))).max() > 1e-3
+
+
+async def test_an_answer_goes_on_through_a_swap_and_elsewhere_with_its_images(seeing):
+    await seeing.serve(1, 0)
+    prompt = asked(shape_of(seeing.models[0]), np.random.default_rng(1), *TWO)
+    await seeing.running(seen("long", prompt, TWO, 300))
+    await seeing.publish(2, 1)
+    (long,) = await seeing.client.ended("long")
+    assert [policy for policy, _, _ in long.spans] == [seeing.policy(1), seeing.policy(2)]
+    split = long.spans[0][2]
+    told = [whole(path, prompt, long, TWO) for path in seeing.models]
+    np.testing.assert_allclose(long.logprobs[:split], told[0][:split], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(long.logprobs[split:], told[1][split:], rtol=0, atol=1e-4)
+    behind = np.concatenate([prompt, long.ids]).astype(np.int32)  # as a client goes on with what another server made
+    (resumed,) = await seeing.generate(seen("resumed", behind, TWO, 24, floor=2))
+    np.testing.assert_allclose(resumed.logprobs, whole(seeing.models[1], behind, resumed, TWO), rtol=0, atol=1e-4)
