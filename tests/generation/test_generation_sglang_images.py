@@ -26,8 +26,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-FAMILIES = ("qwen3_vl", "qwen3_vl_moe")
-ONE, OTHER, TWO = (drawing(1, 42, 28),), (drawing(9, 42, 28),), (drawing(2), drawing(3, 14, 56))
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+ONE, OTHER, TWO = (drawing(1, 84, 56),), (drawing(9, 84, 56),), (drawing(2, 56, 56), drawing(3, 28, 112))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=FAMILIES)
@@ -35,7 +35,7 @@ async def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     root = tmp_path_factory.mktemp(request.param)
     models = [root / str(seed) for seed in range(2)]
     for seed, path in enumerate(models):
-        vision_model(path, request.param, scale=1.5, seed=seed, vocab_size=64)
+        vision_model(path, request.param, scale=1.5, seed=seed, patch=14, vocab_size=64)
         vision_words(path, 64)
     engine = SglangEngine(type="sglang", max_running_requests=16)
     async with running_world(models, root / "weights", engine) as made:
