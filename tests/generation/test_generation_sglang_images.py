@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+ROUNDING = 3e-4  # of two libraries' kernels in float32, with weights three times as large as a start's
 ONE, OTHER, TWO = (drawing(1, 84, 56),), (drawing(9, 84, 56),), (drawing(2, 56, 56), drawing(3, 28, 112))
 
 
@@ -35,7 +36,7 @@ async def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     root = tmp_path_factory.mktemp(request.param)
     models = [root / str(seed) for seed in range(2)]
     for seed, path in enumerate(models):
-        vision_model(path, request.param, scale=1.5, seed=seed, patch=14, vocab_size=64)
+        vision_model(path, request.param, seed=seed, patch=14, vocab_size=64)
         vision_words(path, 64)
     engine = SglangEngine(type="sglang", max_running_requests=16)
     async with running_world(models, root / "weights", engine) as made:
@@ -49,11 +50,17 @@ def seen(name: str, prompt: np.ndarray, images: tuple[Image, ...], tokens: int, 
     return start
 
 
-def whole(path: Path, prompt: np.ndarray, answer: Answer, images: tuple[Image, ...]) -> np.ndarray:
-    """Log-probabilities of an answer's tokens by Hugging Face's own code."""
+def written(answer: Answer) -> list[int]:
+    """The answer up to a placeholder, which these models write seldom and no pass reads without an image."""
+    return answer.ids[: answer.ids.index(PLACEHOLDER)] if PLACEHOLDER in answer.ids else answer.ids
+
+
+def apart(path: Path, prompt: np.ndarray, answer: Answer, images: tuple[Image, ...]) -> np.ndarray:
+    """Distances of the tokens' log-probabilities from those of a whole pass by Hugging Face's own code."""
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
-    ids = np.concatenate([prompt, answer.ids])
-    return scored_alone(model, ids, PixelReader(path), images)[-len(answer.ids) :].numpy()
+    made = written(answer)
+    told = scored_alone(model, np.concatenate([prompt, made]), PixelReader(path), images)[-len(made) :]
+    return np.abs(told.numpy() - answer.logprobs[: len(made)])
 
 
 async def test_answers_to_images_equal_whole_passes_and_see_them(seeing):
@@ -64,10 +71,10 @@ async def test_answers_to_images_equal_whole_passes_and_see_them(seeing):
     for turn in range(2):  # the second finds prompts in SGLang's cache
         starts = [seen(f"{turn}-{place}", prompts[images], images, 24) for place, images in enumerate(prompts)]
         for (images, prompt), answer in zip(prompts.items(), await seeing.generate(*starts), strict=True):
-            np.testing.assert_allclose(answer.logprobs, whole(path, prompt, answer, images), rtol=0, atol=1e-4)
-            assert PLACEHOLDER not in answer.ids
+            assert answer.reason == "LENGTH"
+            assert apart(path, prompt, answer, images).max() <= ROUNDING
             if images == OTHER:
-                assert np.abs(np.subtract(answer.logprobs, whole(path, prompt, answer, ONE))).max() > 1e-3
+                assert apart(path, prompt, answer, ONE).max() > 0.1, "what is seen matters"
 
 
 async def test_an_answer_goes_on_through_a_swap_and_elsewhere_with_its_images(seeing):
@@ -78,9 +85,9 @@ async def test_an_answer_goes_on_through_a_swap_and_elsewhere_with_its_images(se
     (long,) = await seeing.client.ended("long")
     assert [policy for policy, _, _ in long.spans] == [seeing.policy(1), seeing.policy(2)]
     split = long.spans[0][2]
-    told = [whole(path, prompt, long, TWO) for path in seeing.models]
-    np.testing.assert_allclose(long.logprobs[:split], told[0][:split], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(long.logprobs[split:], told[1][split:], rtol=0, atol=1e-4)
-    behind = np.concatenate([prompt, long.ids]).astype(np.int32)  # as a client goes on with what another server made
+    old, new = (apart(path, prompt, long, TWO) for path in seeing.models)
+    assert 0 < split < len(new)
+    assert max(old[:split].max(), new[split:].max()) <= ROUNDING
+    behind = np.concatenate([prompt, written(long)]).astype(np.int32)  # a client goes on so with another server's
     (resumed,) = await seeing.generate(seen("resumed", behind, TWO, 24, floor=2))
-    np.testing.assert_allclose(resumed.logprobs, whole(seeing.models[1], behind, resumed, TWO), rtol=0, atol=1e-4)
+    assert apart(seeing.models[1], behind, resumed, TWO).max() <= ROUNDING

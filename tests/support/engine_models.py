@@ -10,7 +10,12 @@ import torch
 from areal.spec.model_families import VISION
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
-    AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
     Qwen3Config,
 )  # fmt: skip
 
