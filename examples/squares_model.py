@@ -56,7 +56,10 @@ def make(out: Path) -> None:
         "vocab_size": len(words), "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "head_dim": 24,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": 0,
         "bos_token_id": None, "eos_token_id": ids["<|im_end|>"], "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 4, 4]},
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 4, 4],
+            "mrope_interleaved": True,  # as released files say: SGLang goes by it, transformers by the family
+        },
     }  # fmt: skip
     tower = {
         "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "patch_size": 7, "out_hidden_size": 96,

@@ -23,7 +23,7 @@ class PixelReader:
 
         try:
             auto: Any = AutoImageProcessor
-            self._processor = auto.from_pretrained(path, local_files_only=True)
+            self._processor = auto.from_pretrained(path, local_files_only=True, backend="pil")  # torchvision's differ
         except (OSError, ValueError, ImportError) as error:
             raise DataError(f"{path} has no image processor: {error}", fix="copy it from the released model") from None
         self._kept: LRUCache[str, tuple[Tensor, Tensor]] = LRUCache(_BYTES, getsizeof=lambda pair: pair[0].nbytes)

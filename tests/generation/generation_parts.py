@@ -39,7 +39,8 @@ def publish_model(
         for name in file.keys():  # noqa: SIM118 - not a mapping
             value = np.ascontiguousarray(file.get_tensor(name))
             tensors.append((name, "F32", value.shape, value))
-    files = {name: model / name for name in ("config.json", "tokenizer.json", "tokenizer_config.json")}
+    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+    files = {name: model / name for name in names if (model / name).is_file()}
     canary = Canary(token_ids=CANARY, logprobs=(0.0, *expected), tolerance=tolerance)
     return publish(root, PolicyId.parse(policy), tensors, canary, files)
 

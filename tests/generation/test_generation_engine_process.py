@@ -67,6 +67,14 @@ def test_no_request_makes_sglang_compile_its_sampler_unless_the_job_asks_for_it(
     assert named[-2:] == ["--sampling-backend", "flashinfer"], "the last one counts"
 
 
+@pytest.mark.parametrize("engine", [ON_CPU, ON_GPUS])
+def test_sglang_scales_images_as_the_trainer_does(engine, tmp_path):
+    assert "--image-processor-backend" not in launch(engine, START).argv
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    argv = launch(engine, replace(START, model_path=tmp_path)).argv
+    assert argv[argv.index("--image-processor-backend") + 1] == "pil", "torchvision's pixels are up to 4 of 255 apart"
+
+
 def test_sglang_has_the_python_that_the_job_or_its_image_names(monkeypatch):
     unnamed = ON_GPUS.model_copy(update={"python": None})
     assert launch(unnamed, START).argv[0] == sys.executable

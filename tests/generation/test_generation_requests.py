@@ -210,6 +210,21 @@ async def test_ids_that_the_end_repeats_are_not_taken_again_and_a_gap_is_no_answ
     assert np.allclose(heard.logprobs, [-0.5 * token for token in range(6)])
 
 
+async def test_an_answer_to_images_that_the_engine_cut_otherwise_is_refused_before_a_token_of_it_is_told():
+    table = Table()
+    await table.hold("0.f1")
+    for read, reason, tokens in [(7, "REFUSED", 0), (1, "LENGTH", 2)]:
+        table.start().images = ["data:image/png;base64,"]
+        told = answer(2, [("0.f1", 0, 2)], finish=LENGTH)
+        told["meta_info"]["prompt_tokens"] = read
+        table.requests.receive(told)
+        heard = await table.heard()
+        assert (heard.reason, len(heard.ids)) == (reason, tokens)
+        assert heard.end is not None
+        assert ("made 7 tokens of a prompt with images, not 1" in heard.end.fault.message) == (reason == "REFUSED")
+    assert table.aborted == ["0.r"]
+
+
 async def test_tokens_of_an_unproven_policy_wait_and_follow_its_proof():
     table = Table()
     await table.hold("0.f1")

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from areal.spec.model_families import VISION
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)  # fmt: skip
 
 VOCAB = 64
 EOS = 2
@@ -54,7 +63,9 @@ def hf_logprobs(path: Path, prompt: list[int], made: list[int], temperature: flo
 
 @lru_cache(maxsize=8)
 def _loaded(path: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    sees = AutoConfig.from_pretrained(path).model_type in VISION
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return auto.from_pretrained(path, dtype=torch.float32).eval()
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:

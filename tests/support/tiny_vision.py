@@ -19,16 +19,30 @@ from numpy.typing import NDArray
 WORDS = 24  # ids that texts have; the placeholder is not one of them
 PLACEHOLDER = 25
 _TOWERS = {
-    "qwen2_vl": {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
-    "qwen2_5_vl": {"hidden_size": 32, "out_hidden_size": 64, "window_size": 28, "fullatt_block_indexes": [1]},
+    "qwen2_vl": {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2, "in_chans": 3},
+    "qwen2_5_vl": {"hidden_size": 32, "out_hidden_size": 64, "window_size": 0, "fullatt_block_indexes": [1]},
 }
+_CONTROL = ("image_pad", "video_pad", "vision_start", "vision_end")
+_TEMPLATE = (
+    "{%- for message in messages -%}{%- if message.content is string -%}{{ message.content }}{%- else -%}"
+    "{%- for part in message.content -%}{%- if part.type == 'image' -%}"
+    "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}"
+    "{%- endif -%}{%- endfor -%}"
+)
 
 
-def vision_model(path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, seed: int = 4, **text: Any) -> Any:
-    """A model with large random weights, as `save_pretrained` writes it, with a processor of patches of 7 pixels."""
+def vision_model(
+    path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, seed: int = 4, patch: int = 7, **text: Any
+) -> Any:
+    """A model with large random weights, as `save_pretrained` writes it, with a processor of patches of 7 pixels.
+
+    SGLang takes patches of other sizes than 14, the released one, for vectors of a Qwen2-VL's or Qwen2.5-VL's tower.
+    """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 2, 2]}
+    if family.startswith("qwen3"):
+        rope["mrope_interleaved"] = True  # as released files say: SGLang goes by it, transformers by the family
     language = {
         "vocab_size": 32, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
@@ -37,9 +51,11 @@ def vision_model(path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, se
     }  # fmt: skip
     deep = {"hidden_size": 32, "out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
     tower = {
-        "depth": 2, "intermediate_size": 64, "num_heads": 2, "patch_size": 7, "spatial_merge_size": 2,
-        "temporal_patch_size": 2, **_TOWERS.get(family, deep),
+        "depth": 2, "intermediate_size": 64, "num_heads": 2, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        **_TOWERS.get(family, deep), "patch_size": patch,
     }  # fmt: skip
+    if "window_size" in tower:
+        tower["window_size"] = 4 * patch
     ids = {"image_token_id": PLACEHOLDER, "video_token_id": 26, "vision_start_token_id": 27, "vision_end_token_id": 28}
     config = AutoConfig.for_model(family, text_config=language, vision_config=tower, tie_word_embeddings=False, **ids)
     torch.manual_seed(seed)
@@ -49,8 +65,25 @@ def vision_model(path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, se
             tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else tensor * scale)
         model.lm_head.weight.mul_(4)[PLACEHOLDER] = 0  # seldom written: it ends an answer
     model.save_pretrained(path)
-    processor(path)
+    processor(path, patch_size=patch)
     return model
+
+
+def vision_words(path: Path, vocab: int) -> None:
+    """Write a tokenizer of a word for each id, the four of images among them, and a chat template for SGLang's start.
+
+    A word's text ends where the next begins, as of released tokenizers: SGLang looks for images in the prompt's text.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", *(f"w{number}" for number in range(2, vocab))]
+    words[PLACEHOLDER : PLACEHOLDER + 4] = seen = [f"<|{word}|>" for word in _CONTROL]
+    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<pad>"))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
+    raw.add_special_tokens(["<pad>", "<eos>", *seen])
+    fast = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", chat_template=_TEMPLATE)
+    fast.save_pretrained(path)
 
 
 def processor(path: Path, **sizes: int) -> None:

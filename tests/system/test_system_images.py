@@ -41,15 +41,20 @@ def audited(run: JobRun, groups: int) -> None:
     assert report.equal == report.trained > 0
 
 
-def test_images_travel_from_a_recipe_s_rows_to_the_trainer(start_job, start_model):
+@pytest.mark.parametrize(
+    "engine", ["embedded", pytest.param("sglang", marks=[pytest.mark.sglang_real, pytest.mark.nightly])]
+)
+def test_images_travel_from_a_recipe_s_rows_to_the_trainer(start_job, start_model, engine):
     small = (
         "algorithm.maxSteps=4", "algorithm.batchSize=4", "rollout.maxConcurrentRollouts=8", "evaluation.rows=8",
         "evaluation.intervalSteps=4", "checkpoint.intervalSteps=2", "recording.tokenAudit=true",
+        f"generation.engine.type={engine}",
     )  # fmt: skip
     run = start_job(f"model.path={start_model(30)}", *small, job=JOB, small=())
     assert run.finish(timeout_s=600) == 0, run.output[-4000:]
     apart = [row["logprob_mismatch"] for row in run.metrics() if row["logprob_mismatch"] is not None]
     assert apart, "some sample gave a gradient"
+    print(engine, [f"{each:.1g}" for each in apart])
     assert max(apart) <= 1e-4, "what the engine saw is what the trainer sees"
     audited(run, 16)
     assert (run.run_dir / "model" / "preprocessor_config.json").is_file(), "the export reads images, too"

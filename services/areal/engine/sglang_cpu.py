@@ -21,6 +21,10 @@ from typing import Any
 SUPPORTED = "0.5.23"
 STAND_INS = ("triton", "torchvision")  # imported for decorators and for models that see; absent from CPU installs
 KERNELS = "sgl_kernel"  # its wheels hold CUDA code only
+OPERATORS = (  # the module of Qwen-VL's processor imports those who ask for them
+    "fused_sigmoid_mul_cpu", "fused_qk_gemma_rmsnorm_cpu", "fused_qk_gemma_rmsnorm_with_gate_cpu",
+    "fused_qkvzba_split_reshape_cat_contiguous_cpu",
+)  # fmt: skip
 
 
 class MissingKernel(RuntimeError):
@@ -104,10 +108,15 @@ def install() -> None:
         return
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # of towers' functions: a fork of a CUDA build can't compile
     _ask_truthfully()
     missing = [root for root in STAND_INS if importlib.util.find_spec(root) is None]
-    sys.modules[KERNELS] = _kernels(torch)
+    sys.modules[KERNELS] = kernels = _kernels(torch)
+    for name in OPERATORS:
+        setattr(torch.ops.sgl_kernel, name, getattr(kernels, name))
     sys.meta_path.append(_Finder(missing))
+    if "torchvision" in missing:
+        _forgo_videos()
     _unpin(torch)
 
 
@@ -123,6 +132,13 @@ def _ask_truthfully() -> None:
             probe: Callable[[], Any] | None = getattr(module, name, None)
             if probe is not None:
                 probe()
+
+
+def _forgo_videos() -> None:
+    """Make processors of images without one of videos, which torchvision alone computes: Pillow cuts images as well."""
+    mixin = importlib.import_module("transformers.processing_utils").ProcessorMixin
+    attributes = mixin.get_attributes.__func__
+    mixin.get_attributes = classmethod(lambda cls: [name for name in attributes(cls) if name != "video_processor"])
 
 
 def _kernels(torch: Any) -> ModuleType:

@@ -76,6 +76,8 @@ def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> La
     if engine.mem_fraction is not None:
         stock += ["--mem-fraction-static", str(engine.mem_fraction)]
     stock += ["--enable-return-routed-experts"] if start.routes else []
+    if any(start.model_path.glob("*processor_config.json")):  # or torchvision would scale images, unlike the trainer
+        stock += ["--image-processor-backend", "pil"]
     if (room := start.adapters) is not None:
         stock += ["--enable-lora", "--max-lora-rank", str(room.rank), "--lora-target-modules", *room.targets]
         stock += ["--max-loras-per-batch", str(room.slots), "--max-loaded-loras", str(room.slots)]

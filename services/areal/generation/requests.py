@@ -266,6 +266,12 @@ class Requests:
                 self.over[rid] = max(before, made)
                 self.tokens_total += self.over[rid] - before
             return
+        if live.images and (read := int(answer["meta_info"].get("prompt_tokens", len(live.ids)))) != len(live.ids):
+            words = f"the engine made {read} tokens of a prompt with images, not {len(live.ids)}: it cuts otherwise"
+            fault = common.Fault(kind=common.FAULT_KIND_DATA, message=words)
+            self._aborts.one(rid)  # stock SGLang drops images whose places it doesn't find in the prompt's text
+            self.end(live, wire.END_REASON_REFUSED, fault=fault)
+            return
         if (new := live.take(answer)) > 0:
             self.tokens_total += new
             self._progress.advance(new)
