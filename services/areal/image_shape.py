@@ -32,6 +32,7 @@ class ImageShape:
     merge: int
     least: int  # pixels of an image, which is scaled to a size between
     most: int
+    video: int | None = None  # what stands for a video: none is read here, but SGLang looks for one
 
     @classmethod
     def from_dir(cls, path: Path, config: Mapping[str, Any]) -> ImageShape | None:
@@ -52,6 +53,7 @@ class ImageShape:
                 int(found["merge_size"]),
                 int(size["shortest_edge"] if least is None else least),
                 int(size["longest_edge"] if most is None else most),
+                config.get("video_token_id"),
             )
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             words = f"{path} reads images, but lacks a usable preprocessor_config.json: {error!r}"

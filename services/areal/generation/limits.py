@@ -78,6 +78,8 @@ def read_images(start: wire.GenerateStart, limits: ModelLimits) -> tuple[tuple[I
     images, ids = tuple(Image(each.data) for each in start.attachments), as_ids(np.frombuffer(start.token_ids, "<i4"))
     if limits.images is None and images:
         raise DataError("this model reads no images", fix="drop them, or serve a model that does")
+    if images and limits.images is not None and limits.images.video in ids:  # SGLang would lose its whole batch
+        raise DataError("a prompt with images has a placeholder of a video", fix="leave the turn out that wrote it")
     return images, (ids if limits.images is None else limits.images.collapsed(ids, images)).tolist()
 
 

@@ -150,8 +150,9 @@ class Tokenizer:
         """The tokens that end an answer: those of the model's files and the one that the chat template writes behind
         it. Every request to an engine names them, so that all engines end alike."""
         end = self.turns.end
-        placeholder = set() if self.image_shape is None else {self.image_shape.token}  # written, it stands for nothing
-        return self.given_eos_ids.union(placeholder, () if end is None else {end})
+        shape = self.image_shape
+        placeholders = () if shape is None else (shape.token, shape.video)  # written, they stand for nothing
+        return self.given_eos_ids.union(token for token in (*placeholders, end) if token is not None)
 
     @property
     def written_end(self) -> str | None:
