@@ -1,6 +1,6 @@
 """Router losses of mixtures of experts: load balancing (Switch Transformers, arXiv 2101.03961) and z-loss (2202.08906).
 
-Balance is transformers' `load_balancing_loss_func`: E·Σ_e f_e·P_e over all layers together, f_e an expert's part of
+Balance is load_balancing_loss_func of transformers: E·Σ_e f_e·P_e over all layers together, f_e an expert's part of
 the routes that were used (k in all), P_e the mean of its softmax probability; z is the mean of logsumexp(logits)². Both
 are of a mini-batch's input tokens, a shared prompt's once a sequence, whatever the packing, micro-batches and ranks: f
 is counted before the first backward pass, of replayed routes, else by a forward pass without gradient.
