@@ -10,6 +10,7 @@ import pytest
 from areal.plan.resolved import ResolvedJob
 from chart.chart_metrics import PANELS, promql, selectors
 from chart.chart_rendering import named, render
+from support.made import made
 from support.prometheus import Prometheus, prometheus, scrape_config, targets
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.kube_api, pytest.mark.timeout(900)]
@@ -77,6 +78,32 @@ def test_every_panel_of_a_role_that_runs_shows_something(start_job, tmp_path: Pa
     numbers = {name for name, value in row.items() if isinstance(value, int | float)}
     assert numbers - series == {"step", "fence", "at"}
     assert told == row["figures"].keys() == {"correct", "short"}
+
+
+def test_every_panel_of_judged_programs_shows_something(start_job, tmp_path: Path) -> None:
+    """A job whose answers, of a model that knows nothing, run in the sandbox of the platform's reward service."""
+    made("data/code/heldout.jsonl")
+    model = made("models/new-1m/model.safetensors").parent
+    small = ("algorithm.batchSize=4", "algorithm.maxSteps=1000", "algorithm.zeroVariance=keep", "evaluation=null")
+    monitor = named(render(values={"monitoring": {"podMonitor": {"enabled": True}}}), "PodMonitor", "areal-jobs")
+    run = start_job(f"model.path={model}", "metadata.name=digits", job="examples/code_rl.yaml", small=small)
+    run.wait_for("its plan", (run.run_dir / "resolved.json").exists, timeout_s=180)
+    found = targets(ResolvedJob.load(run.run_dir), NAMESPACE)
+    with prometheus(tmp_path / "prometheus", scrape_config(monitor, found)) as server:
+        run.wait_for("some steps", lambda: run.step() >= 4, timeout_s=480)
+        time.sleep(3.0)  # two scrapes
+        assert server.down() == []
+        assert "reward" in server.ask("label/role/values")
+        queries = [
+            promql(target["expr"])
+            for _, panel in PANELS
+            for target in panel["targets"]
+            if any(name.startswith("areal_sandbox_") for name, _ in selectors(promql(target["expr"])))
+        ]
+        assert len(queries) > 12
+        silent = [query for query in queries if not server.drawn(query, WINDOW_S)]
+        assert [query for query in silent if "executions" not in query] == []
+        assert len(silent) == 1  # no workflow of this job executes programs of its own
 
 
 def empty_panels(server: Prometheus) -> list[str]:

@@ -148,7 +148,7 @@ async def _sampling(sandbox: Sandbox, dispatcher: JudgeDispatcher) -> None:
         await asyncio.sleep(_SAMPLE_S)
         counters = sandbox.counters()
         counts = {name: float(getattr(counters, name)) for name in ("runs", "zygote_restarts", "spare_misses")}
-        kills = {why: float(n) for why, n in counters.endings.items() if why not in _ENDED_ITSELF}
+        kills = {why.value: float(counters.endings.get(why.value, 0)) for why in Ending if why not in _ENDED_ITSELF}
         dispatcher.meters.sample(dispatcher.scheduler, loop.time(), counts, kills)
 
 

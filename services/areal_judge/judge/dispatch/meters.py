@@ -10,7 +10,7 @@ from areal.observe.metrics import RoleMetrics
 
 from areal_judge.judge.dispatch.scheduler import SlotScheduler
 from areal_judge.judge.dispatch.values import ExecutionResult, Priority
-from areal_judge.judge.values import Judgement
+from areal_judge.judge.values import Flag, Judgement
 from areal_judge.sandbox.values import Tier
 
 _RECENT = 0.98  # a second: by this the memory peak fades, to half in about half a minute
@@ -24,6 +24,10 @@ class Meters:
         self._languages = languages
         self._seen: dict[str, float] = {}
         self._peak_bytes = 0.0
+        for flag in Flag:  # from 0: a rate can't see the first of a series that begins at 1
+            metrics.counter("areal_sandbox_flags_total", flag=flag.value)
+        metrics.counter("areal_sandbox_retries_total")
+        self.suites(0)
 
     @classmethod
     def unserved(cls) -> "Meters":
