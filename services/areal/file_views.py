@@ -28,6 +28,16 @@ class View:
         """The file's tensor, sharing memory with a contiguous `whole`."""
         return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
 
+    @property
+    def turned(self) -> "View":
+        """The same numbers with the last two dimensions the other way round."""
+        size, stride = ((*each[:-2], *each[:-3:-1]) for each in (self.size, self.stride))
+        return View(self.tensor, self.offset, size, stride)
+
+    def seen(self, shape: tuple[int, ...]) -> "View":
+        """Itself, or turned where a file's tensor has that shape: transformers saves some otherwise than released."""
+        return self.turned if len(shape) == 3 and self.stride[-2] == 1 and shape == self.turned.size else self
+
     def within(self, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[int, ...]]:
         """Its part of a tensor of `shape`, and the dimensions of that part in the file's order; others are single."""
         strides = torch.empty(shape, device="meta").stride()
@@ -52,6 +62,7 @@ def file_views(lm: Any) -> dict[str, View]:
 
     `lm` may lie on the meta device. Raises DataError where a file's tensor is put together from several.
     """
+    from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import revert_weight_conversion
 
     tied = set(lm.all_tied_weights_keys or {}) if getattr(lm.config, "tie_word_embeddings", False) else set()
@@ -60,10 +71,17 @@ def file_views(lm: Any) -> dict[str, View]:
     origin = {_storage(meta): name for name, meta in metas.items()}
     with _NoCopies():
         found = revert_weight_conversion(lm, dict(metas))
-    return {
-        name: View(origin[_storage(tensor)], tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        for name, tensor in found.items()
-    }
+    # Turned in released files, and read by their shape; `save_pretrained` forgets that, and SGLang can't read it then.
+    mapped = get_model_conversion_mapping(lm, add_legacy=False)
+    unsure = [
+        each for each in mapped if any(getattr(op, "check_dims", False) for op in getattr(each, "operations", ()))
+    ]
+    turned = tuple(pattern for each in unsure for pattern in each.source_patterns)
+    views = {}
+    for name, tensor in found.items():
+        view = View(origin[_storage(tensor)], tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        views[name] = view.turned if name.endswith(turned) else view
+    return views
 
 
 def _storage(tensor: Tensor) -> int:

@@ -15,6 +15,7 @@ from areal.spec.model_families import VISION
 from areal.v1 import common_pb2 as common
 from areal.values.images import IMAGE, Image
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 WORDS = 24  # ids that texts have; the placeholder is not one of them
 PLACEHOLDER = 25
@@ -34,7 +35,7 @@ _TEMPLATE = (
 def vision_model(
     path: Path, family: str = "qwen3_vl", *, scale: float = 3.0, seed: int = 4, patch: int = 7, **text: Any
 ) -> Any:
-    """A model with large random weights, as `save_pretrained` writes it, with a processor of patches of 7 pixels.
+    """A model with large random weights, in the layout of released files, with a processor of patches of 7 pixels.
 
     SGLang takes patches of other sizes than 14, the released one, for vectors of a Qwen2-VL's or Qwen2.5-VL's tower.
     """
@@ -47,7 +48,7 @@ def vision_model(
         "vocab_size": 32, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
         "rope_parameters": rope, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "num_experts": 4,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], **text,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": [], **text,
     }  # fmt: skip
     deep = {"hidden_size": 32, "out_hidden_size": 64, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
     tower = {
@@ -65,8 +66,18 @@ def vision_model(
             tensor.copy_(torch.randn_like(tensor) * 0.1 if tensor.abs().max() == 0 else tensor * scale)
         model.lm_head.weight.mul_(4)[PLACEHOLDER] = 0  # seldom written: it ends an answer
     model.save_pretrained(path)
+    if family == "qwen3_vl_moe":
+        turn_experts(path)  # as released; SGLang reads them so alone
     processor(path, patch_size=patch)
     return model
+
+
+def turn_experts(path: Path) -> None:
+    """Write a model's experts with their last two dimensions the other way round."""
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    experts = {name: each.transpose(1, 2).contiguous() for name, each in tensors.items() if ".mlp.experts." in name}
+    save_file(tensors | experts, file, {"format": "pt"})
 
 
 def vision_words(path: Path, vocab: int) -> None:

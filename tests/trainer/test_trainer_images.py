@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from areal.admit.models import read_model, refuse_weights
 from areal.errors import DataError
 from areal.pixels import PixelReader
+from areal.values.policy import PolicyId
+from areal.weights.publish import publish
 from areal_trainer.data.batch import columns
 from areal_trainer.data.micro_batches import bundles, rank_micro_batches
 from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.self_check import check_packing
+from areal_trainer.publish.exporter import side_files, sources
+from safetensors.torch import load_file
 from support.forked_ranks import program
+from support.publishing_ranks import CANARY
 from support.tiny_vision import (
     FAMILIES,
     PLACEHOLDER,
@@ -23,8 +30,10 @@ from support.tiny_vision import (
     samples_of,
     scored_alone,
     shape_of,
+    turn_experts,
     vision_model,
 )
+from transformers import AutoModelForImageTextToText
 
 pytestmark = pytest.mark.component
 
@@ -100,7 +109,7 @@ def test_samples_whose_tokens_are_not_those_of_their_images_are_refused(tmp_path
         columns([one], 32)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
 def test_ranks_of_which_only_one_has_images_learn_as_one_rank_does(tmp_path, family):
     alone, together = (json.loads(line) for line in program("image_ranks", tmp_path, family))
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
@@ -117,3 +126,37 @@ def test_a_model_of_text_alone_does_not_score_images(tmp_path, model_path, ranks
     )  # fmt: skip
     with pytest.raises(DataError, match="reads no images, and samples have some"):
         PolicyEngine(model_path, ModelOptions(), ranks).logprobs(micros, tokens.tokens)
+
+
+def test_experts_are_read_in_both_layouts_and_published_as_released(tmp_path, ranks):
+    """Qwen3-VL-MoE's released files have experts turned; transformers saves them otherwise, and reads both."""
+    released, saved = tmp_path / "released", tmp_path / "saved"
+    model = vision_model(released, "qwen3_vl_moe")
+    shutil.copytree(released, saved)
+    turn_experts(saved)
+    files = load_file(released / "model.safetensors")
+    assert {each.shape for name, each in files.items() if ".mlp.experts." in name} == {(4, 64, 48), (4, 24, 64)}
+    shape = shape_of(saved)
+    tokens = columns(samples_of(shape), 32, shape)
+    micros = rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=256,
+        pack_length=96,
+    )  # fmt: skip
+    scores = []
+    for place in (saved, released):
+        engine = PolicyEngine(place, ModelOptions(), ranks)
+        scores.append(engine.logprobs(micros, tokens.tokens))
+        assert refuse_weights(read_model(place, weights=True)) == "", "as `areal check` looks at them"
+        beside = side_files(place, place)
+        made = publish(tmp_path / f"w-{place.name}", PolicyId(1, 1), sources(engine.export()), CANARY, beside)
+        [file] = made.path.glob("*.safetensors")
+        told = load_file(file)
+        assert {name for name in files if ".visual." not in name} <= told.keys()
+        assert all(torch.equal(each.float(), files[name]) for name, each in told.items())
+        opened, about = AutoModelForImageTextToText.from_pretrained(made.path, output_loading_info=True)
+        assert not about["mismatched_keys"]
+        assert torch.equal(
+            opened.model.language_model.layers[0].mlp.experts.down_proj,
+            model.model.language_model.layers[0].mlp.experts.down_proj,
+        )
+    assert torch.equal(*scores)

@@ -158,7 +158,8 @@ class ModuleModel:
         source = TensorSource(path, raw, torch.float32)
         made = {name: torch.empty_like(each, device="cpu") for name, each in stored(self._empty).items()}
         for name, view in self._views.items():
-            view.of(made[view.tensor]).copy_(source.take(name, view.size))
+            held = view.seen(tuple(raw[name].shape)) if name in raw else view
+            held.of(made[view.tensor]).copy_(source.take(name, held.size))
         weights = ModuleWeights(_copied(self._empty, made), {name: tensor.dtype for name, tensor in raw.items()})
         if not self._proved:
             self._prove(weights)

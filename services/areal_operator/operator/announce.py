@@ -22,22 +22,17 @@ class Announcement:
     message: str
 
 
+_ON = status.ConditionType
 _NORMAL: dict[tuple[status.ConditionType, str], tuple[str, str]] = {
-    (status.ConditionType.ACCEPTED, status.AcceptedReason.VALID): ("Accepted", "the job is accepted"),
-    (status.ConditionType.PREPARED, status.PreparedReason.PREPARING): (
-        "Preparing",
-        "sources are checked, snapshots are written",
-    ),
-    (status.ConditionType.PREPARED, status.PreparedReason.SNAPSHOTS_WRITTEN): ("Prepared", ""),
-    (status.ConditionType.TRAINER_READY, status.TrainerReason.RENDEZVOUS_COMPLETE): ("TrainerReady", ""),
-    (status.ConditionType.PROGRESSING, status.ProgressingReason.STEP_REPORTED): ("StepReported", ""),
-    (status.ConditionType.SUSPENDED, status.SuspendedReason.CHECKPOINT_PENDING): ("Suspending", ""),
-    (status.ConditionType.SUSPENDED, status.SuspendedReason.SUSPENDED): ("Suspended", ""),
-    (status.ConditionType.COMPLETE, status.CompleteReason.AUDITING): (
-        "Auditing",
-        "the last step is trained; the audit is being made",
-    ),
-    (status.ConditionType.COMPLETE, status.CompleteReason.MAX_STEPS_REACHED): ("Complete", ""),
+    (_ON.ACCEPTED, status.AcceptedReason.VALID): ("Accepted", "the job is accepted"),
+    (_ON.PREPARED, status.PreparedReason.PREPARING): ("Preparing", "sources are checked, snapshots are written"),
+    (_ON.PREPARED, status.PreparedReason.SNAPSHOTS_WRITTEN): ("Prepared", ""),
+    (_ON.TRAINER_READY, status.TrainerReason.RENDEZVOUS_COMPLETE): ("TrainerReady", ""),
+    (_ON.PROGRESSING, status.ProgressingReason.STEP_REPORTED): ("StepReported", ""),
+    (_ON.SUSPENDED, status.SuspendedReason.CHECKPOINT_PENDING): ("Suspending", ""),
+    (_ON.SUSPENDED, status.SuspendedReason.SUSPENDED): ("Suspended", ""),
+    (_ON.COMPLETE, status.CompleteReason.AUDITING): ("Auditing", "the last step is trained; the audit is being made"),
+    (_ON.COMPLETE, status.CompleteReason.MAX_STEPS_REACHED): ("Complete", ""),
 }
 """Condition and its new reason → event's reason, and its words where the condition's message won't do."""
 

@@ -73,13 +73,13 @@ def _read(lm: nn.Module, views: Mapping[str, View], path: Path) -> None:
         here = {header.name: header for header in read_header(file)[1]}
         extra += [name for name in here if name not in views]
         for name in [name for name in here if name in views]:
-            header, shape = here[name], views[name].size
+            header, shape = here[name], views[name].seen(here[name].shape).size
             if header.shape != shape or header.dtype not in _FLOATS:
                 said = f"{name} in {file} is {header.dtype} {list(header.shape)}"
                 raise DataError(f"{said}, its configuration says a float {list(shape)}", fix=_FIX)
         with safe_open(file, framework="pt") as opened:  # once a file: each opening keeps a little memory
             for name in [name for name in here if name in views]:
-                _copy(opened, name, views[name], tensors[views[name].tensor])
+                _copy(opened, name, views[name].seen(here[name].shape), tensors[views[name].tensor])
                 missing.discard(name)
     if missing:
         raise DataError(f"{path} lacks {len(missing)} tensors, such as {min(missing)}", fix=_FIX)
