@@ -15,7 +15,16 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.values.images import IMAGE, Image
 from generation_parts import Answer, World, running_world, start_of
-from support.tiny_vision import PLACEHOLDER, asked, drawing, scored_alone, shape_of, vision_model, vision_words
+from support.tiny_vision import (
+    PLACEHOLDER,
+    asked,
+    drawing,
+    scored_alone,
+    shape_of,
+    turn_experts,
+    vision_model,
+    vision_words,
+)
 from transformers import AutoModelForImageTextToText
 
 pytestmark = [
@@ -39,6 +48,8 @@ async def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     made = [vision_model(path, request.param, seed=seed, patch=14, vocab_size=64) for seed, path in enumerate(models)]
     made[1].model.visual.load_state_dict(made[0].model.visual.state_dict())  # a run leaves the tower as it is
     made[1].save_pretrained(models[1])
+    if request.param == "qwen3_vl_moe":
+        turn_experts(models[1])
     for path in models:
         vision_words(path, 64)
     engine = SglangEngine(type="sglang", max_running_requests=16)

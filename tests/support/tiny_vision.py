@@ -55,6 +55,8 @@ def vision_model(
         "depth": 2, "intermediate_size": 64, "num_heads": 2, "spatial_merge_size": 2, "temporal_patch_size": 2,
         **_TOWERS.get(family, deep), "patch_size": patch,
     }  # fmt: skip
+    if family == "qwen3_vl_moe":  # three, as released: SGLang takes no other number of it
+        tower |= {"depth": 3, "deepstack_visual_indexes": [0, 1, 2]}
     if "window_size" in tower:
         tower["window_size"] = 4 * patch
     ids = {"image_token_id": PLACEHOLDER, "video_token_id": 26, "vision_start_token_id": 27, "vision_end_token_id": 28}
