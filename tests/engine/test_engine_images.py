@@ -72,8 +72,8 @@ def test_answers_to_images_equal_whole_passes_through_a_swap(tmp_path, family):
     for output in served.ended("swapped", "beside"):
         swapped = output.spans[0][2]
         told = [whole(path, output) for path in paths]
-        np.testing.assert_allclose(output.logprobs[:swapped], told[0][:swapped], rtol=0, atol=1e-4)
-        np.testing.assert_allclose(output.logprobs[swapped:], told[1][swapped:], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(output.logprobs[:swapped], told[0][:swapped], rtol=0, atol=3e-4)
+        np.testing.assert_allclose(output.logprobs[swapped:], told[1][swapped:], rtol=0, atol=3e-4)
     served.scheduler.post(StopThread())
     assert not served.failures
 
