@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import FailurePolicy
+from areal_operator.operator import fault_owner
 from areal_operator.operator.failure_policy import (
     FailureAction,
     Incident,
@@ -18,6 +19,7 @@ from areal_operator.operator.failure_policy import (
     shell_code,
     worst,
 )
+from areal_operator.operator.fault_owner import FaultOwner
 from areal_operator.operator.job_state import JobFailure, JobState
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,3 +179,11 @@ def test_no_failure_is_dealt_with_twice_in_whatever_order_it_is_seen_again(
             assert (at, role, pod) not in dealt
             dealt.add((at, role, pod))
             state = charge(state, what, judge(what, rules), rules, NOW).state
+
+
+def test_the_table_of_owners_has_every_reason_that_the_operator_gives():
+    """A reason that isn't in it would be the job's own, and spend its restarts."""
+    reasons = ("NODE_LOST", "PEER_GONE", "POD_GONE", "POD_DELETED", "OVERTAKEN", "NODE_LEAVES", "TEMPLATE_CHANGED")
+    for name in reasons:
+        assert fault_owner.owner_of(Role.TRAINER, getattr(fault_owner, name), {}) is not FaultOwner.JOB, name
+    assert fault_owner.owner_of(Role.TRAINER, "Error", {}) is FaultOwner.JOB
