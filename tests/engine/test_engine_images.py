@@ -16,7 +16,7 @@ from areal.pixels import PixelReader
 from areal.values.images import Image
 from support.engine_server import EngineServer, logprobs
 from support.served_module import Served
-from support.tiny_vision import FAMILIES, asked, drawing, scored_alone, vision_model
+from support.tiny_vision import FAMILIES, asked, drawing, scored_alone, turn_experts, vision_model
 from transformers import AutoModelForImageTextToText
 
 pytestmark = pytest.mark.timeout(120)
@@ -49,6 +49,8 @@ def test_answers_to_images_equal_whole_passes_through_a_swap(tmp_path, family):
     paths = [tmp_path / "0", tmp_path / "1"]
     for seed, path in enumerate(paths):
         vision_model(path, family, seed=seed)
+    if family == "qwen3_vl_moe":
+        turn_experts(paths[1])  # as transformers saves them; both layouts are read
     served, random = Served(paths[0]), np.random.default_rng(0)
     shape = served.model.image_shape
     one, two = (drawing(1, 42, 28),), (drawing(2), drawing(3, 14, 56))
