@@ -7,6 +7,7 @@ import re
 import pytest
 from areal.spec import RULES, Facts, RLJob, Severity, check, load_job, numbers
 from areal.spec.quantity import show_bytes
+from areal.yaml_file.table import read_table
 from hypothesis import given
 from hypothesis import strategies as st
 from spec_corpus import CORPUS
@@ -23,7 +24,11 @@ def broken(*overrides: str, facts: Facts | None = None) -> dict[str, str]:
 
 
 def test_each_rule_is_declared_once_and_completely():
-    assert len({rule.id for rule in RULES}) == len(RULES)
+    ids = {rule.id for rule in RULES}
+    assert len(ids) == len(RULES)
+    told = [id for fixes in read_table("areal.spec", "rules.yaml").values() for id in fixes]
+    assert len(set(told)) == len(told)
+    assert set(told) <= ids
     for rule in RULES:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
         assert rule.says.endswith(".")

@@ -4,13 +4,14 @@ Each rule exists once, with its Python predicate and the same condition in CEL f
 None needs facts that no API server has (the dataset's rows, the recipe's names).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from types import ModuleType
 
 from areal.spec.job import RLJob
+from areal.yaml_file.table import read_table
 
 
 class Severity(StrEnum):
@@ -78,30 +79,32 @@ class Finding:
 
 
 def rule(
-    field: str,
     says: str,
     *,
-    fix: str,
     cel: str | None = None,
     severity: Severity = Severity.ERROR,
     every_training: bool = False,
     each: bool = False,
     id: str = "",
+    field: str = "",
+    fix: str = "",
 ) -> Callable[[Predicate], Rule]:
     """Declare a rule around its predicate, whose name is the rule's id (`mini_batches`: mini-batches).
 
-    It is asked of RL jobs only, unless it says something of every training.
+    It is asked of RL jobs only, unless it says something of every training. Its field and fix stand in `rules.yaml`,
+    but for a rule that makes them itself.
     """
 
     def declare(broken: Predicate) -> Rule:
         name = id or broken.__name__.replace("_", "-")
+        place, remedy = (field, fix) if fix else _FIXES[name]
         if every_training:
-            return Rule(name, field, says, fix, cel, severity, broken, each)
+            return Rule(name, place, says, remedy, cel, severity, broken, each)
 
         def of_rl(job: RLJob, facts: Facts) -> str | None:
             return broken(job, facts) if job.spec.is_rl and job.spec.algorithm_block is not None else None
 
-        return Rule(name, field, says, fix, cel and f"{_NOT_RL} || ({cel})", severity, of_rl)
+        return Rule(name, place, says, remedy, cel and f"{_NOT_RL} || ({cel})", severity, of_rl)
 
     return declare
 
@@ -109,6 +112,9 @@ def rule(
 warning = partial(rule, severity=Severity.WARNING)
 rule_of_every_training = partial(rule, every_training=True)
 
+_FIXES: Mapping[str, tuple[str, str]] = {  # a rule's field and fix, by its id
+    id: (field, fix) for field, fixes in read_table("areal.spec", "rules.yaml").items() for id, fix in fixes.items()
+}
 _NOT_RL = "has(self.spec.training) || !has(self.spec.algorithm)"
 
 

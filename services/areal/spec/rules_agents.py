@@ -8,9 +8,7 @@ _IS_AGENT = f"self.spec.rollout.workflow == '{AGENT}'"
 
 
 @rule(
-    "spec.rollout.agent",
     "The workflow agent is told what it runs: an agent of the recipe, or a command.",
-    fix="Name a class or function of the recipe in rollout.agent.run, or a program in rollout.agent.command.",
     cel=(
         f"!({_IS_AGENT}) || (has(self.spec.rollout.agent) && "
         "has(self.spec.rollout.agent.run) != has(self.spec.rollout.agent.command) && "
@@ -30,11 +28,7 @@ def agent_without_run(job: RLJob, facts: Facts) -> str | None:
     return None
 
 
-@rule(
-    "spec.rollout.agent.run",
-    "The agent is in the recipe.",
-    fix="Name a class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`.",
-)
+@rule("The agent is in the recipe.")
 def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
     rollout, known = job.spec.rollout, facts.recipe_agents
     run = rollout.agent.run if rollout.agent is not None else None
@@ -43,11 +37,7 @@ def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
     return f"the recipe has no agent {run!r}; it has {', '.join(sorted(known)) or 'none'}"
 
 
-@rule(
-    "spec.rollout.agent.command",
-    "The agent's program is where workers run.",
-    fix="Install it, or name its path from the directory that the run is started in.",
-)
+@rule("The agent's program is where workers run.")
 def agent_command_not_here(job: RLJob, facts: Facts) -> str | None:
     agent = job.spec.rollout.agent
     if job.spec.rollout.workflow != AGENT or facts.agent_program is not False or agent is None or not agent.command:
@@ -56,9 +46,7 @@ def agent_command_not_here(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.sampling",
     "Agents sample from the whole distribution: topP is 1 and topK is 0.",
-    fix="Remove topP and topK from rollout.sampling, or use another workflow.",
     cel=(f"!({_IS_AGENT}) || (self.spec.rollout.sampling.topP == 1.0 && self.spec.rollout.sampling.topK == 0)"),
 )
 def agent_truncated_sampling(job: RLJob, facts: Facts) -> str | None:
@@ -71,12 +59,7 @@ def agent_truncated_sampling(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@warning(
-    "spec.rollout.agent",
-    "rollout.agent is for the workflow agent.",
-    fix="Set rollout.workflow: agent, or remove rollout.agent.",
-    cel=f"!has(self.spec.rollout.agent) || {_IS_AGENT}",
-)
+@warning("rollout.agent is for the workflow agent.", cel=f"!has(self.spec.rollout.agent) || {_IS_AGENT}")
 def agent_unused(job: RLJob, facts: Facts) -> str | None:
     rollout = job.spec.rollout
     if rollout.agent is None or rollout.workflow == AGENT:
@@ -85,9 +68,7 @@ def agent_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.agent.python",
     "rollout.agent.python runs an agent of the recipe.",
-    fix="Write the interpreter as the first word of rollout.agent.command, or remove python.",
     cel="!has(self.spec.rollout.agent) || !has(self.spec.rollout.agent.python) || has(self.spec.rollout.agent.run)",
 )
 def agent_command_with_python(job: RLJob, facts: Facts) -> str | None:
@@ -98,9 +79,7 @@ def agent_command_with_python(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.environment",
     "The workflow environment is told what it plays, and nothing else is.",
-    fix="Set rollout.workflow: environment and rollout.environment.name, or neither.",
     cel=f"(self.spec.rollout.workflow == '{ENVIRONMENT}') == has(self.spec.rollout.environment)",
 )
 def environment_without_name(job: RLJob, facts: Facts) -> str | None:
@@ -112,22 +91,14 @@ def environment_without_name(job: RLJob, facts: Facts) -> str | None:
     return f"the workflow {rollout.workflow!r} plays no environment"
 
 
-@rule(
-    "spec.rollout",
-    "The Python of an agent or an environment is where workers run.",
-    fix="Make that environment, or name its interpreter's path from the directory that the run is started in.",
-)
+@rule("The Python of an agent or an environment is where workers run.")
 def python_not_here(job: RLJob, facts: Facts) -> str | None:
     if facts.own_python is not False:
         return None
     return f"there is no interpreter {job.spec.rollout.own_python!r} on this machine"
 
 
-@warning(
-    "spec.rollout.boxes.maxConcurrent",
-    "Each sample under way can have a box: boxes.maxConcurrent ≥ maxConcurrentRollouts × groupSize.",
-    fix="Raise rollout.boxes.maxConcurrent, or lower rollout.maxConcurrentRollouts.",
-)
+@warning("Each sample under way can have a box: boxes.maxConcurrent ≥ maxConcurrentRollouts × groupSize.")
 def boxes_few(job: RLJob, facts: Facts) -> str | None:
     rollout, group = job.spec.rollout, job.spec.algorithm.group_size
     samples, boxes = rollout.max_concurrent_rollouts * group, rollout.boxes.max_concurrent

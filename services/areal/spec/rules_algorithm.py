@@ -10,9 +10,7 @@ _NARROW_FOR_TOKENS = 0.01
 
 
 @rule(
-    "spec.algorithm.groupSize",
     "What compares the samples of a group has at least two: groupSize ≥ 2.",
-    fix="Set algorithm.groupSize to 2 or more (8 is usual), or advantageMean and advantageStd to batch or none.",
     cel=(
         f"({named('advantage_mean')} != 'group' && {named('advantage_std')} != 'group') || "
         "self.spec.algorithm.groupSize >= 2"
@@ -25,11 +23,7 @@ def group_size(job: RLJob, facts: Facts) -> str | None:
     return f"a group of {size} has nothing to compare: its advantage is reward − mean = 0, so nothing is learned"
 
 
-@rule(
-    "spec.algorithm.advanced.leaveOneOut",
-    "leaveOneOut is for a group's mean: advantageMean is group.",
-    fix="Set algorithm.advanced.advantageMean: group, or leaveOneOut: false.",
-)
+@rule("leaveOneOut is for a group's mean: advantageMean is group.")
 def leave_one_out(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if not meant.leave_one_out or meant.advantage_mean == "group":
@@ -37,11 +31,7 @@ def leave_one_out(job: RLJob, facts: Facts) -> str | None:
     return f"a sample can't be left out of its group's mean: advantageMean is {meant.advantage_mean}"
 
 
-@warning(
-    "spec.algorithm.advanced.leaveOneOut",
-    "leaveOneOut goes without a deviation: advantageStd is none.",
-    fix="Set algorithm.advanced.advantageStd: none, or leaveOneOut: false.",
-)
+@warning("leaveOneOut goes without a deviation: advantageStd is none.")
 def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
     meant, size = resolve(job.spec), job.spec.algorithm.group_size
     if not meant.leave_one_out or meant.advantage_std == "none" or size < 2:
@@ -50,11 +40,7 @@ def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
     return f"with a deviation it multiplies every advantage by n/(n − 1) = {size}/{size - 1} = {factor:.2f}, no more"
 
 
-@rule(
-    "spec.algorithm.zeroVariance",
-    "Groups of equal rewards are left out under a group's mean only.",
-    fix="Set algorithm.zeroVariance: keep, or advantageMean: group.",
-)
+@rule("Groups of equal rewards are left out under a group's mean only.")
 def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.zero_variance == "keep" or meant.advantage_mean == "group":
@@ -65,12 +51,7 @@ def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "spec.algorithm.advanced.advantageStd",
-    "Advantages are divided by the group's mean reward where that mean is subtracted, of rewards from 0 on.",
-    fix="Set advantageMean: group, leaveOneOut: false, rewardBias ≥ 0, rewardScale ≥ 0 and no overlong penalty, or "
-    "advantageStd: group.",
-)
+@rule("Advantages are divided by the group's mean reward where that mean is subtracted, of rewards from 0 on.")
 def mean_as_scale(job: RLJob, facts: Facts) -> str | None:
     meant, bias = resolve(job.spec), job.spec.algorithm.advanced.reward_bias
     if meant.advantage_std != "mean":
@@ -86,9 +67,7 @@ def mean_as_scale(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.proximal",
     "proximal: trainingPass goes with one update a step: miniBatches is 1.",
-    fix="Set algorithm.advanced.proximal: recompute, or miniBatches: 1.",
     cel="self.spec.algorithm.advanced.proximal != 'trainingPass' || self.spec.algorithm.miniBatches <= 1",
 )
 def training_pass(job: RLJob, facts: Facts) -> str | None:
@@ -102,9 +81,7 @@ def training_pass(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.proximal",
     "proximal: loglinear goes with several updates a step: miniBatches ≥ 2.",
-    fix="Leave algorithm.advanced.proximal out.",
     cel="self.spec.algorithm.advanced.proximal != 'loglinear' || self.spec.algorithm.miniBatches >= 2",
 )
 def log_linear(job: RLJob, facts: Facts) -> str | None:
@@ -114,11 +91,7 @@ def log_linear(job: RLJob, facts: Facts) -> str | None:
     return "with miniBatches 1 the training pass gives π_prox exactly, at no cost: an estimate only loses"
 
 
-@rule(
-    "spec.algorithm.kl.as",
-    "A KL penalty in the reward has the log-probabilities of the policy it improves before the update.",
-    fix="Set algorithm.advanced.proximal: recompute or leave it out, or kl.as: loss.",
-)
+@rule("A KL penalty in the reward has the log-probabilities of the policy it improves before the update.")
 def kl_proximal(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.kl is None or meant.kl.where != "reward" or meant.proximal in ("recompute", "behaviour"):
@@ -126,11 +99,7 @@ def kl_proximal(job: RLJob, facts: Facts) -> str | None:
     return f"π_prox is needed before the advantages, and proximal {meant.proximal} has it only in the loss (+33 % time)"
 
 
-@rule(
-    "spec.algorithm.kl.estimator",
-    "k1 is for the reward, k3u for the loss.",
-    fix="Set algorithm.kl.estimator: k2 in the loss, k1 in the reward.",
-)
+@rule("k1 is for the reward, k3u for the loss.")
 def kl_estimator(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).kl
     if found is None:
@@ -142,11 +111,7 @@ def kl_estimator(job: RLJob, facts: Facts) -> str | None:
     return None
 
 
-@rule(
-    "spec.algorithm.advanced.proximal",
-    "M2PO's mask is taken over the whole mini-batch: proximal is recompute.",
-    fix="Leave algorithm.advanced.proximal and decoupled out, or algorithm.advanced.m2Threshold.",
-)
+@rule("M2PO's mask is taken over the whole mini-batch: proximal is recompute.")
 def second_moment(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.m2_threshold is None or meant.proximal == "recompute":
@@ -158,9 +123,7 @@ def second_moment(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.dualClip",
     "dualClip bounds PPO's clip and no other surrogate.",
-    fix="Leave algorithm.advanced.dualClip out, or set surrogate: ppo.",
     cel=f"!has(self.spec.algorithm.advanced.dualClip) || {named('surrogate')} == 'ppo'",
 )
 def dual_clip(job: RLJob, facts: Facts) -> str | None:
@@ -171,9 +134,7 @@ def dual_clip(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.importanceLevel",
     "CISPO weighs tokens: importanceLevel is token.",
-    fix="Set algorithm.advanced.importanceLevel: token, or another surrogate.",
     cel=f"{named('surrogate')} != 'cispo' || {named('importance_level')} == 'token'",
 )
 def cispo_level(job: RLJob, facts: Facts) -> str | None:
@@ -183,11 +144,7 @@ def cispo_level(job: RLJob, facts: Facts) -> str | None:
     return "no surrogate is published for CISPO's clipped weight of a whole sequence: one weight, not one a token"
 
 
-@rule(
-    "spec.algorithm.clipLow",
-    "u is clipped below a positive number: clipLow < 1, but for CISPO and DPPO.",
-    fix="Set algorithm.clipLow: 0.2.",
-)
+@rule("u is clipped below a positive number: clipLow < 1, but for CISPO and DPPO.")
 def clip_low(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.clip_low < 1 or meant.surrogate in ("cispo", "dppo"):
@@ -195,11 +152,7 @@ def clip_low(job: RLJob, facts: Facts) -> str | None:
     return f"1 − clipLow = {1 - meant.clip_low:g}, and no ratio of probabilities is lower: nothing is clipped there"
 
 
-@warning(
-    "spec.algorithm.clipHigh",
-    "The upper clip is no tighter than the lower one.",
-    fix="Raise algorithm.clipHigh, or leave it out.",
-)
+@warning("The upper clip is no tighter than the lower one.")
 def clip_range(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.clip_high >= meant.clip_low:
@@ -210,11 +163,7 @@ def clip_range(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@warning(
-    "spec.algorithm.clipHigh",
-    f"A sequence's ratio is clipped within {_WIDE_FOR_SEQUENCES:g}.",
-    fix="Set algorithm.clipLow: 3e-4 and clipHigh: 4e-4, as GSPO does.",
-)
+@warning(f"A sequence's ratio is clipped within {_WIDE_FOR_SEQUENCES:g}.")
 def clip_wide(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     widest = max(meant.clip_low, meant.clip_high)
@@ -223,11 +172,7 @@ def clip_wide(job: RLJob, facts: Facts) -> str | None:
     return f"the mean of 1000 log-ratios spreads by 0.05/√1000 = 1.6e-3: a clip of {widest:g} never acts"
 
 
-@warning(
-    "spec.algorithm.clipLow",
-    f"A token's ratio is clipped no closer than {_NARROW_FOR_TOKENS:g}.",
-    fix="Set algorithm.clipLow: 0.2, or importanceLevel: sequence.",
-)
+@warning(f"A token's ratio is clipped no closer than {_NARROW_FOR_TOKENS:g}.")
 def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     closest = min(meant.clip_low, meant.clip_high)
@@ -236,11 +181,7 @@ def clip_narrow(job: RLJob, facts: Facts) -> str | None:
     return f"bfloat16 alone moves a log-probability by about {NOISE:g}: noise would decide a clip of {closest:g}"
 
 
-@warning(
-    "spec.algorithm.advanced.gamma",
-    "Rewards at the end of an answer are not discounted: gamma is 1.",
-    fix="Set algorithm.advanced.gamma: 1.",
-)
+@warning("Rewards at the end of an answer are not discounted: gamma is 1.")
 def gamma(job: RLJob, facts: Facts) -> str | None:
     discount, tokens = job.spec.algorithm.advanced.gamma, job.spec.rollout.sampling.max_new_tokens
     if discount == 1:
@@ -251,11 +192,7 @@ def gamma(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@rule(
-    "spec.algorithm.overlong",
-    "The overlong penalty's window fits into the longest answer.",
-    fix="Lower algorithm.overlong.window, or raise overlong.maxTokens.",
-)
+@rule("The overlong penalty's window fits into the longest answer.")
 def overlong_window(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).overlong
     if found is None or found.max_tokens is None or found.window <= found.max_tokens:
@@ -264,11 +201,7 @@ def overlong_window(job: RLJob, facts: Facts) -> str | None:
     return f"maxTokens − window = {found.max_tokens} − {found.window} = {free} tokens would be free of the penalty"
 
 
-@rule(
-    "spec.algorithm.overlong.maxTokens",
-    "An overlong penalty over several turns says its longest length.",
-    fix="Set algorithm.overlong.maxTokens to the tokens of all turns that are too many.",
-)
+@rule("An overlong penalty over several turns says its longest length.")
 def overlong_turns(job: RLJob, facts: Facts) -> str | None:
     given = job.spec.algorithm.overlong
     if given is None or given.max_tokens is not None or one_turn(job.spec):
@@ -277,11 +210,7 @@ def overlong_turns(job: RLJob, facts: Facts) -> str | None:
     return f"the workflow {job.spec.rollout.workflow} may have many turns of {turn} tokens: which length is too long?"
 
 
-@warning(
-    "spec.algorithm.advanced.rewardClip",
-    "Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.",
-    fix="Raise algorithm.advanced.rewardClip, or lower rewardScale.",
-)
+@warning("Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.")
 def reward_clip(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
     limit = advanced.reward_clip
@@ -295,9 +224,7 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.lambda",
     "GAE's λ is for a critic: without one lambda is 1.",
-    fix="Set algorithm.advanced.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
     cel=(
         "double(self.spec.algorithm.advanced.lambda) >= 1.0 || self.spec.algorithm.name == 'PPO' || "
         "has(self.spec.algorithm.critic)"
@@ -310,11 +237,7 @@ def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
     return f"without values (γλ)^k is a second discount: lambda {lam:g} would fade the reward toward the first token"
 
 
-@warning(
-    "spec.algorithm.critic",
-    "A critic is the only baseline: advantageMean is none.",
-    fix="Set algorithm.advanced.advantageMean: none and advantageStd: none, or leave the critic out.",
-)
+@warning("A critic is the only baseline: advantageMean is none.")
 def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:
     meant = resolve(job.spec)
     if meant.critic is None or meant.advantage_mean == "none":
@@ -323,9 +246,7 @@ def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.critic.warmupSteps",
     "The policy learns too: critic.warmupSteps < maxSteps.",
-    fix="Lower algorithm.critic.warmupSteps, or raise maxSteps.",
     cel=("!has(self.spec.algorithm.critic) || self.spec.algorithm.critic.warmupSteps < self.spec.algorithm.maxSteps"),
 )
 def critic_warm_up(job: RLJob, facts: Facts) -> str | None:

@@ -21,9 +21,7 @@ _IN_BUDGET_CEL = f"({_AHEAD_CEL} + 2) * {_STEP_TOKENS_CEL} <= {_BUDGET_CEL}"
 
 
 @rule(
-    "spec.rollout.maxConcurrentRollouts",
     "A whole batch can be generated at once: maxConcurrentRollouts ≥ batchSize.",
-    fix="Raise rollout.maxConcurrentRollouts to at least algorithm.batchSize, or lower batchSize.",
     cel="self.spec.rollout.maxConcurrentRollouts >= self.spec.algorithm.batchSize",
 )
 def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
@@ -40,9 +38,7 @@ def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.rollout.maxConcurrentRollouts",
     "maxConcurrentRollouts is no more than what the lead admits: batchSize·(ahead+1).",
-    fix="Lower rollout.maxConcurrentRollouts, or raise rollout.ahead.",
     cel=None,  # only of a value that was given, and a server can't tell it from a default
 )
 def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
@@ -57,9 +53,7 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.rounds",
     "Rounds of rows with alike answers are for a synchronous loop, whose rows no pools leave out.",
-    fix="Remove rollout.rounds, or set algorithm.maxStaleness: 0 and remove dataset.pools.",
     cel=(f"self.spec.rollout.rounds == 'bySeed' || ({_BOUND_CEL} == 0 && !has(self.spec.dataset.pools))"),
 )
 def rounds_of_a_synchronous_loop(job: RLJob, facts: Facts) -> str | None:
@@ -71,10 +65,7 @@ def rounds_of_a_synchronous_loop(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only, or by DPPO.",
-    fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0; "
-    "research.allowStale: true lets a study of it run.",
     cel=(
         "self.spec.algorithm.maxStaleness <= 1 || "
         "(self.spec.algorithm.advanced.decoupled && self.spec.algorithm.advanced.proximal != 'behaviour') || "
@@ -86,9 +77,7 @@ def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.research.allowStale",
     "Tokens older than one version are trained without the decoupled correction where a study asks for it.",
-    fix="Remove research.allowStale unless this run is of such a study; it is allowed either way.",
     cel=None,  # it is allowed
 )
 def stale_for_research(job: RLJob, facts: Facts) -> str | None:
@@ -107,9 +96,7 @@ def _uncorrected(job: RLJob) -> str | None:
 
 
 @rule(
-    "spec.rollout.ahead",
     "Generation is no further ahead than a token may be old: ahead ≤ maxStaleness, and the same in admission order.",
-    fix="Lower rollout.ahead or raise algorithm.maxStaleness; leave ahead out where rollout.order is admission.",
     cel=(
         "!has(self.spec.rollout.ahead) || self.spec.rollout.ahead == self.spec.algorithm.maxStaleness || "
         "(self.spec.rollout.order != 'admission' && self.spec.rollout.ahead < self.spec.algorithm.maxStaleness)"
@@ -125,9 +112,7 @@ def ahead_over_bound(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.weightSync.intervalSteps",
     "Weights are published before generation may need them: intervalSteps ≤ ahead + 1.",
-    fix="Lower weightSync.intervalSteps, or raise rollout.ahead and algorithm.maxStaleness.",
     cel=f"{_INTERVAL_CEL} <= {_AHEAD_CEL} + 1",
 )
 def publish_interval(job: RLJob, facts: Facts) -> str | None:
@@ -141,9 +126,7 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.weightSync.mode",
     "A process group carries whole weights, no adapters.",
-    fix="Set weightSync.mode: SharedVolume, or Auto, which uses a group where that can be.",
     cel="self.spec.weightSync.mode != 'Group' || !has(self.spec.trainer.lora)",
 )
 def group_mode(job: RLJob, facts: Facts) -> str | None:
@@ -152,12 +135,7 @@ def group_mode(job: RLJob, facts: Facts) -> str | None:
     return "adapters are small and are loaded beside each other: they are read from the volume"
 
 
-@rule(
-    "spec.replay.budgetBytes",
-    "The samples of ahead+2 steps fit into 80 % of the budget.",
-    fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or rollout.ahead.",
-    cel=_IN_BUDGET_CEL,
-)
+@rule("The samples of ahead+2 steps fit into 80 % of the budget.", cel=_IN_BUDGET_CEL)
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
     each, images = numbers.BYTES_A_TOKEN + facts.model_route_bytes, facts.image_bytes
@@ -177,9 +155,7 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.checkpoint.intervalSteps",
     "The budget holds the samples between two checkpoints.",
-    fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
     cel=(
         f"(self.spec.checkpoint.intervalSteps + {_AHEAD_CEL} + 1) * {_STEP_TOKENS_CEL} "
         f"<= {_BUDGET_CEL} || !({_IN_BUDGET_CEL})"
@@ -198,9 +174,7 @@ def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.groupDeadlineSeconds",
     "A group has time for at least one score: groupDeadlineSeconds > reward.deadlineSeconds.",
-    fix="Raise rollout.groupDeadlineSeconds or lower reward.deadlineSeconds.",
     cel="self.spec.rollout.groupDeadlineSeconds > self.spec.reward.deadlineSeconds",
 )
 def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
@@ -211,9 +185,7 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.rollout.maxFilteredPerStep",
     "Filtering may replace at least one whole batch before the run counts as stalled.",
-    fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
     cel=(
         f"{named('zero_variance')} != 'filter' || !has(self.spec.rollout.maxFilteredPerStep) || "
         "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"

@@ -36,9 +36,7 @@ RESERVED_ANNOTATIONS = (
 
 
 @rule_of_every_training(
-    "spec.model.uri",
     "model.uri is pvc://claim/path, hf://owner/name@revision, or a folder of a bucket such as s3://bucket/path.",
-    fix="Write model.uri as pvc://claim/path, or name a directory in model.path.",
     cel=(
         f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
         f"self.spec.model.uri.matches('{_HUB}') || self.spec.model.uri.matches('{_STORE}')"
@@ -52,9 +50,7 @@ def model_uri(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.model.path",
     "model.path is a directory, not an address.",
-    fix="Name an address, like pvc://claim/path, in model.uri instead.",
     cel="!has(self.spec.model.path) || !self.spec.model.path.contains('://')",
 )
 def model_path(job: RLJob, facts: Facts) -> str | None:
@@ -63,9 +59,7 @@ def model_path(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.recipe",
     "The recipe has exactly one of file and configMap.",
-    fix="Keep recipe.file for a file, or recipe.configMap for a ConfigMap on a cluster.",
     cel="!has(self.spec.recipe) || has(self.spec.recipe.file) != has(self.spec.recipe.configMap)",
 )
 def recipe_source(job: RLJob, facts: Facts) -> str | None:
@@ -88,9 +82,9 @@ def _volume_rule(id: str, field: str, *, model: bool = False) -> Rule:
     or_hub = ", a model of the hub hf://owner/name@revision" if model else ""
 
     @rule_of_every_training(
-        field,
         f"A volume in {short} is written pvc://claim/path{or_hub}.",
         id=id,
+        field=field,
         fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl{or_hub}.",
         cel=cel,
     )
@@ -116,9 +110,7 @@ _PLACED = "(!has({0}) || !{0}.startsWith('pvc://') || {0}.matches('" + _VOLUME +
 
 
 @rule_of_every_training(
-    "spec.dataset.train.sources",
     "A volume in a source of dataset.train.sources is written pvc://claim/path.",
-    fix="Write it as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
     cel=(
         "!has(self.spec.dataset.train.sources) || self.spec.dataset.train.sources.all(s, "
         f"{_PLACED.format('s.jsonl')} && (!has(s.huggingFace) || {_PLACED.format('s.huggingFace.path')}))"
@@ -138,9 +130,7 @@ volume_reward_model = _volume_rule("volume-reward-model", "spec.reward.model.pat
 
 
 @rule(
-    "spec.replay.external",
     "replay.external is given exactly when replay.backend is External.",
-    fix="Give replay.external.secretName, or set replay.backend: ManagedRedis and remove replay.external.",
     cel="(self.spec.replay.backend == 'External') == has(self.spec.replay.external)",
 )
 def external_redis(job: RLJob, facts: Facts) -> str | None:
@@ -153,9 +143,7 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.storage.claimName",
     "A claim that exists has its own size, storage class and access mode, and stays.",
-    fix="Remove storage.size, storageClassName, accessMode and retain, or storage.claimName.",
     cel=(
         "!has(self.spec.storage) || !has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
         "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode) || has(self.spec.storage.retain))"
@@ -175,11 +163,7 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
     return f"claimName {storage.claim_name!r} is there already, so {', '.join(sorted(given))} can't be chosen"
 
 
-@warning(
-    "spec.storage.accessMode",
-    "A volume that one node mounts holds the pods that mount it to that node.",
-    fix="Set weightSync.servers: Fetch, so that servers may be on other nodes; or take a class that can ReadWriteMany.",
-)
+@warning("A volume that one node mounts holds the pods that mount it to that node.")
 def one_node(job: RLJob, facts: Facts) -> str | None:
     mode, fetch = job.spec.storage.access_mode, job.spec.servers_fetch
     trainers = job.spec.trainer.replicas
@@ -194,9 +178,7 @@ _ELASTIC = "has(self.spec.generation.elastic)"
 
 
 @rule(
-    "spec.generation.elastic",
     "An elastic fleet has replicas between minReplicas and maxReplicas, and a trainer that it may be ahead of.",
-    fix="Order minReplicas, replicas, maxReplicas; set algorithm.maxStaleness to 1 or more, and placement: separate.",
     cel=(
         f"!{_ELASTIC} || (self.spec.generation.elastic.minReplicas <= self.spec.generation.replicas && "
         "self.spec.generation.replicas <= self.spec.generation.elastic.maxReplicas && "
@@ -215,9 +197,7 @@ def elastic_fleet(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.weightSync.servers",
     "Servers that fetch mount no volume: they keep no journal of tokens there, and share no devices with the trainer.",
-    fix="Set weightSync.servers: Mount; or leave recording.tokenAudit out, and placement: separate.",
     cel=(
         "self.spec.weightSync.servers != 'Fetch' || "
         "(!self.spec.recording.tokenAudit && self.spec.placement != 'shared')"
@@ -231,9 +211,7 @@ def fetching_servers(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.failurePolicy.rules",
     "Every rule of failurePolicy has a name of its own.",
-    fix="Rename one of them.",
     cel=(
         "!has(self.spec.failurePolicy.rules) || "
         "self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.exists_one(s, s.name == r.name))"
@@ -246,9 +224,7 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "podTemplate sets no variable that the operator or torchrun sets (AREAL_…, RANK …).",
-    fix="Rename or remove the variable.",
     cel=f"!has(self.env) || self.env.all(e, e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}'))",
     each=True,
 )
@@ -262,9 +238,7 @@ def environment(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "podTemplate's labels are none by which pods are found (areal.dev/…, app.kubernetes.io/name …).",
-    fix="Use a prefix of your own.",
     cel=f"!has(self.labels) || self.labels.all(l, !l.matches('{RESERVED_LABELS}'))",
     each=True,
 )
@@ -273,9 +247,7 @@ def reserved_labels(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "podTemplate's annotations are not the operator's and loosen no confinement.",
-    fix="Use a prefix of your own; what concerns confinement is the runtime's.",
     cel=f"!has(self.annotations) || self.annotations.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))",
     each=True,
 )
@@ -284,9 +256,7 @@ def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "A toleration is one that Kubernetes knows: no value with Exists, a key with Equal, seconds with NoExecute only.",
-    fix="Correct the toleration.",
     cel=(
         "!has(self.tolerations) || self.tolerations.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
         "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))"
@@ -308,9 +278,7 @@ def tolerations(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "A variable has a value or one of valueFrom.secretKeyRef and valueFrom.configMapKeyRef.",
-    fix="Keep one of them.",
     cel=(
         "!has(self.env) || self.env.all(e, !has(e.valueFrom) || "
         "(e.value == '' && has(e.valueFrom.secretKeyRef) != has(e.valueFrom.configMapKeyRef)))"
@@ -330,10 +298,8 @@ def environment_sources(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.podTemplate",
     "A volume is one of pvc, configMap and secret, the last two read-only, and mounted where nothing of ours or of the "
     "system is (/areal, /run, /tmp, /dev, /etc, /usr, /var …).",
-    fix="Name one, and mount it elsewhere, for example at /mnt/data.",
     cel=(
         "!has(self.volumes) || self.volumes.all(v, [has(v.pvc), has(v.configMap), has(v.secret)].exists_one(x, x) && "
         f"(v.readOnly || has(v.pvc)) && !v.mountPath.matches('{RESERVED_PATHS}'))"

@@ -28,9 +28,7 @@ def _code_of(job: RLJob) -> CodeReward | None:
 
 
 @rule(
-    "spec.reward.code",
     "reward.code is given only with verifier code.",
-    fix="Set reward.verifier: code, or remove reward.code.",
     cel=f"!has({_CODE}) || (has(self.spec.reward.verifier) && self.spec.reward.verifier == 'code')",
 )
 def code_without_verifier(job: RLJob, facts: Facts) -> str | None:
@@ -42,9 +40,7 @@ def code_without_verifier(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.code.minTier",
     "Without a sandbox (minTier T0) programs run only where that is allowed: allowUnsafe.",
-    fix="Leave reward.code.minTier at T2, or set allowUnsafe: true on a machine that may be lost.",
     cel=f"!has({_CODE}) || {_CODE}.minTier != 'T0' || {_CODE}.allowUnsafe",
 )
 def code_unsafe(job: RLJob, facts: Facts) -> str | None:
@@ -55,9 +51,7 @@ def code_unsafe(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.code.allowUnsafe",
     "allowUnsafe goes with minTier T0, which it is for.",
-    fix="Remove reward.code.allowUnsafe, or set minTier: T0.",
     cel=f"!has({_CODE}) || !{_CODE}.allowUnsafe || {_CODE}.minTier == 'T0'",
 )
 def code_unsafe_unused(job: RLJob, facts: Facts) -> str | None:
@@ -87,12 +81,7 @@ def _tier_cel() -> str:
     return f"!has({_CODE}) || ({' && '.join(f'({term})' for term in terms)})"
 
 
-@rule(
-    "spec.reward.code.minTier",
-    "The weakest tier that a job accepts can run its language and what its programs need.",
-    fix="Raise reward.code.minTier to T3, or ask for less in reward.code.language and reward.code.needs.",
-    cel=_tier_cel(),
-)
+@rule("The weakest tier that a job accepts can run its language and what its programs need.", cel=_tier_cel())
 def code_tier(job: RLJob, facts: Facts) -> str | None:
     code = _code_of(job)
     if code is None or code.min_tier == "T0":
@@ -106,9 +95,7 @@ def code_tier(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.code.totalSeconds",
     "A group has time to judge at least one program: groupDeadlineSeconds > reward.code.totalSeconds.",
-    fix="Raise rollout.groupDeadlineSeconds or lower reward.code.totalSeconds.",
     cel=(
         "!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'code' || "
         f"self.spec.rollout.groupDeadlineSeconds > (has({_CODE}) ? {_CODE}.totalSeconds : {_TOTAL_S:.1f})"
@@ -122,9 +109,7 @@ def code_deadline(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.podTemplate.reward.resources",
     "A reward pod has memory for as many programs at once as it has processors for.",
-    fix="Raise podTemplate.reward.resources.limits.memory, or give the pod fewer cores and set more reward.replicas.",
     cel=None,  # amounts of any unit
 )
 def code_memory(job: RLJob, facts: Facts) -> str | None:

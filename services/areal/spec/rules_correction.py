@@ -10,11 +10,7 @@ from areal.spec.rules import Facts, rule, warning
 NOISE = 0.02  # usual difference of a token's log-probability between an engine and the trainer in bfloat16
 
 
-@rule(
-    "spec.algorithm.advanced.rejection",
-    "Every rejection keeps some tokens and refuses others.",
-    fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
-)
+@rule("Every rejection keeps some tokens and refuses others.")
 def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
     every = [*([advanced.rejection] if advanced.rejection else []), *advanced.rejections]
@@ -38,11 +34,7 @@ def _bounds(given: RejectionBlock) -> str | None:
     return None
 
 
-@rule(
-    "spec.algorithm.advanced.truncate",
-    "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
-    fix="Lower algorithm.advanced.truncate.lower, or leave it out.",
-)
+@rule("The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.")
 def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
     given = job.spec.algorithm.advanced.truncate
     if given is None or given.lower is None or given.lower <= given.upper:
@@ -50,11 +42,7 @@ def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
     return f"truncate.lower {given.lower:g} > truncate.upper {given.upper:g}: every weight would be {given.upper:g}"
 
 
-@warning(
-    "spec.algorithm.advanced.truncate",
-    "A weight is truncated below the ratio at which its token is left out.",
-    fix="Lower algorithm.advanced.truncate.upper, raise rejection.upper, or set rejection: null.",
-)
+@warning("A weight is truncated below the ratio at which its token is left out.")
 def truncate_idle(job: RLJob, facts: Facts) -> str | None:
     advanced = job.spec.algorithm.advanced
     given, by = advanced.truncate, advanced.rejection
@@ -65,11 +53,7 @@ def truncate_idle(job: RLJob, facts: Facts) -> str | None:
     return f"tokens are left out above {by.highest:g}, so no weight reaches truncate.upper {given.upper:g}"
 
 
-@warning(
-    "spec.algorithm.advanced.weight",
-    "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
-    fix="Set algorithm.advanced.weight: token or sequenceMean.",
-)
+@warning("A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.")
 def weight_product(job: RLJob, facts: Facts) -> str | None:
     tokens = job.spec.rollout.sampling.max_new_tokens
     spread = NOISE * math.sqrt(tokens)
@@ -82,9 +66,7 @@ def weight_product(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.advanced.surrogate",
-    "DPPO measures each token from the policy that made it: no weight, truncation, rejection or other proximal policy.",
-    fix="Leave proximal, weight, truncate, rejection, rejections and importanceLevel out, or set another surrogate.",
+    "DPPO measures each token from the policy that made it: no weight, truncation, rejection or other proximal policy."
 )
 def dppo_alone(job: RLJob, facts: Facts) -> str | None:
     advanced, meant = job.spec.algorithm.advanced, resolve(job.spec)
@@ -101,11 +83,7 @@ def dppo_alone(job: RLJob, facts: Facts) -> str | None:
     return None if found is None else f"{found} would act twice or not at all: the ratio is π_θ/π_behav itself"
 
 
-@rule(
-    "spec.algorithm.advanced.divergence",
-    "divergence and quadratic are DPPO's.",
-    fix="Set algorithm.name: DPPO or advanced.surrogate: dppo, or leave them out.",
-)
+@rule("divergence and quadratic are DPPO's.")
 def dppo_unused(job: RLJob, facts: Facts) -> str | None:
     advanced, surrogate = job.spec.algorithm.advanced, resolve(job.spec).surrogate
     if surrogate == "dppo" or (advanced.divergence == "tv" and advanced.quadratic == 0):
@@ -114,9 +92,7 @@ def dppo_unused(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.sampling.minNewTokens",
     "Training samples end where the policy ends them: minNewTokens is 0, or otherDistribution is ignore.",
-    fix="Leave rollout.sampling.minNewTokens out, or set rollout.sampling.otherDistribution: ignore.",
     cel=(
         "self.spec.rollout.sampling.minNewTokens == 0 || "
         "(self.spec.rollout.sampling.otherDistribution == 'ignore' && "

@@ -19,9 +19,7 @@ _LEAST_SHARE = 4096  # places of the longest cycle of sources
 
 
 @rule_of_every_training(
-    "spec.dataset.train",
     "dataset.train has exactly one of jsonl, huggingFace, reasoningGym, recipe and sources.",
-    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe, sources in dataset.train.",
     cel=f"[{_KINDS_CEL.format(_TRAIN)}, {_SEVERAL_CEL.format(_TRAIN)}].filter(x, x).size() == 1",
 )
 def train_source(job: RLJob, facts: Facts) -> str | None:
@@ -29,9 +27,7 @@ def train_source(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.train.sources",
     "Each of several sources has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
-    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in each.",
     cel=f"!has({_TRAIN}.sources) || {_TRAIN}.sources.all(s, {_ONE_SOURCE_CEL.format('s')})",
 )
 def each_source(job: RLJob, facts: Facts) -> str | None:
@@ -40,9 +36,7 @@ def each_source(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.train.sources",
     f"No source has a share of less than 1/{_LEAST_SHARE} of the prompts.",
-    fix="Raise its weight, or leave it out.",
     cel=(
         f"!has({_TRAIN}.sources) || {_TRAIN}.sources.all(s, "
         f"s.weight * {_LEAST_SHARE}.0 >= {_TRAIN}.sources.map(t, t.weight).sum())"
@@ -55,9 +49,7 @@ def source_share(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.evaluation",
     "dataset.evaluation has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
-    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.evaluation.",
     cel="!has(self.spec.dataset.evaluation) || " + _ONE_SOURCE_CEL.format("self.spec.dataset.evaluation"),
 )
 def evaluation_source(job: RLJob, facts: Facts) -> str | None:
@@ -65,9 +57,7 @@ def evaluation_source(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset",
     "A dataset of the recipe needs a recipe.",
-    fix="Name the recipe in recipe.file, or use another source.",
     cel=(
         "has(self.spec.recipe) || (!has(self.spec.dataset.train.recipe) && "
         f"(!has({_TRAIN}.sources) || !{_TRAIN}.sources.exists(s, has(s.recipe))) && "
@@ -82,11 +72,7 @@ def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
     return f"{' and '.join(asked)} asks for the recipe's rows, but the job has no recipe"
 
 
-@rule(
-    "spec.reward.answerField",
-    "Rows have the column of the expected answer, for verifiers exact and math.",
-    fix="Set reward.answerField to a column of the dataset, or rename one with dataset.train.huggingFace.columns.",
-)
+@rule("Rows have the column of the expected answer, for verifiers exact and math.")
 def answer_column(job: RLJob, facts: Facts) -> str | None:
     reward, columns = job.spec.reward, facts.train_columns
     if reward.verifier not in ("exact", "math") or columns is None:
@@ -98,11 +84,7 @@ def answer_column(job: RLJob, facts: Facts) -> str | None:
     )
 
 
-@warning(
-    "spec.dataset.train",
-    "A batch has different prompts: the dataset has at least batchSize rows.",
-    fix="Add rows, or lower algorithm.batchSize.",
-)
+@warning("A batch has different prompts: the dataset has at least batchSize rows.")
 def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     rows, batch = facts.train_rows, job.spec.algorithm.batch_size
     if rows is None or rows >= batch:
@@ -110,12 +92,7 @@ def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     return f"{rows} rows for batches of {batch} groups: prompts repeat within a step"
 
 
-@rule_of_every_training(
-    "spec.evaluation.rows",
-    "There are as many held-out rows as are asked for.",
-    fix="Lower evaluation.rows, or leave it out to use all.",
-    severity=Severity.WARNING,
-)
+@rule_of_every_training("There are as many held-out rows as are asked for.", severity=Severity.WARNING)
 def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     wanted, there = job.spec.evaluation.rows, facts.evaluation_rows
     if wanted is None or there is None or wanted <= there:
@@ -123,11 +100,7 @@ def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     return f"{wanted} rows were asked for, the dataset has {there}: all of them are used"
 
 
-@rule(
-    "spec.rollout.maxSampleTokens",
-    "The longest prompt leaves room for an answer.",
-    fix="Raise rollout.maxSampleTokens, lower rollout.sampling.maxNewTokens, or write dataset.longPrompts: drop.",
-)
+@rule("The longest prompt leaves room for an answer.")
 def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
     longest, rollout = facts.longest_prompt_tokens, job.spec.rollout
     if job.spec.dataset.long_prompts == "drop":
@@ -144,9 +117,7 @@ def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.longPrompts",
     "Only RL with the workflow rlvr or multi-turn drops long prompts.",
-    fix="Remove dataset.longPrompts; rows of a training on fixed rows are cut to training.maxTokens.",
     cel=(
         "!has(self.spec.dataset.longPrompts) || self.spec.dataset.longPrompts == 'refuse' || "
         "!has(self.spec.training) && (!has(self.spec.rollout) || !has(self.spec.rollout.workflow) || "
@@ -161,9 +132,7 @@ def long_prompts(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.pools",
     "Pools have rewards to go by: they are RL's, and the easy begin above the hard.",
-    fix="Remove dataset.pools from a training on fixed rows; set easyFrom above hardUpTo.",
     cel=(
         "!has(self.spec.dataset.pools) || !has(self.spec.training) && (!has(self.spec.dataset.pools.hardUpTo) || "
         "self.spec.dataset.pools.hardUpTo < self.spec.dataset.pools.easyFrom)"
@@ -181,9 +150,7 @@ def pools_of_rl(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.badRows",
     "Only rows that the verifier math or code could never use are dropped for that.",
-    fix="Remove dataset.badRows, or choose reward.verifier math or code.",
     cel=(
         "!has(self.spec.dataset.badRows) || self.spec.dataset.badRows == 'refuse' || "
         "has(self.spec.reward) && has(self.spec.reward.verifier) && self.spec.reward.verifier in ['math', 'code']"
@@ -197,9 +164,7 @@ def bad_rows(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.goldRounds",
     "Only the verifier math knows roundings.",
-    fix="Remove reward.goldRounds, or choose reward.verifier: math.",
     cel=(
         "!has(self.spec.reward) || !has(self.spec.reward.goldRounds) || !self.spec.reward.goldRounds || "
         "has(self.spec.reward.verifier) && self.spec.reward.verifier == 'math'"

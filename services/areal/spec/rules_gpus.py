@@ -11,9 +11,7 @@ _SGLANG = "self.spec.generation.engine.type == 'sglang'"
 
 
 @rule_of_every_training(
-    "spec.trainer.procPerNode",
     "Each GPU of a trainer has one process: procPerNode = gpus.",
-    fix="Leave trainer.procPerNode out, or set it to trainer.gpus.",
     cel=(
         "self.spec.trainer.gpus == 0 || !has(self.spec.trainer.procPerNode) || "
         "self.spec.trainer.procPerNode == self.spec.trainer.gpus"
@@ -27,9 +25,7 @@ def gpus_and_processes(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.generation.engine.gpus",
     "A server on GPUs has one for each part of its model: gpus = tensorParallel.",
-    fix="Leave generation.engine.gpus out, or set it to tensorParallel (0 serves on CPUs).",
     cel=(
         f"!({_SGLANG}) || !has(self.spec.generation.engine.gpus) || self.spec.generation.engine.gpus == 0 || "
         "self.spec.generation.engine.gpus == (has(self.spec.generation.engine.tensorParallel) ? "
@@ -43,12 +39,7 @@ def engine_gpus(job: RLJob, facts: Facts) -> str | None:
     return f"{engine.gpus} GPUs a server, and its model in {engine.tensor_parallel} parts"
 
 
-@rule(
-    "spec.generation.engine.dtype",
-    "SGLang serves bfloat16 on GPUs.",
-    fix="Set generation.engine.dtype: bfloat16, or leave it out.",
-    cel=f"!({_SGLANG}) || {ENGINE_GPUS_CEL} == 0 || {DTYPE_CEL} != 'float32'",
-)
+@rule("SGLang serves bfloat16 on GPUs.", cel=f"!({_SGLANG}) || {ENGINE_GPUS_CEL} == 0 || {DTYPE_CEL} != 'float32'")
 def precision_on_gpu(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
     if not isinstance(engine, SglangEngine) or engine.gpus == 0 or engine.dtype != "float32":
@@ -57,9 +48,7 @@ def precision_on_gpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.precision",
     "A trainer on GPUs computes in bfloat16; its weights stay float32, its moments are as optimizerState says.",
-    fix="Set trainer.precision: bfloat16, or leave it out.",
     cel=f"self.spec.trainer.gpus == 0 || {PRECISION_CEL} == 'bfloat16'",
     severity=Severity.WARNING,
 )
@@ -71,9 +60,7 @@ def trainer_precision_on_gpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.attention",
     "Attention by segments takes 16-bit numbers only on GPUs.",
-    fix="Set trainer.attention: dense, or trainer.precision: bfloat16.",
     cel=(f"self.spec.trainer.gpus == 0 || self.spec.trainer.attention != 'varlen' || {PRECISION_CEL} == 'bfloat16'"),
 )
 def attention_on_gpu(job: RLJob, facts: Facts) -> str | None:
@@ -84,10 +71,8 @@ def attention_on_gpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.compile",
     "Compiled layers are whole: no adapters, no mesh.tensor or mesh.context, nothing offloaded; attention by a "
     "mask or, on GPUs, by segments.",
-    fix="Set trainer.compile: none, or leave the other field out.",
     cel=(
         "self.spec.trainer.compile != 'blocks' || "
         "(!has(self.spec.trainer.lora) && self.spec.trainer.mesh.tensor == 1 && self.spec.trainer.mesh.context == 1 && "
@@ -103,10 +88,7 @@ def compiled_layers(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.attention",
-    "FlexAttention has no gradient on CPUs.",
-    fix="Leave trainer.attention out, or give the trainer gpus.",
-    cel="self.spec.trainer.gpus > 0 || self.spec.trainer.attention != 'flex'",
+    "FlexAttention has no gradient on CPUs.", cel="self.spec.trainer.gpus > 0 || self.spec.trainer.attention != 'flex'"
 )
 def flex_on_cpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -116,9 +98,7 @@ def flex_on_cpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.optimizerState",
     "An optimizer's state is moved to host memory from GPUs.",
-    fix="Leave trainer.optimizerState out, or give the trainer gpus.",
     cel="self.spec.trainer.gpus > 0 || self.spec.trainer.optimizerState != 'cpu'",
 )
 def cpu_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
@@ -128,11 +108,7 @@ def cpu_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
     return "without GPUs the optimizer's state is in host memory as it is"
 
 
-@rule(
-    "spec.generation.engine.tensorParallel",
-    "A model splits between its attention heads: tensorParallel divides their number.",
-    fix="Set generation.engine.tensorParallel to a divisor of the model's attention heads.",
-)
+@rule("A model splits between its attention heads: tensorParallel divides their number.")
 def tensor_divides_heads(job: RLJob, facts: Facts) -> str | None:
     engine, heads = job.spec.generation.engine, facts.model_attention_heads
     if not isinstance(engine, SglangEngine) or heads is None or heads % engine.tensor_parallel == 0:
@@ -141,9 +117,7 @@ def tensor_divides_heads(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.generation.engine.contextLength",
     "The engine takes the longest sample: contextLength ≥ maxSampleTokens.",
-    fix="Raise generation.engine.contextLength, or leave it out; or lower rollout.maxSampleTokens.",
     cel=(
         f"!({_SGLANG}) || !has(self.spec.generation.engine.contextLength) || "
         "self.spec.generation.engine.contextLength >= self.spec.rollout.maxSampleTokens"
@@ -156,11 +130,7 @@ def engine_context(job: RLJob, facts: Facts) -> str | None:
     return f"a sample may have {sample} tokens, the engine takes {engine.context_length}"
 
 
-@warning(
-    "spec.generation.engine.type",
-    f"The embedded engine runs on CPUs: it is for up to {EMBEDDED_PARAMETERS // 10**6} million parameters.",
-    fix="Set generation.engine.type: sglang.",
-)
+@warning(f"The embedded engine runs on CPUs: it is for up to {EMBEDDED_PARAMETERS // 10**6} million parameters.")
 def embedded_too_large(job: RLJob, facts: Facts) -> str | None:
     count = facts.model_parameters
     if job.spec.generation.engine.type != "embedded" or count is None or count <= EMBEDDED_PARAMETERS:
@@ -172,9 +142,7 @@ _SEPARATE = "self.spec.placement != 'shared'"
 
 
 @rule(
-    "spec.algorithm.maxStaleness",
     "On shared devices generation is one version ahead at most: maxStaleness ≤ 1.",
-    fix="Lower algorithm.maxStaleness to 1 or 0, or set placement: separate.",
     cel=f"{_SEPARATE} || self.spec.algorithm.maxStaleness <= 1",
 )
 def shared_staleness(job: RLJob, facts: Facts) -> str | None:
@@ -185,9 +153,7 @@ def shared_staleness(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.weightSync.mode",
     "On shared devices weights come by the volume: a process group needs trainer and servers at once.",
-    fix="Set weightSync.mode: SharedVolume or leave it out, or set placement: separate.",
     cel=f"{_SEPARATE} || self.spec.weightSync.mode != 'Group'",
 )
 def shared_weights(job: RLJob, facts: Facts) -> str | None:
@@ -197,9 +163,7 @@ def shared_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.placement",
     "Trainer and servers that share devices are on the same kind, of one machine.",
-    fix="Give both GPUs or neither, with trainer.replicas 1; or set placement: separate.",
     cel=(
         f"{_SEPARATE} || (self.spec.trainer.replicas == 1 && (self.spec.trainer.gpus > 0) == "
         f"({_SGLANG} && {ENGINE_GPUS_CEL} > 0))"
@@ -220,9 +184,9 @@ def _pod_gpus(id: str, role: str, owner: str) -> Rule:
     """That a role's podTemplate asks for no other number of GPUs than the field that owns it."""
 
     @rule(
-        f"spec.podTemplate.{role}.resources",
         f"GPUs of {role} pods are named once: {owner}.",
         id=id,
+        field=f"spec.podTemplate.{role}.resources",
         fix=f"Remove {GPU} from podTemplate.{role}.resources, and set {owner}.",
         cel=None,  # through a mapping an API server knows no bound of its cost
         every_training=role == "trainer",

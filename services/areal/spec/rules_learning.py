@@ -9,9 +9,7 @@ _USUAL_RATE = 1e-3
 
 
 @rule(
-    "spec.algorithm.miniBatches",
     "Every PPO update has at least one group: miniBatches ≤ batchSize.",
-    fix="Lower algorithm.miniBatches.",
     cel="self.spec.algorithm.miniBatches <= self.spec.algorithm.batchSize",
 )
 def mini_batches(job: RLJob, facts: Facts) -> str | None:
@@ -20,9 +18,7 @@ def mini_batches(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.trainer.microBatchTokens",
     "A micro-batch holds the longest sample: microBatchTokens ≥ maxSampleTokens.",
-    fix="Raise trainer.microBatchTokens, or lower rollout.maxSampleTokens.",
     cel="self.spec.trainer.microBatchTokens >= self.spec.rollout.maxSampleTokens",
 )
 def micro_batch_too_small(job: RLJob, facts: Facts) -> str | None:
@@ -31,9 +27,7 @@ def micro_batch_too_small(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.packLength",
     "A packed row fits into a micro-batch: packLength ≤ microBatchTokens.",
-    fix="Lower trainer.packLength, or leave it out.",
     cel="!has(self.spec.trainer.packLength) || self.spec.trainer.packLength <= self.spec.trainer.microBatchTokens",
 )
 def pack_length(job: RLJob, facts: Facts) -> str | None:
@@ -44,9 +38,7 @@ def pack_length(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.optimizer.learningRate",
     f"learningRate ≤ {_HIGHEST_RATE:g}.",
-    fix="Set optimizer.learningRate, for example 1e-6 for a large model, 1e-4 for a tiny one.",
     cel=f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_HIGHEST_RATE}",
 )
 def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
@@ -57,9 +49,7 @@ def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.optimizer.learningRate",
     f"learningRate ≤ {_USUAL_RATE:g}, as in every known recipe.",
-    fix="Check the exponent of optimizer.learningRate.",
     cel=(
         f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_USUAL_RATE} || "
         f"self.spec.optimizer.learningRate > {_HIGHEST_RATE}"
@@ -72,21 +62,14 @@ def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
     return f"{rate:g} is {rate / _USUAL_RATE:.0f} times the highest usual rate for RL, {_USUAL_RATE:g}"
 
 
-@rule_of_every_training(
-    "spec.optimizer.betas",
-    "AdamW's betas lie in [0, 1).",
-    fix="Set optimizer.betas, for example [0.9, 0.99].",
-    cel="self.spec.optimizer.betas.all(b, b >= 0.0 && b < 1.0)",
-)
+@rule_of_every_training("AdamW's betas lie in [0, 1).", cel="self.spec.optimizer.betas.all(b, b >= 0.0 && b < 1.0)")
 def betas(job: RLJob, facts: Facts) -> str | None:
     values = job.spec.optimizer.betas
     return None if all(0 <= beta < 1 for beta in values) else f"betas {list(values)} are not in [0, 1)"
 
 
 @warning(
-    "spec.optimizer.warmupSteps",
     "Warm-up ends before the run does: warmupSteps < maxSteps.",
-    fix="Lower optimizer.warmupSteps.",
     cel="self.spec.optimizer.warmupSteps < self.spec.algorithm.maxSteps",
 )
 def warmup(job: RLJob, facts: Facts) -> str | None:
@@ -95,9 +78,7 @@ def warmup(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.checkpoint.intervalSteps",
     "There is a checkpoint before the end: checkpoint.intervalSteps ≤ maxSteps.",
-    fix="Lower checkpoint.intervalSteps.",
     cel="self.spec.checkpoint.intervalSteps <= self.spec.algorithm.maxSteps",
 )
 def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
@@ -108,9 +89,7 @@ def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.export.intervalSteps",
     "What is exported is published: export.intervalSteps is a multiple of weightSync.intervalSteps.",
-    fix="Set export.intervalSteps to a multiple of weightSync.intervalSteps.",
     cel="!has(self.spec.export) || self.spec.export.intervalSteps % self.spec.weightSync.intervalSteps == 0",
 )
 def export_between_versions(job: RLJob, facts: Facts) -> str | None:
@@ -121,9 +100,7 @@ def export_between_versions(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.export.intervalSteps",
     "There is an export before the end: export.intervalSteps ≤ maxSteps.",
-    fix="Lower export.intervalSteps.",
     cel="!has(self.spec.export) || self.spec.export.intervalSteps <= self.spec.algorithm.maxSteps",
 )
 def export_interval(job: RLJob, facts: Facts) -> str | None:
@@ -133,12 +110,7 @@ def export_interval(job: RLJob, facts: Facts) -> str | None:
     return f"nothing is exported before the end (every {export.interval_steps} of {last} steps)"
 
 
-@warning(
-    "spec.generation.engine.dtype",
-    "The engine computes in the trainer's precision.",
-    fix="Set generation.engine.dtype and trainer.precision to the same, or expect a larger log-probability mismatch.",
-    cel=f"{DTYPE_CEL} == {PRECISION_CEL}",
-)
+@warning("The engine computes in the trainer's precision.", cel=f"{DTYPE_CEL} == {PRECISION_CEL}")
 def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
     engine, trainer = job.spec.generation.engine.dtype, job.spec.trainer.precision
     if engine == trainer:

@@ -12,9 +12,7 @@ _TOGETHER = ("q_proj", "k_proj", "v_proj")  # one matrix in the engine
 
 
 @rule_of_every_training(
-    "spec.trainer.lora",
     "Adapters are trained by RL, SFT and DPO.",
-    fix="Remove trainer.lora, or train by RL, SFT or DPO.",
     cel=f"{_NONE} || !has(self.spec.training) || self.spec.training.name in ['SFT', 'DPO']",
 )
 def lora_training(job: RLJob, facts: Facts) -> str | None:
@@ -23,11 +21,7 @@ def lora_training(job: RLJob, facts: Facts) -> str | None:
     return f"training {job.spec.training} trains all weights"
 
 
-@rule(
-    "spec.trainer.lora.targets",
-    "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or query and value alone, or none.",
-    fix="Name q_proj and v_proj in trainer.lora.targets, with or without k_proj, or none of them.",
-)
+@rule("SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or query and value alone, or none.")
 def lora_attention(job: RLJob, facts: Facts) -> str | None:
     lora = job.spec.trainer.lora
     if lora is None or job.spec.generation.engine.type != "sglang":
@@ -39,9 +33,7 @@ def lora_attention(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.kl.placement",
     "An adapter's base is the KL reference: there is no second model to put elsewhere.",
-    fix="Remove algorithm.kl.placement, or trainer.lora.",
     cel=f"{_NONE} || !has(self.spec.algorithm.kl) || self.spec.algorithm.kl.placement == 'same'",
 )
 def lora_reference(job: RLJob, facts: Facts) -> str | None:
@@ -51,11 +43,7 @@ def lora_reference(job: RLJob, facts: Facts) -> str | None:
     return f"the reference is the policy without its adapter, and kl.placement is {kl.placement}"
 
 
-@rule(
-    "spec.generation.engine.extraArgs",
-    "SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.",
-    fix="Remove these arguments: the job sets them.",
-)
+@rule("SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.")
 def lora_room(job: RLJob, facts: Facts) -> str | None:
     lora, engine = job.spec.trainer.lora, job.spec.generation.engine
     if lora is None or not isinstance(engine, SglangEngine):
@@ -75,11 +63,7 @@ def lora_slots(spec: JobSpec) -> int:
     return spec.algorithm.max_staleness + 2
 
 
-@rule_of_every_training(
-    "spec.trainer.lora.targets",
-    "The model has every linear layer that trainer.lora.targets names.",
-    fix="Name layers of the model in trainer.lora.targets.",
-)
+@rule_of_every_training("The model has every linear layer that trainer.lora.targets names.")
 def lora_targets(job: RLJob, facts: Facts) -> str | None:
     lora, there = job.spec.trainer.lora, facts.model_matrices
     if lora is None or there is None or not (missing := [name for name in lora.targets if name not in there]):

@@ -15,9 +15,7 @@ def _processes(trainer: Trainer) -> str:
 
 
 @rule(
-    "spec.trainer.procPerNode",
     "Every trainer process has a sample of every update; processes that split layers or tokens share theirs.",
-    fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
     cel=(
         f"{_WORLD_CEL} * self.spec.algorithm.miniBatches "
         f"<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * {_TOGETHER}"
@@ -36,9 +34,7 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.mesh",
     "Copies of the model have as many processes each: replicate·context·tensor divides replicas·procPerNode.",
-    fix="Make trainer.mesh.replicate·context·tensor a divisor of the number of processes.",
     cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_TOGETHER}) == 0",
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
@@ -50,9 +46,7 @@ def mesh(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.mesh.tensor",
     "The processes that split a layer are of one node: mesh.tensor divides procPerNode.",
-    fix="Set trainer.mesh.tensor to a divisor of trainer.procPerNode.",
     cel=f"{PROCESSES_CEL} % {_MESH}.tensor == 0",
 )
 def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
@@ -63,9 +57,7 @@ def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.standby",
     "A standby is of the one trainer process of a node: several meet again, and wait for the last.",
-    fix="Remove trainer.standby, or set trainer.procPerNode to 1.",
     cel=f"!self.spec.trainer.standby || {PROCESSES_CEL} == 1",
 )
 def standby_of_one_process(job: RLJob, facts: Facts) -> str | None:
@@ -76,10 +68,7 @@ def standby_of_one_process(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.mesh.tensor",
-    "Layers with adapters are not split.",
-    fix="Set trainer.mesh.tensor to 1, or remove trainer.lora.",
-    cel=f"!has(self.spec.trainer.lora) || {_MESH}.tensor == 1",
+    "Layers with adapters are not split.", cel=f"!has(self.spec.trainer.lora) || {_MESH}.tensor == 1"
 )
 def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -88,11 +77,7 @@ def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
     return f"adapters are trained, and each layer would be split over {trainer.mesh.tensor} processes"
 
 
-@rule_of_every_training(
-    "spec.trainer.mesh.tensor",
-    "A layer splits between its heads of keys and values: mesh.tensor divides their number.",
-    fix="Set trainer.mesh.tensor to a divisor of the model's heads of keys and values.",
-)
+@rule_of_every_training("A layer splits between its heads of keys and values: mesh.tensor divides their number.")
 def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
     parts, heads = job.spec.trainer.mesh.tensor, facts.model_key_value_heads
     if heads is None or heads % parts == 0:
@@ -101,10 +86,8 @@ def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.mesh.context",
     "Processes that split tokens exchange them for heads: mesh.context·tensor divides the heads, and of those of keys "
-    "and values a process has as many as others, or shares one.",
-    fix="Set trainer.mesh.context to a divisor of the model's heads (of those that mesh.tensor leaves a process).",
+    "and values a process has as many as others, or shares one."
 )
 def context_divides_heads(job: RLJob, facts: Facts) -> str | None:
     mesh, heads, shared = job.spec.trainer.mesh, facts.model_attention_heads, facts.model_key_value_heads

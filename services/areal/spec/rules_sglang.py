@@ -15,7 +15,6 @@ from areal.spec.serving import SglangEngine
 from areal.yaml_file.table import read_table
 
 VERSION = "0.5.23"
-_ARGUMENTS = "spec.generation.engine.extraArgs"
 _AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
     "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size",
     "--tensor-parallel-size", "--api-key", "--admin-api-key", "--max-running-requests", "--skip-tokenizer-init",
@@ -68,9 +67,7 @@ def flags_of(job: RLJob) -> list[str]:
 
 
 @rule(
-    _ARGUMENTS,
     "extraArgs leaves alone what the agent sets.",
-    fix="Remove it from generation.engine.extraArgs; the job's own fields set it.",
     cel=(
         "self.spec.generation.engine.type != 'sglang' || !has(self.spec.generation.engine.extraArgs) || "
         f"self.spec.generation.engine.extraArgs.all(a, !(a.split('=')[0] in {list(_AGENT_OWNS)}))"
@@ -81,11 +78,7 @@ def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
     return f"{', '.join(taken)} is set by the generation agent" if taken else None
 
 
-@rule(
-    _ARGUMENTS,
-    "With the flags in extraArgs tokens, versions and log-probabilities are what the run takes them for.",
-    fix="Remove it from generation.engine.extraArgs.",
-)
+@rule("With the flags in extraArgs tokens, versions and log-probabilities are what the run takes them for.")
 def sglang_unsupported(job: RLJob, facts: Facts) -> str | None:
     kinds = {flag: kind_of(flag) for flag in flags_of(job) if flag not in _AGENT_OWNS}
     refused = [f"{flag}: {kind.reason}" for flag, kind in kinds.items() if kind and kind.effect is Effect.REFUSED]
@@ -102,31 +95,19 @@ def _unknown(job: RLJob) -> str | None:
     return None
 
 
-@rule(
-    _ARGUMENTS,
-    f"Every flag in extraArgs is one of SGLang {VERSION}.",
-    fix="Correct it, or name another SGLang by generation.engine.python.",
-)
+@rule(f"Every flag in extraArgs is one of SGLang {VERSION}.")
 def sglang_unknown(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
     return None if isinstance(engine, SglangEngine) and engine.python else _unknown(job)
 
 
-@warning(
-    _ARGUMENTS,
-    "Flags of another SGLang are known.",
-    fix="Compare logprob_mismatch (docs/flat-reward.md) with a run without them.",
-)
+@warning("Flags of another SGLang are known.")
 def sglang_own_flags(job: RLJob, facts: Facts) -> str | None:
     engine = job.spec.generation.engine
     return _unknown(job) if isinstance(engine, SglangEngine) and engine.python else None
 
 
-@rule(
-    _ARGUMENTS,
-    "Tokens of a quantised engine are trained with truncated weights.",
-    fix="Set algorithm.advanced.truncate: {upper: 2.0}, or remove the flag.",
-)
+@rule("Tokens of a quantised engine are trained with truncated weights.")
 def sglang_coarse(job: RLJob, facts: Facts) -> str | None:
     coarse = [flag for flag in flags_of(job) if (kind := kind_of(flag)) and kind.effect is Effect.COARSE]
     if not coarse or job.spec.algorithm.advanced.truncate is not None:

@@ -15,9 +15,7 @@ _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # they leave the scoring to somebo
 
 
 @rule_of_every_training(
-    "metadata.name",
     f"metadata.name is a DNS label (RFC 1035) of at most {_LONGEST_NAME} characters.",
-    fix="Use lower-case letters, digits and '-', beginning with a letter, for example digits-2.",
     cel=f"self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= {_LONGEST_NAME}",
 )
 def name(job: RLJob, facts: Facts) -> str | None:
@@ -28,10 +26,7 @@ def name(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.model",
-    "Exactly one of model.path and model.uri is given.",
-    fix="Keep model.path for a directory on this machine, or model.uri for a cluster's volume or the Hugging Face hub.",
-    cel="has(self.spec.model.path) != has(self.spec.model.uri)",
+    "Exactly one of model.path and model.uri is given.", cel="has(self.spec.model.path) != has(self.spec.model.uri)"
 )
 def model_source(job: RLJob, facts: Facts) -> str | None:
     model = job.spec.model
@@ -41,9 +36,7 @@ def model_source(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.evaluation",
     "Evaluation is configured only where there are held-out rows.",
-    fix="Add dataset.evaluation, or remove the evaluation block.",
     cel="!has(self.spec.evaluation) || has(self.spec.dataset.evaluation)",
 )
 def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
@@ -55,9 +48,7 @@ def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.evaluation.intervalSteps",
     "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
-    fix="Lower evaluation.intervalSteps.",
     cel=(
         "!has(self.spec.evaluation) || !has(self.spec.dataset.evaluation) || "
         "self.spec.evaluation.intervalSteps <= self.spec.algorithm.maxSteps"
@@ -72,9 +63,7 @@ def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.evaluation.passAt",
     "pass@k needs k samples: every k of evaluation.passAt is between 1 and evaluation.samples.",
-    fix="Raise evaluation.samples, or lower the k.",
     cel=(
         "!has(self.spec.evaluation) || !has(self.spec.evaluation.passAt) || "
         "self.spec.evaluation.passAt.all(k, k >= 1 && k <= self.spec.evaluation.samples)"
@@ -86,11 +75,7 @@ def pass_at(job: RLJob, facts: Facts) -> str | None:
     return f"pass@{wrong[0]} of {evaluation.samples} samples means nothing" if wrong else None
 
 
-@rule(
-    "spec.export.metric",
-    "The best export is the best by a figure that evaluations have: mean, avg@n or pass@k, of all rows or of SET/.",
-    fix="Set export.metric to one of them, and evaluation.samples and passAt so that there is such a figure.",
-)
+@rule("The best export is the best by a figure that evaluations have: mean, avg@n or pass@k, of all rows or of SET/.")
 def export_metric(job: RLJob, facts: Facts) -> str | None:
     export, evaluation = job.spec.export, job.spec.evaluation
     if export is None or export.metric.rpartition("/")[2] in evaluation.figures:
@@ -99,9 +84,7 @@ def export_metric(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.export.intervalSteps",
     "Each export is evaluated: export.intervalSteps is a multiple of evaluation.intervalSteps.",
-    fix="Set export.intervalSteps to a multiple of evaluation.intervalSteps; the job runs either way.",
     cel=(
         "!has(self.spec.export) || !has(self.spec.dataset.evaluation) || self.spec.export.intervalSteps % "
         "(has(self.spec.evaluation) ? self.spec.evaluation.intervalSteps : 10) == 0"
@@ -118,9 +101,7 @@ def export_not_evaluated(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.sampling.maxNewTokens",
     "An answer leaves room for its prompt: maxNewTokens < maxSampleTokens.",
-    fix="Raise rollout.maxSampleTokens (prompt and all turns), or lower rollout.sampling.maxNewTokens.",
     cel="self.spec.rollout.sampling.maxNewTokens < self.spec.rollout.maxSampleTokens",
 )
 def answer_over_sample(job: RLJob, facts: Facts) -> str | None:
@@ -130,12 +111,7 @@ def answer_over_sample(job: RLJob, facts: Facts) -> str | None:
     return f"an answer may have {answer} tokens, but the whole sample only {sample}, prompt included"
 
 
-@rule(
-    "spec.rollout.sampling.temperature",
-    "Training samples are drawn: temperature > 0.",
-    fix="Set rollout.sampling.temperature: 1.0; evaluation is greedy anyway.",
-    cel="self.spec.rollout.sampling.temperature > 0.0",
-)
+@rule("Training samples are drawn: temperature > 0.", cel="self.spec.rollout.sampling.temperature > 0.0")
 def temperature_zero(job: RLJob, facts: Facts) -> str | None:
     if job.spec.rollout.sampling.temperature > 0:
         return None
@@ -146,9 +122,7 @@ def temperature_zero(job: RLJob, facts: Facts) -> str | None:
 
 
 @warning(
-    "spec.rollout.sampling.topP",
     "Training samples come from the whole distribution: topP = 1 and topK = 0.",
-    fix="Leave topP and topK out for training.",
     cel="self.spec.rollout.sampling.topP == 1.0 && self.spec.rollout.sampling.topK == 0",
 )
 def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
@@ -162,9 +136,7 @@ def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.model",
     "reward.model is given with verifier model, and with no other.",
-    fix="Set reward.verifier: model and name its directory in reward.model.path, or remove reward.model.",
     cel=("has(self.spec.reward.model) == (has(self.spec.reward.verifier) && self.spec.reward.verifier == 'model')"),
 )
 def reward_model_path(job: RLJob, facts: Facts) -> str | None:
@@ -175,9 +147,7 @@ def reward_model_path(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.weights",
     "reward.weights count the parts of a recipe's reward, and no other verifier's; each is a finite number.",
-    fix="Remove reward.weights, or let the recipe's `reward` return a dict and name verifier custom or none.",
     cel="!has(self.spec.reward.weights) || !has(self.spec.reward.verifier) || self.spec.reward.verifier == 'custom'",
 )
 def reward_weights(job: RLJob, facts: Facts) -> str | None:
@@ -191,9 +161,7 @@ def reward_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.verifier",
     "Somebody scores: a built-in verifier, a recipe, an environment, the agent's command, or a teacher alone teaches.",
-    fix="Set reward.verifier: exact, math, code or model, or name a recipe with a `reward` function.",
     cel=(
         "has(self.spec.recipe) || has(self.spec.reward.verifier) || "
         f"self.spec.rollout.workflow == '{ENVIRONMENT}' || "
@@ -218,9 +186,7 @@ def no_reward(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.reward.verifier",
     "verifier custom is the recipe's `reward` function.",
-    fix="Define `reward(prompt, completions, prompt_ids, completion_ids, **row)` there, or name another verifier.",
     cel="!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'custom' || has(self.spec.recipe)",
 )
 def custom_without_reward(job: RLJob, facts: Facts) -> str | None:
@@ -231,11 +197,7 @@ def custom_without_reward(job: RLJob, facts: Facts) -> str | None:
     return "verifier custom, but the recipe defines no `reward`" if facts.recipe_defines_reward is False else None
 
 
-@rule(
-    "spec.reward.verifier",
-    "A recipe that defines `reward` is the only one who scores.",
-    fix="Remove reward.verifier to use the recipe's function, or remove the function.",
-)
+@rule("A recipe that defines `reward` is the only one who scores.")
 def two_rewards(job: RLJob, facts: Facts) -> str | None:
     verifier = job.spec.reward.verifier
     if verifier in (None, "custom") or not facts.recipe_defines_reward:
@@ -244,8 +206,8 @@ def two_rewards(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.rollout.workflow",
     "The workflow is built in or in the recipe.",
+    field="spec.rollout.workflow",
     fix=f"Use {', '.join((*_BUILT_IN_WORKFLOWS, AGENT, ENVIRONMENT))}, or a RolloutWorkflow of the recipe.",
     cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn', 'agent', 'environment']",
 )
@@ -258,11 +220,7 @@ def workflow(job: RLJob, facts: Facts) -> str | None:
     return f"there is no workflow {wanted!r}; known are {', '.join([*by_name, *sorted(own)])}"
 
 
-@rule(
-    "spec.rollout.maxSampleTokens",
-    "A sample fits the model's context.",
-    fix="Lower rollout.maxSampleTokens, or use a model with a longer context.",
-)
+@rule("A sample fits the model's context.")
 def model_context(job: RLJob, facts: Facts) -> str | None:
     context, sample = facts.model_context_tokens, job.spec.rollout.max_sample_tokens
     if context is None or sample <= context:
@@ -270,11 +228,7 @@ def model_context(job: RLJob, facts: Facts) -> str | None:
     return f"a sample may have {sample} tokens, the model's context is {context}"
 
 
-@rule_of_every_training(
-    "spec.model.tokenizer",
-    "The tokenizer makes no id that the model doesn't have.",
-    fix="Use the tokenizer that belongs to the model.",
-)
+@rule_of_every_training("The tokenizer makes no id that the model doesn't have.")
 def vocabulary(job: RLJob, facts: Facts) -> str | None:
     tokenizer, model = facts.tokenizer_vocabulary, facts.model_vocabulary
     if tokenizer is None or model is None or tokenizer <= model:

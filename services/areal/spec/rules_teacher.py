@@ -12,9 +12,7 @@ TAUGHT_ALONE = (
 
 
 @rule(
-    "spec.algorithm.teacher",
     "OnPolicyDistillation has a teacher.",
-    fix="Name the teacher's directory in algorithm.teacher.path.",
     cel="self.spec.algorithm.name != 'OnPolicyDistillation' || has(self.spec.algorithm.teacher)",
 )
 def teacher_missing(job: RLJob, facts: Facts) -> str | None:
@@ -24,22 +22,14 @@ def teacher_missing(job: RLJob, facts: Facts) -> str | None:
     return "OnPolicyDistillation learns from a teacher, and algorithm.teacher names none"
 
 
-@rule(
-    "spec.algorithm.advanced.proximal",
-    "A teacher is compared with the policy as it is before the update.",
-    fix="Set algorithm.advanced.proximal: recompute, or leave it out.",
-)
+@rule("A teacher is compared with the policy as it is before the update.")
 def teacher_proximal(job: RLJob, facts: Facts) -> str | None:
     if job.spec.algorithm.teacher is None or (found := resolve(job.spec).proximal) in ("recompute", "behaviour"):
         return None
     return f"log π_prox − log teacher is needed before the advantages, and proximal {found} has π_prox only in the loss"
 
 
-@rule(
-    "spec.algorithm.zeroVariance",
-    "Where only a teacher teaches, groups of equal rewards are trained like any other.",
-    fix="Leave algorithm.zeroVariance out, or give rewards a weight by rewardScale.",
-)
+@rule("Where only a teacher teaches, groups of equal rewards are trained like any other.")
 def teacher_groups(job: RLJob, facts: Facts) -> str | None:
     found = resolve(job.spec).zero_variance
     if needs_scores(job.spec) or found == "keep":
@@ -48,9 +38,7 @@ def teacher_groups(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.dataset.evaluation",
     "Held-out rows are measured by somebody who scores.",
-    fix="Set reward.verifier or name a recipe with a `reward` function, or remove dataset.evaluation.",
     cel=(
         f"!{TAUGHT_ALONE} || self.spec.rollout.workflow != 'rlvr' || !has(self.spec.dataset.evaluation) || "
         "has(self.spec.recipe) || has(self.spec.reward.verifier)"
@@ -66,9 +54,7 @@ def unscored_evaluation(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.teacher.placement",
     "A teacher with an endpoint has its weights where it is served.",
-    fix="Remove algorithm.teacher.placement, or algorithm.teacher.endpoint.",
     cel=(
         "!has(self.spec.algorithm.teacher) || !has(self.spec.algorithm.teacher.endpoint) || "
         "self.spec.algorithm.teacher.placement == 'same'"
@@ -82,9 +68,7 @@ def teacher_served_weights(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.algorithm.teacher.endpoint",
     "A served teacher says log-probabilities at temperature 1, so the policy samples at 1.",
-    fix="Set rollout.sampling.temperature to 1, or remove algorithm.teacher.endpoint.",
     cel=(
         "!has(self.spec.algorithm.teacher) || !has(self.spec.algorithm.teacher.endpoint) || "
         "self.spec.rollout.sampling.temperature == 1.0"

@@ -8,9 +8,7 @@ _IN_RL = "!has(self.spec.training) || "
 
 
 @rule_of_every_training(
-    "spec.training",
     "A job has either algorithm, for RL, or training, on fixed rows.",
-    fix="Keep one of the blocks algorithm and training.",
     cel="has(self.spec.algorithm) != has(self.spec.training)",
 )
 def training_block(job: RLJob, facts: Facts) -> str | None:
@@ -20,9 +18,7 @@ def training_block(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.training",
     "rollout, reward, generation, replay and weightSync are set for RL only: other trainings generate nothing.",
-    fix="Remove these blocks, or give algorithm instead of training.",
     cel=None,  # an API server fills in their defaults, and can't tell them from what was given
 )
 def training_without_roles(job: RLJob, facts: Facts) -> str | None:
@@ -41,9 +37,7 @@ def training_without_roles(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.training",
     "A supervised run's length is given once: by epochs or by maxSteps.",
-    fix="Keep one of epochs and maxSteps.",
     cel=f"{_IN_RL}!has(self.spec.training.epochs) || !has(self.spec.training.maxSteps)",
 )
 def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
@@ -54,9 +48,7 @@ def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.trainer.microBatchTokens",
     "A micro-batch holds the longest row: microBatchTokens ≥ maxTokens.",
-    fix="Raise trainer.microBatchTokens, or lower training.maxTokens.",
     cel=f"{_IN_RL}self.spec.training.maxTokens <= self.spec.trainer.microBatchTokens",
 )
 def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
@@ -67,9 +59,7 @@ def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.training.labelSmoothing",
     "Label smoothing belongs to the sigmoid loss.",
-    fix="Set training.labelSmoothing: 0, or training.loss: sigmoid.",
     cel=(
         f"{_IN_RL}!has(self.spec.training.loss) || self.spec.training.loss == 'sigmoid' || "
         "!has(self.spec.training.labelSmoothing) || self.spec.training.labelSmoothing == 0.0"
@@ -83,9 +73,7 @@ def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.training.teacherShare",
     "The teacher's share belongs to the divergence jsd.",
-    fix="Remove training.teacherShare, or set training.divergence: jsd.",
     cel=(
         f"{_IN_RL}!has(self.spec.training.teacherShare) || self.spec.training.teacherShare == 0.5 || "
         "has(self.spec.training.divergence) && self.spec.training.divergence == 'jsd'"
@@ -99,10 +87,7 @@ def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule_of_every_training(
-    "spec.dataset.train",
-    "A batch has different rows: the dataset has at least batchSize of them.",
-    fix="Add rows, or lower training.batchSize.",
-    severity=Severity.WARNING,
+    "A batch has different rows: the dataset has at least batchSize of them.", severity=Severity.WARNING
 )
 def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     block, rows = job.spec.supervised, facts.train_rows
@@ -111,11 +96,7 @@ def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     return f"{rows} rows for batches of {block.batch_size}: rows repeat within a step"
 
 
-@rule_of_every_training(
-    "spec.training",
-    "A row fits the model's context.",
-    fix="Lower training.maxTokens, or use a model with a longer context.",
-)
+@rule_of_every_training("A row fits the model's context.")
 def supervised_context(job: RLJob, facts: Facts) -> str | None:
     block, context = job.spec.supervised, facts.model_context_tokens
     if block is None or context is None or block.max_tokens <= context:
