@@ -15,15 +15,7 @@ reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandb
 app.add_typer(reward_app, name="reward")
 
 
-@app.command(
-    "eval",
-    short_help="Measure a model on a public test set.",
-    epilog="Examples:\n\n  areal eval --suite gsm8k --model runs/digits/model --data test.jsonl --limit 100\n\n"
-    "  areal eval --suite aime --model hf://Qwen/Qwen3-0.6B --download --samples 16 --k 1 --k 16\n\n"
-    "  areal eval --suite livecodebench --model runs/x/exports/best --data lcb.jsonl --out answers.jsonl\n\n"
-    "  areal eval --suite math --model http://localhost:8000 --json\n\n"
-    "  areal eval --suite humaneval --samples samples.jsonl --k 1 --k 10",
-)
+@app.command("eval")
 def eval_(
     named: Annotated[SuiteName | None, typer.Argument(metavar="SUITE", help="The same as --suite.")] = None,
     suite: Annotated[

@@ -26,10 +26,7 @@ LogFormat = Literal["json", "text"]
 app = commands()
 
 
-@app.command(
-    epilog="Examples:\n\n  areal submit job.yaml\n\n  areal submit job.yaml -n team-a algorithm.maxSteps=20 --wait\n\n"
-    "  areal submit job.yaml --dry-run > manifests.yaml"
-)
+@app.command()
 def submit(
     job: JobFile,
     overrides: Overrides = None,
@@ -82,10 +79,7 @@ def submit(
     raise typer.Exit(int(code))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal pull rljob/digits\n\n  areal pull rljob/digits -n team --all --out runs/digits-of-team"
-    "\n\n  areal pull s3://bucket/runs/team/digits-1f3a9c02 --model"
-)
+@app.command()
 def pull(
     job: Annotated[str, typer.Argument(metavar="rljob/NAME|ADDRESS", help="A job on a cluster, or a run in a store.")],
     model: Annotated[bool, typer.Option("--model", help="Only the final model.")] = False,
@@ -122,9 +116,7 @@ def pull(
     print(f"{came} files came; {target} is the run here")
 
 
-@app.command(
-    epilog="Examples:\n\n  areal jobs\n\n  areal jobs --kept -n team\n\n  areal jobs --kept --delete digits-run"
-)
+@app.command()
 def jobs(
     kept: Annotated[bool, typer.Option("--kept", help="Volume claims with runs that outlive their jobs.")] = False,
     delete: Annotated[str | None, typer.Option(metavar="CLAIM", help="With --kept: delete one, with its run.")] = None,
@@ -229,10 +221,7 @@ def no_progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
     yield lambda count: None
 
 
-@app.command(
-    epilog="Example, outside of a cluster:\n\n  areal operator --kubeconfig ~/.kube/config --lease-namespace default "
-    "--bind 127.0.0.1"
-)
+@app.command()
 def operator(
     namespace: Annotated[
         list[str] | None,

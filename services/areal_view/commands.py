@@ -24,11 +24,7 @@ Where = Literal["wandb", "mlflow", "trackio"]
 app = arguments.commands()
 
 
-@app.command(
-    "why",
-    epilog="Examples:\n\n  areal why runs/digits\n\n  areal why runs/digits --bundle digits.zip\n\n"
-    "  areal why runs/digits --slow\n\n  areal why rljob/digits -n team",
-)
+@app.command("why")
 def why_run(
     run: arguments.RunOrJob,
     as_json: arguments.AsJson = False,
@@ -76,11 +72,7 @@ def why_run(
     show_answer(why(live), as_json=as_json)
 
 
-@app.command(
-    "plan",
-    epilog="Examples:\n\n  areal plan job.yaml --gpus 8 --gpus 16\n\n  areal plan job.yaml --gpus 64 --run "
-    "runs/digits\n\n  areal plan job.yaml rollout.ahead=4 --gpus 128 --card qwen2-1.5b-h800",
-)
+@app.command("plan")
 def plan_gpus(
     job: arguments.JobFile,
     gpus: Annotated[list[int], typer.Option(min=1, help="How many in all; may be given again.")],
@@ -101,9 +93,7 @@ def plan_gpus(
     show_plan(job_from(job, overrides or ()), gpus, run and arguments.existing(run), card, as_json=as_json)
 
 
-@app.command(
-    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team"
-)
+@app.command()
 def view(
     runs: Annotated[
         list[Path] | None,
@@ -126,7 +116,7 @@ def view(
     serve(runs or [Path("runs")], port)
 
 
-@app.command(epilog="Examples:\n\n  areal report runs/digits\n\n  areal report rljob/digits -n team")
+@app.command()
 def report(
     run: arguments.RunOrJob,
     as_json: arguments.AsJson = False,
@@ -141,11 +131,7 @@ def report(
     print(json.dumps({"file": str(file)}) if as_json else f"wrote {file}")
 
 
-@app.command(
-    epilog="Examples:\n\n  areal export runs/digits --outcome complete > samples.jsonl\n\n"
-    "  areal export runs/digits --as parquet --high 0 --out wrong.parquet\n\n"
-    "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow"
-)
+@app.command()
 def export(
     run: arguments.RunOrJob,
     form: Annotated[Form, typer.Option("--as", help="ATIF has a trajectory a line; Parquet needs pyarrow.")] = "jsonl",
@@ -219,7 +205,7 @@ def _track(run: Path, to: Where, project: str | None, *, follow: bool, as_json: 
         typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)
 
 
-@app.command("jobs-page", epilog="Example, in a pod:\n\n  areal jobs-page --bind 0.0.0.0 --namespace team-a")
+@app.command("jobs-page")
 def jobs_page(
     namespace: Annotated[
         list[str] | None, typer.Option(help="List this one; may be given again. All unless given.")

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from admit.admit_shapes import QWEN3_8B
 from areal.cli.main import app, guarded
+from areal.cli.table import COMMANDS
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from support.tiny_job import make_tiny_job
 from typer.main import get_command
@@ -136,6 +138,12 @@ def test_memory_is_planned_by_the_very_file_that_is_named(tmp_path):
 def test_help_lists_every_command_that_people_type():
     shown = CliRunner().invoke(app, ["--help"]).output.split("Commands:\n")[1].splitlines()
     assert {line.split()[0] for line in shown if line[2:3].strip()} == SHOWN
+
+
+def test_examples_are_of_commands_in_the_table():
+    examples = json.loads(files("areal.cli").joinpath("examples.json").read_bytes())
+    assert set(examples) <= set(COMMANDS)
+    assert all(title.endswith(":") and shown for title, *shown in examples.values())
 
 
 def test_a_command_of_the_table_is_where_it_says():

@@ -20,9 +20,7 @@ _PATIENCE_S = 600.0  # for the first token of an answer
 app = commands()
 
 
-@app.command(
-    epilog="Examples:\n\n  areal chat runs/digits\n\n  areal chat http://localhost:8000 --key secret --temperature 0"
-)
+@app.command()
 def chat(
     model: Annotated[str, typer.Argument(metavar="MODEL|RUN|URL", help="What `areal serve` takes, or its address.")],
     key: Annotated[str, typer.Option(help="API key of a server.", envvar="AREAL_SERVE_KEY")] = "",

@@ -24,10 +24,7 @@ class _Framework(StrEnum):
     OPENRLHF = "openrlhf"
 
 
-@app.command(
-    epilog="Examples:\n\n  areal convert gsm8k_grpo.yaml\n\n  areal convert run_qwen3-8b.sh --rows 7473 --out qwen3\n\n"
-    "  areal convert run.sh NNODES=1 data.train_batch_size=512\n\n  areal convert grpo.py num_processes=8 --from trl"
-)
+@app.command()
 def convert(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML, a launch script, or TRL's script or notebook.")],
     given: Annotated[

@@ -12,12 +12,7 @@ from areal.cli.arguments import AsJson, JobFile, Overrides, commands
 app = commands()
 
 
-@app.command(
-    epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
-    "runs/short\n\n  areal run job.yaml --resume\n\n  areal run job.yaml --sweep algorithm.name=GRPO,PPO --seeds 3"
-    "\n\n  areal run job.yaml --on slurm --slurm nodes=2 --slurm partition=gpu --slurm time=8:00:00"
-    "\n\n  areal run job.yaml --on ray --ray nodes=2 --ray gpus=8"
-)
+@app.command()
 def run(
     job: JobFile,
     overrides: Overrides = None,
@@ -65,11 +60,7 @@ def run(
     raise typer.Exit(run_job(request, lossy_console()))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal study staleness job.yaml --seeds 3\n\n  areal study sweep job.yaml --sweep "
-    "optimizer.learningRate=1e-5,3e-5,1e-4 --seeds 3 --halving\n\n  areal study sweep job.yaml --sweep "
-    "algorithm.groupSize=4,8,16 --sweep algorithm.clipLow=0.1,0.2,0.3 --random 5"
-)
+@app.command()
 def study(
     what: Annotated[
         str, typer.Argument(metavar="staleness|sweep", help="η with and without correction, or any sweep.")
@@ -110,10 +101,7 @@ def study(
     raise typer.Exit(run_study(request, plan, lossy_console(stderr=as_json), as_json=as_json))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json\n\n  "
-    "areal check --rewrite old.yaml"
-)
+@app.command()
 def check(
     job: JobFile,
     overrides: Overrides = None,
@@ -142,11 +130,7 @@ def check(
     raise typer.Exit(check_command(job, overrides or (), as_json=as_json, model_config=model_config))
 
 
-@app.command(
-    "try",
-    epilog="Examples:\n\n  areal try job.yaml\n\n  areal try job.yaml --row 7 --answer '42'\n\n  "
-    "areal try job.yaml model.path=runs/digits/model --json",
-)
+@app.command("try")
 def try_row(
     job: JobFile,
     overrides: Overrides = None,
@@ -164,7 +148,7 @@ def try_row(
     raise typer.Exit(found)
 
 
-@app.command(epilog="Example:\n\n  areal prepare job.yaml --out data/prepared")
+@app.command()
 def prepare(
     job: JobFile,
     overrides: Overrides = None,

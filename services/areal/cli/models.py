@@ -20,11 +20,7 @@ _PASSED_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options"
 app = commands()
 
 
-@app.command(
-    "new",
-    epilog="Examples:\n\n  areal new task sums\n\n  areal new environment game --model models/Qwen3-0.6B\n\n  "
-    "areal new examples areal-examples",
-)
+@app.command("new")
 def new_project(
     kind: Annotated[
         str, typer.Argument(metavar="task|reward|environment|agent|examples", help="What is to be written.")
@@ -49,17 +45,14 @@ def new_project(
     print(f"next: cd {directory}, and follow {'the first lines of a job' if kind == EXAMPLES else 'README.md'}")
 
 
-@app.command("init-model", context_settings=_PASSED_ON, epilog="Example:\n\n  areal init-model --out models/new-1m")
+@app.command("init-model", context_settings=_PASSED_ON)
 def init_model(context: typer.Context) -> None:
     """Make a model of a million random weights, and a tokenizer of characters, for the quickstart and for tests."""
     _needs_torch("making a model", "trainer")
     raise typer.Exit(_run_module("areal_trainer.init_model", context.args))
 
 
-@app.command(
-    context_settings=_PASSED_ON,
-    epilog="Examples:\n\n  areal serve runs/digits\n\n  areal serve models/Qwen3-0.6B --port 8000 --key secret",
-)
+@app.command(context_settings=_PASSED_ON)
 def serve(context: typer.Context) -> None:
     """Serve a model directory, a finished run's model, or one of the hub, for development and evaluation."""
     _needs_torch("serving a model", "engine")

@@ -36,10 +36,7 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright
 app = arguments.commands()
 
 
-@app.command(
-    epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json\n\n"
-    "  areal status rljob/digits -n team"
-)
+@app.command()
 def status(
     run: arguments.RunOrJob,
     as_json: arguments.AsJson = False,
@@ -60,10 +57,7 @@ def status(
         Console().print(inspect.table(picture))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f\n\n"
-    "  areal logs rljob/digits --namespace team"
-)
+@app.command()
 def logs(
     run: arguments.RunOrJob,
     role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
@@ -112,7 +106,7 @@ Places = Annotated[
 ]
 
 
-@app.command("runs", epilog="Examples:\n\n  areal runs\n\n  areal runs runs/eta /scratch/runs --json")
+@app.command("runs")
 def list_runs(places: Places = None, as_json: arguments.AsJson = False) -> None:
     """List runs: what each came to, when, and how much of the disk it has."""
     from areal.local.kept import kept
@@ -126,9 +120,7 @@ def list_runs(places: Places = None, as_json: arguments.AsJson = False) -> None:
         print(f"no run in {', '.join(map(str, _some(places)))}")
 
 
-@app.command(
-    epilog="Examples:\n\n  areal clean\n\n  areal clean runs/digits.1 --whole --yes\n\n  areal clean --stopped"
-)
+@app.command()
 def clean(
     places: Places = None,
     whole: Annotated[bool, typer.Option("--whole", help="Remove whole directories, figures and models too.")] = False,
@@ -171,9 +163,7 @@ def clean(
     print(f"removed {size(freed)}")
 
 
-@app.command(
-    epilog="Examples:\n\n  areal compare runs/eta2 runs/eta4\n\n  areal compare runs/digits rljob/digits -n team"
-)
+@app.command()
 def compare(
     runs: Annotated[
         list[Path],
@@ -201,11 +191,7 @@ def compare(
         Console().print(_compared([run.name for run in compared], differences, figures))
 
 
-@app.command(
-    "audit",
-    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit rljob/digits -n team --json\n\n"
-    "  areal run job.yaml recording.tokenAudit=true --run-dir runs/audited && areal audit runs/audited --tokens",
-)
+@app.command("audit")
 def audit_run(
     run: arguments.RunOrJob,
     as_json: arguments.AsJson = False,
@@ -233,10 +219,7 @@ def audit_run(
     raise typer.Exit(int(ExitCode.DONE if report.ok else ExitCode.BUG))
 
 
-@app.command(
-    epilog="Examples:\n\n  areal chaos runs/digits --role trainer --times 3\n\n"
-    "  areal chaos runs/digits --stop 5 --seed 7\n\n  areal chaos rljob/digits --role trainer"
-)
+@app.command()
 def chaos(
     run: arguments.RunOrJob,
     role: Annotated[list[str] | None, typer.Option(help="Only this one; may be given again. All unless given.")] = None,
@@ -308,11 +291,7 @@ def _costs(rows: Sequence[dict[str, Any]]) -> Table:
     return grid
 
 
-@app.command(
-    "set",
-    epilog="Examples:\n\n  areal set runs/digits algorithm.maxSteps=200\n\n"
-    "  areal set rljob/digits -n team algorithm.maxStaleness=4 generation.replicas=6",
-)
+@app.command("set")
 def set_fields(
     run: arguments.RunOrJob,
     changes: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Live fields and their new values.")],

@@ -1,7 +1,7 @@
 """Command table: of every command the module that has it, by name, and its line in the help.
 
 Nothing is imported before it is asked for: help is instant, and the core has no arrow to the packages beside it. A
-module has its commands in a typer application named `app`.
+module has its commands in a typer application named `app`, and the end of each one's help in `examples.json`.
 """
 
 import importlib
@@ -32,7 +32,9 @@ class LoadedCommands(Mapping[str, Any]):
             import typer
 
             module, _ = COMMANDS[name]
-            self._made[name] = typer.main.get_group(load(f"{module}:app")).commands[name]
+            made = self._made[name] = typer.main.get_group(load(f"{module}:app")).commands[name]
+            examples = json.loads(resources.files("areal.cli").joinpath("examples.json").read_bytes())
+            made.epilog = "\n\n  ".join(examples[name]) if name in examples else None
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
