@@ -57,14 +57,12 @@ def sync_directory(path: Path) -> None:
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def append_lines(path: Path, lines: Iterable[bytes], *, durable: bool = False) -> int:
+def append_lines(path: Path, lines: Iterable[bytes]) -> int:
     """Append lines, given without their newlines; returns the file's size. A torn last line is ended first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.write(b"".join([b"" if _ends_whole(file.fileno()) else b"\n", *(line + b"\n" for line in lines)]))
         file.flush()
-        if durable:
-            os.fsync(file.fileno())
         return file.tell()
 
 

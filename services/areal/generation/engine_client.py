@@ -48,19 +48,13 @@ class EngineClient:
     """Connections to one engine. Control has its own: it never waits for one that a stream holds."""
 
     def __init__(
-        self,
-        port: int,
-        api_key: str | None = None,
-        host: str = "127.0.0.1",
-        *,
-        embedded: bool,
-        routes: RouteShape | None = None,
+        self, port: int, api_key: str | None = None, *, embedded: bool, routes: RouteShape | None = None
     ) -> None:
         """`embedded`: the engine ends many requests by one call and tells checksums, which stock SGLang does not.
         `routes`: it is asked for the experts of each token, of a model of this shape, and tells them in SGLang's form.
         """
         self.routes = routes
-        self._base = f"http://{host}:{port}"
+        self._base = f"http://127.0.0.1:{port}"
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._embedded = embedded
         self._control = self._open(CONTROL_CONNECTIONS)

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from enum import StrEnum
 
-PERIOD_S = 0.5  # with dead_misses = 5 a dead peer is known in 2.5 s, under the promised 3 s
+PERIOD_S = 0.5  # with _DEAD_MISSES = 5 a dead peer is known in 2.5 s, under the promised 3 s
+_SUSPECT_MISSES, _DEAD_MISSES = 2, 5
 
 
 class Health(StrEnum):
@@ -22,12 +23,7 @@ class Health(StrEnum):
 class Detector:
     """Counts missed beats of one peer. `now` is a monotonic clock in seconds, always the caller's."""
 
-    def __init__(
-        self, now: float, *, period_s: float = PERIOD_S, suspect_misses: int = 2, dead_misses: int = 5
-    ) -> None:
-        self._period_s = period_s
-        self._suspect_misses = suspect_misses
-        self._dead_misses = dead_misses
+    def __init__(self, now: float) -> None:
         self._last_beat = now
         self._progress = 0
         self._last_progress = now
@@ -41,9 +37,9 @@ class Detector:
 
     def health(self, now: float) -> Health:
         """Judge by whole missed periods since the last beat."""
-        if (missed := int((now - self._last_beat) / self._period_s)) >= self._dead_misses:
+        if (missed := int((now - self._last_beat) / PERIOD_S)) >= _DEAD_MISSES:
             return Health.DEAD
-        return Health.SUSPECT if missed >= self._suspect_misses else Health.LIVE
+        return Health.SUSPECT if missed >= _SUSPECT_MISSES else Health.LIVE
 
     def age_s(self, now: float) -> float:
         """Seconds since the last beat."""

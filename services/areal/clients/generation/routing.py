@@ -62,9 +62,7 @@ def choose(servers: Iterable[RoutedServer], floor: int, preferred: str | None = 
     return least.server_id
 
 
-def evened(
-    servers: Iterable[RoutedServer], own: Mapping[str, int], draw: float, gap: int = MOVE_GAP
-) -> tuple[str, str, int] | None:
+def evened(servers: Iterable[RoutedServer], own: Mapping[str, int], draw: float) -> tuple[str, str, int] | None:
     """Fullest server where this client has requests, emptiest of its version, how many of its own to move; else None.
 
     All clients together move half of what one server has more than the other: each its part, which `draw` in [0, 1)
@@ -78,7 +76,7 @@ def evened(
     alike = [server for server in routed if server.version == full.version and server.refused_floor is None]
     empty = min(alike, default=full, key=lambda server: (server.load, server.server_id))
     more = full.load - empty.load
-    moved = int(more // 2 * own[full.server_id] / full.load + draw) if more >= gap else 0
+    moved = int(more // 2 * own[full.server_id] / full.load + draw) if more >= MOVE_GAP else 0
     return (full.server_id, empty.server_id, moved) if moved else None
 
 

@@ -45,13 +45,11 @@ def library_paths() -> tuple[str, ...]:
     return (*sorted(libraries), *_LIBRARIES)
 
 
-def _read_only(path: str, *, devices: bool = False) -> None:
-    flags = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID
-    if not devices:
-        flags |= kernel.MS_NODEV
+def _read_only(path: str) -> None:
+    flags = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
     held = os.statvfs(path).f_flag  # an ordinary user may not take flags away
     for seen, kept in _KEPT_FLAGS.items():
-        if held & seen and not (devices and seen == 4):
+        if held & seen:
             flags |= kept
     kernel.mount("none", path, flags=flags)
 
