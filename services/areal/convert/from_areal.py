@@ -92,15 +92,11 @@ _ADVANCED = "algorithm.advanced"
 _TABLE = read_table("areal.convert", "fields.yaml")["areal"]
 _OFF = "off or null: SGLang's own default"
 _CARRIED: dict[str, Carried] = {
-    "seed": "seed", "gconfig.temperature": "rollout.sampling.temperature", "gconfig.top_p": "rollout.sampling.topP",
+    **_TABLE["carried"],
     "gconfig.top_k": ("rollout.sampling.topK", lambda k: 0 if k >= 1e8 or k < 0 else int(k)),
     "actor.dtype": ("trainer.precision", lambda kind: "float32" if kind == "float32" else "bfloat16"),
     "actor.gradient_checkpointing": ("trainer.recompute", on_or_off("full", "none")),
-    "actor.mb_spec.max_tokens_per_mb": "trainer.microBatchTokens",
-    "sglang.context_length": "generation.engine.contextLength",
-    "sglang.mem_fraction_static": "generation.engine.memFraction",
-    "sglang.max_running_requests": "generation.engine.maxRunningRequests",
-}  # fmt: skip
+}
 
 
 def translate(draft: JobDraft) -> None:

@@ -12,16 +12,13 @@ _TRAININGS = {"train_sft": "SFT", "train_dpo": "DPO", "train_rm": "RewardModel"}
 _RATES = {"SFT": 5e-6, "DPO": 1e-5, "RewardModel": 9e-6}
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
-    "train.seed": "seed", "rollout.temperature": "rollout.sampling.temperature",
-    "rollout.top_p": "rollout.sampling.topP", "actor.adam.eps": "optimizer.eps", "adam.eps": "optimizer.eps",
-    "actor.max_norm": "optimizer.gradClip", "max_norm": "optimizer.gradClip",
+    **_TABLE["carried"],
     "actor.gradient_checkpointing_enable": ("trainer.recompute", _FULL),
     "model.gradient_checkpointing_enable": ("trainer.recompute", _FULL),
     "ds.bf16": ("trainer.precision", on_or_off("bfloat16", "float32")),
     "ds.param_dtype": ("trainer.precision", lambda kind: "float32" if "32" in str(kind) else "bfloat16"),
     "ds.adam_offload": ("trainer.optimizerState", on_or_off("cpu", "float32")),
-    "train.max_tokens_per_gpu": "trainer.microBatchTokens",
-}  # fmt: skip
+}
 
 
 def translate(draft: JobDraft) -> None:

@@ -17,13 +17,11 @@ _NAMES = {"sapo": "SAPO", "cispo": "CISPO", "dr_grpo": "DrGRPO"}
 _SCALES = {"group": "group", "batch": "batch", "none": "none", "true": "group", "false": "none"}
 _PREFERENCES = {"sigmoid": "sigmoid", "ipo": "ipo"}
 _CARRIED: dict[str, Carried] = {
-    "seed": "seed", "adam_epsilon": "optimizer.eps", "max_grad_norm": "optimizer.gradClip",
+    **_TABLE["carried"],
     "gradient_checkpointing": ("trainer.recompute", on_or_off("full", "none")),
-    "bf16": ("trainer.precision", on_or_off("bfloat16", "float32")), "temperature": "rollout.sampling.temperature",
-    "top_p": "rollout.sampling.topP", "top_k": ("rollout.sampling.topK", lambda k: max(0, int(k))),
-    "vllm_max_model_length": "generation.engine.contextLength", "cast_lm_head_to_fp32": "trainer.fp32Head",
-    "save_total_limit": "checkpoint.keep",
-}  # fmt: skip
+    "bf16": ("trainer.precision", on_or_off("bfloat16", "float32")),
+    "top_k": ("rollout.sampling.topK", lambda k: max(0, int(k))),
+}
 _NODE = 8  # GPUs of a machine, which TRL's files don't say
 
 

@@ -20,16 +20,11 @@ _BUILT_IN = (
 )  # fmt: skip
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
-    "data.seed": "seed", "trainer.seed": "seed", f"{_ACTOR}.grad_clip": "optimizer.gradClip",
-    f"{_ACTOR}.ppo_max_token_len_per_gpu": "trainer.microBatchTokens",
+    **_TABLE["carried"],
     f"{_MODEL}.enable_gradient_checkpointing": ("trainer.recompute", _FULL),
     "model.enable_gradient_checkpointing": ("trainer.recompute", _FULL),
-    f"{_ROLLOUT}.temperature": "rollout.sampling.temperature", f"{_ROLLOUT}.top_p": "rollout.sampling.topP",
     f"{_ROLLOUT}.top_k": ("rollout.sampling.topK", lambda k: max(0, int(k))),
-    f"{_ROLLOUT}.max_model_len": "generation.engine.contextLength",
-    f"{_ROLLOUT}.max_num_seqs": "generation.engine.maxRunningRequests",
-    "trainer.max_actor_ckpt_to_keep": "checkpoint.keep", "trainer.max_ckpt_to_keep": "checkpoint.keep",
-}  # fmt: skip
+}
 
 
 def translate(draft: JobDraft) -> None:
