@@ -82,7 +82,7 @@ class JobBlueprint:
         key = spec_of(role).patch_key or spec_of(role).template_key
         return f"spec.podTemplate.{key}", self.job.spec.pod_template.by_role()[key]
 
-    def pools(self) -> tuple[Mapping[Role, int], "JobBlueprint | None"]:
+    def pools(self) -> tuple[Mapping[str, int], "JobBlueprint | None"]:
         """Pods of each role without surge servers, and the job as those have it; None where the fleet is one pool."""
         spec, servers = self.job.spec, self.replicas.get(Role.GENERATION, 0)
         if (more := spec.pod_template.surge) is None:
