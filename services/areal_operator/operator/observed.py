@@ -77,7 +77,7 @@ class Pod:
 
     @property
     def surge(self) -> bool:
-        """Whether it is a server of the surge pool."""
+        """True of a server of the surge pool."""
         return self.role is Role.GENERATION and (self.index or 0) >= SURGE_FROM
 
     @property
