@@ -215,7 +215,7 @@ def elastic_fleet(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "spec.podTemplate.surge",
+    "spec.podTemplate",
     "Surge servers are an elastic fleet's, and its own servers' equals: podTemplate.surge gives no other resources.",
     fix="Set generation.elastic, and resources in podTemplate.generation; or leave podTemplate.surge out.",
     cel=(
