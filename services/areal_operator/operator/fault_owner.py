@@ -85,8 +85,8 @@ def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
 
 
 def unbound(seen: Observation) -> Pod | None:
-    """The first pod that the scheduler has no node for, or may not place yet."""
-    for pod in seen.pods:
+    """The first pod that the scheduler has no node for, or may not place yet; surge servers last."""
+    for pod in sorted(seen.pods, key=lambda pod: pod.surge):
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.reason in (UNSCHEDULABLE, GATED):
             return pod

@@ -16,7 +16,7 @@ from areal.v1 import rollout_pb2 as rollout
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import Converge
 from areal_operator.operator.elastic import FleetWatch, resized, watched
-from areal_operator.operator.fault_owner import unplaced
+from areal_operator.operator.fault_owner import unbound, unplaced
 from areal_operator.operator.observe import observe
 from areal_operator.operator.observed import QueueEntry
 from hypothesis import given
@@ -236,6 +236,7 @@ def test_a_job_works_without_the_spot_machines_that_it_would_have() -> None:
     scheduled = stage.condition("Scheduled")
     assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
     assert "digits-surge-1024" in scheduled["message"]
+    assert stage.status.get("idle", {}).get("cause") != "Unschedulable", "training doesn't wait for them"
     look = asyncio.run(observe(stage.job, stage.operator.world))
     desired = {Role.GENERATION: 4}
     assert unplaced(look, desired) is None, "a job that stalls beside them isn't excused"
@@ -243,6 +244,11 @@ def test_a_job_works_without_the_spot_machines_that_it_would_have() -> None:
     lack = unplaced(own, desired)
     assert lack is not None
     assert "1 of 2 pods of generation" in lack.text
+    trainer = next(pod for pod in look.pods if pod.role is Role.TRAINER)
+    bound = next(pod for pod in look.pods if pod.surge).conditions["PodScheduled"]
+    homeless = replace(trainer, node="", conditions={"PodScheduled": bound})
+    both = replace(look, pods=(*(pod for pod in look.pods if pod is not trainer), homeless))
+    assert unbound(both) is homeless, "a trainer without a machine is told before them"
 
 
 def test_a_changed_template_replaces_one_server_at_a_time_over_both_pools() -> None:
