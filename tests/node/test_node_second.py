@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kube.harness.client import Object
 from kube.harness.processes import eventually
 from kube.harness.tools import ROOT
 from node.harness.jobs import INFRASTRUCTURE, Job
@@ -90,3 +91,59 @@ def test_servers_run_where_the_volume_is_not_and_their_machine_is_lost(
     name = f"{room}/digits-{job.run_dir().name.removeprefix('digits-')[:8]}"
     assert {"summary.json", "model/config.json"} <= listed(server, name).keys(), "the run is in the store, too"
     assert not (job.run_dir() / "fetched").exists()
+
+
+def test_surge_servers_are_on_the_spot_machine_and_leave_with_a_notice_and_nothing_is_lost(
+    node: Node, installed: None, room: str, digits: Path, tmp_path: Path, second: SecondNode
+) -> None:
+    told = yaml.safe_load(QUICKSTART.read_text())
+    told["spec"]["storage"] = {"accessMode": "ReadWriteOnce"}
+    told["spec"]["weightSync"] = {"servers": "Fetch"}
+    spot = [{"key": POOL, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}]
+    told["spec"]["podTemplate"] = {"surge": {"nodeSelector": {POOL: "spot"}, "tolerations": spot}}
+    file = tmp_path / "surge.yaml"
+    file.write_text(yaml.safe_dump(told))
+    bounds = ("replicas=3", "elastic.minReplicas=1", "elastic.maxReplicas=3", "elastic.windowSeconds=86400")
+    length = ("algorithm.maxSteps=60", "evaluation.intervalSteps=30")
+    job = Job.submit(node, room, file, *SHORT, *length, *(f"generation.{bound}" for bound in bounds))
+    job.await_step(2, timeout_s=600)
+
+    def servers() -> dict[str, str]:
+        """Machines of the servers that answer, by name."""
+        ready = [pod for pod in job.pods("generation") if _answers(pod)]
+        return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in ready}
+
+    whole = {"digits-generation-0": "node-0", "digits-surge-1024": NAME, "digits-surge-1025": NAME}
+    eventually(lambda: servers() == whole, "all servers answer", timeout_s=300, every_s=1)
+
+    notice = ("aws-node-termination-handler/spot-itn", "2m", "NoExecute")
+    node.kubectl("taint", "node", NAME, f"{notice[0]}={notice[1]}:{notice[2]}")
+    own = {"digits-generation-0": "node-0"}
+    eventually(lambda: servers() == own, "the spot servers have left", timeout_s=180, every_s=1)
+    step = job.step
+    assert job.await_step(step + 3, timeout_s=300) >= step + 3, "the fleet's own server goes on alone"
+    assert job.status["summary"] == "Running"
+    assert job.condition("Scheduled")["reason"] == "Unschedulable"
+    node.kubectl("taint", "node", NAME, f"{notice[0]}-")
+    eventually(lambda: servers() == whole, "they are back", timeout_s=300, every_s=1)
+
+    fewer = '{"spec": {"generation": {"elastic": {"windowSeconds": 10}}}}'
+    node.kubectl("patch", "rljob", "digits", "-n", room, "--type", "merge", "-p", fewer)
+    eventually(lambda: len(servers()) < 3, "the fleet shrinks to what training takes", timeout_s=300, every_s=1)
+    assert "digits-generation-0" in servers(), "surge servers go first"
+    status = job.await_end(timeout_s=1200)
+
+    audit = status["audit"]
+    assert audit["ok"] is True, audit
+    assert (audit["lost"], audit["duplicated"]) == (0, 0)
+    assert status["progress"]["step"] == 60
+    assert status["attempts"]["epoch"] == 1, "the trainer never stopped for it"
+    tokens = job.summary()["tokens"]
+    print(tokens)
+    assert tokens["fates"]["lost"] == 0, "a server that has notice hands all its tokens on"
+
+
+def _answers(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
+from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, surge, workload
 from areal.processes.core import ChildPhase
 from areal_operator.kube.resources import (
     CLUSTER_RUNTIMES,
@@ -60,6 +60,7 @@ class FakeCluster:
     messages: dict[Role, str] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)  # nodes
     unschedulable: bool = False
+    no_spot: bool = False  # no machine for surge servers
     pods_refused: bool = False  # workloads are there, their pods are refused
     on_pod_gone: Callable[[Json], None] = lambda pod: None
 
@@ -213,16 +214,18 @@ class FakeCluster:
         if "deletionTimestamp" in obj["metadata"]:
             return
         spec, name = obj["spec"], obj["metadata"]["name"]
-        revision = _hash(spec["template"])
+        revision = f"{name}-{_hash(spec['template'])}"
         uid = obj["metadata"]["uid"]
         pods = [pod for pod in self.pods() if _owner(pod) in (uid, f"{uid}/rs")]
         replicas = spec["replicas"]
         if obj["kind"] == "StatefulSet":
             there = {pod["metadata"]["name"]: pod for pod in self.pods()}
+            first = spec.get("ordinals", {}).get("start", 0)
+            wanted = range(first, first + replicas)
             for pod in pods:
-                if int(pod["metadata"]["labels"][LABEL_POD_INDEX]) >= replicas:
+                if int(pod["metadata"]["labels"][LABEL_POD_INDEX]) not in wanted:
                     self.delete_pod(pod)
-            for index in range(replicas):
+            for index in wanted:
                 if f"{name}-{index}" not in there:
                     self._make_pod(obj, f"{name}-{index}", revision, index)
         else:
@@ -287,7 +290,7 @@ class FakeCluster:
             return
         if node is None:
             nodes = [name for name in ("n1", "n2", "n3") if name not in self.down]
-            if self.unschedulable or not nodes:
+            if self.unschedulable or not nodes or (self.no_spot and _owner_name(pod) == surge(_key(pod)[1])):
                 condition = {
                     "type": "PodScheduled",
                     "status": "False",
@@ -400,6 +403,10 @@ def _key(pod: Json) -> Key:
 
 def _role(pod: Json) -> Role:
     return Role(pod["metadata"]["labels"][LABEL_ROLE])
+
+
+def _owner_name(pod: Json) -> str:
+    return str(pod["metadata"]["ownerReferences"][0]["name"])
 
 
 def _owner(pod: Json) -> str:

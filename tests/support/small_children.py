@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.plan.cluster_names import LABEL_JOB, Role, role_labels, workload
+from areal.plan.cluster_names import LABEL_JOB, SURGE_FROM, Role, role_labels, surge, workload
 from areal.plan.role_specs import spec_of
 from areal_operator.kube.resources import Json
 from areal_operator.operator.children import JobBlueprint
@@ -40,7 +40,14 @@ class SmallChildren:
     def workloads(self, w: JobBlueprint) -> list[Json]:
         awake = int(any(w.replicas.values()))
         beside = [self._workload(w, role, awake) for role in w.beside]
-        return [*(self._workload(w, role, w.replicas[role.value]) for role in w.roles), *beside]
+        counts, more = w.pools()
+        made = [self._workload(w, role, counts[role.value]) for role in w.roles]
+        if more is not None:
+            servers = self._workload(more, Role.GENERATION, more.replicas[Role.GENERATION])
+            servers["metadata"]["name"] = surge(w.name)
+            servers["spec"]["ordinals"] = {"start": SURGE_FROM}
+            made.append(servers)
+        return [*made, *beside]
 
     def _workload(self, w: JobBlueprint, role: Role, replicas: int) -> Json:
         patch = w.job.spec.pod_template.generation if role is Role.GENERATION else w.job.spec.pod_template.trainer

@@ -25,6 +25,7 @@ LABEL_VIEWERS = "areal.dev/viewers"
 """The platform's own label of namespaces whose pods (an ingress controller's) may open jobs' pages: `allowed`."""
 LABEL_POD_INDEX = "apps.kubernetes.io/pod-index"
 """The ordinal of a StatefulSet's pod, set by Kubernetes."""
+SURGE_FROM = 1024  # ordinal of the surge pool's first server: above all that the fleet's own pool may have
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_COMPONENT = "app.kubernetes.io/component"
@@ -83,6 +84,11 @@ ENGINE_CONTAINER = "engine"
 def workload(job: str, role: Role) -> str:
     """A role's StatefulSet, Deployment or Job, its Service, PDB and NetworkPolicy."""
     return f"{job}-{role}"
+
+
+def surge(job: str) -> str:
+    """The StatefulSet of the servers that an elastic fleet has above its fewest, where they are a pool of their own."""
+    return f"{job}-surge"
 
 
 def pod(job: str, role: Role, index: int) -> str:

@@ -290,6 +290,14 @@ class PodPatch(SpecBlock):
     runtime_class_name: Name | None = resting(None, what="A sandbox, for example gvisor.")
     priority_class_name: Name | None = resting(None, what="Priority of the role's pods; scheduling's unless given.")
 
+    def with_more(self, more: "PodPatch") -> "PodPatch":
+        """This patch and another: keys and items of both, and of what has none the other's where it gives one."""
+        both: dict[str, Any] = {}
+        for name in more.model_fields_set:
+            own, new = getattr(self, name), getattr(more, name)
+            both[name] = {**own, **new} if isinstance(own, dict) else [*own, *new] if isinstance(own, list) else new
+        return self.model_copy(update=both)
+
 
 class PodTemplate(SpecBlock):
     """Patches of pods, by role."""
@@ -298,6 +306,10 @@ class PodTemplate(SpecBlock):
 
     trainer: PodPatch = resting(PodPatch, what="Trainer pods.")
     generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
+    surge: PodPatch | None = resting(
+        None, what="Given, a pool of its own for the servers above generation.elastic.minReplicas, on spot machines "
+        "for example: what those pods have beside `generation`'s, or other than it.",
+    )  # fmt: skip
     reward: PodPatch = resting(
         PodPatch,
         what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given, with model they have none. "
@@ -312,4 +324,5 @@ class PodTemplate(SpecBlock):
 
     def by_role(self) -> dict[str, PodPatch]:
         """The patches by their names in the file."""
-        return {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
+        named = {field.alias or name: getattr(self, name) for name, field in type(self).model_fields.items()}
+        return {name: patch for name, patch in named.items() if patch is not None}

@@ -213,6 +213,11 @@ class JobSpec(SpecBlock):
         """Whether servers read the start model and versions over the network, not from the run's volume."""
         return self.is_rl and self.weight_sync.servers == "Fetch"
 
+    def core_servers(self, servers: int) -> int:
+        """How many of so many servers aren't of the surge pool."""
+        elastic = self.generation.elastic
+        return servers if elastic is None or self.pod_template.surge is None else min(servers, elastic.min_replicas)
+
     @property
     def groups_patience_s(self) -> float:
         """Seconds that a trainer waits for the next groups, at most: no group takes twice its deadline."""

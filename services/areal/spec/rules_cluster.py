@@ -197,6 +197,22 @@ def elastic_fleet(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "Surge servers are an elastic fleet's, and its own servers' equals: podTemplate.surge gives no other resources.",
+    cel=(
+        "!has(self.spec.podTemplate) || !('surge' in self.spec.podTemplate) || "
+        f"({_ELASTIC} && !has(self.spec.podTemplate['surge'].resources))"
+    ),
+)
+def surge_pool(job: RLJob, facts: Facts) -> str | None:
+    surge = job.spec.pod_template.surge
+    if surge is None:
+        return None
+    if job.spec.generation.elastic is None:
+        return "podTemplate.surge without generation.elastic"
+    return "podTemplate.surge.resources are given" if "resources" in surge.model_fields_set else None
+
+
+@rule(
     "Servers that fetch mount no volume: they keep no journal of tokens there, and share no devices with the trainer.",
     cel=(
         "self.spec.weightSync.servers != 'Fetch' || "

@@ -45,7 +45,7 @@ class RunnableJob:
     runtime: RuntimeSpec  # as the job keeps it
     runtime_hash: str
     replicas: Mapping[Role, int]
-    placement: Mapping[Role, Json] = field(default_factory=dict)  # by its queue: a pod spec's fields
+    placement: Mapping[str, Json] = field(default_factory=dict)  # by its queue: a pod spec's fields
 
     @property
     def hot(self) -> HotFields:

@@ -5,7 +5,7 @@ is dead, a failed pod that nobody collects, and generation pods of an old templa
 by uid, so a successor of the same name is never hit. Pure.
 """
 
-from areal.plan.cluster_names import Role
+from areal.plan.cluster_names import SURGE_FROM, Role
 from areal.plan.role_specs import batch_jobs
 
 from areal_operator.operator.decision import Eviction
@@ -82,11 +82,13 @@ def outdated_server(seen: Observation, replicas: int) -> tuple[Eviction, ...]:
 
     One that isn't ready anyway goes first, or a template that can't start would never be replaced.
     """
-    workload = seen.workload(Role.GENERATION)
-    if workload is None or not workload.revision:
+    revisions = {workload.revision for workload in seen.workloads if workload.role is Role.GENERATION}
+    if seen.admitted is None or not revisions or "" in revisions:
         return ()
-    pods = [pod for pod in seen.of(Role.GENERATION) if pod.index is not None and pod.index < replicas]
-    old = [pod for pod in pods if pod.revision not in ("", workload.revision) and not pod.terminating]
+    core = seen.admitted.job.spec.core_servers(replicas)
+    kept = {*range(core), *range(SURGE_FROM, SURGE_FROM + replicas - core)}
+    pods = [pod for pod in seen.of(Role.GENERATION) if pod.index in kept]
+    old = [pod for pod in pods if pod.revision not in ("", *revisions) and not pod.terminating]
     unready = [pod for pod in pods if not pod.ready or pod.terminating]
     chosen = next((pod for pod in old if not pod.ready), None)
     if chosen is None and old and not unready and len(pods) >= replicas:

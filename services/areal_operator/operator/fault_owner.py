@@ -62,8 +62,11 @@ def lack_of(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
 
 
 def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
-    """Why not every pod is on a machine that answers."""
-    pods = [pod for pod in seen.pods if pod.role not in batch_jobs() and not pod.over]
+    """Why not every pod is on a machine that answers. Surge servers may wait for one: the job works without them."""
+    pods = [pod for pod in seen.pods if pod.role not in batch_jobs() and not pod.over and not pod.surge]
+    if seen.admitted is not None and Role.GENERATION in desired:
+        core = seen.admitted.job.spec.core_servers(desired[Role.GENERATION])
+        desired = {**desired, Role.GENERATION: core}
     if not seen.state.prepared and seen.prepare.stage is not BatchStage.COMPLETE:
         pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
     for role, text in seen.refused.items():
@@ -82,8 +85,8 @@ def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
 
 
 def unbound(seen: Observation) -> Pod | None:
-    """The first pod that the scheduler has no node for, or may not place yet."""
-    for pod in seen.pods:
+    """The first pod that the scheduler has no node for, or may not place yet; surge servers last."""
+    for pod in sorted(seen.pods, key=lambda pod: pod.surge):
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.reason in (UNSCHEDULABLE, GATED):
             return pod

@@ -64,6 +64,8 @@ def _unplaced(look: _Look) -> Diagnosis | None:
         return None
     named = condition.reason in (ScheduledReason.UNSCHEDULABLE, ScheduledReason.GATED)
     pod = unbound(look.seen) if named else None
+    if pod is not None and pod.surge:  # training doesn't wait for it
+        return None
     return _at(condition, pod.role if pod else "", pod.name if pod else "")
 
 

@@ -11,7 +11,16 @@ from dataclasses import replace
 from areal.admit.pod_rules import refusal_of_secret, secrets_of
 from areal.errors import ConfigError
 from areal.plan.callers import Outsider
-from areal.plan.cluster_names import LABEL_JOB, TOKEN_KEY, Role, access_secret, runtime_config_map, token_key, workload
+from areal.plan.cluster_names import (
+    LABEL_JOB,
+    TOKEN_KEY,
+    Role,
+    access_secret,
+    runtime_config_map,
+    surge,
+    token_key,
+    workload,
+)
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob
@@ -414,7 +423,7 @@ def _pods(job: resources.Json, key: resources.Key, world: OperatorWorld) -> Iter
         if pod is None or spec_of(pod.role).beside or not owner:
             continue
         later = obj["metadata"].get("creationTimestamp", "") >= born
-        if owner["name"].startswith(workload(key[1], pod.role)) and owners.get(owner["uid"], later):
+        if owner["name"].startswith((workload(key[1], pod.role), surge(key[1]))) and owners.get(owner["uid"], later):
             yield pod
 
 

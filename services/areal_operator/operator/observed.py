@@ -12,7 +12,15 @@ from enum import StrEnum
 from typing import Any
 
 from areal.observe.live import Idle
-from areal.plan.cluster_names import LABEL_CLAIMED_GPUS, LABEL_POD_INDEX, LABEL_ROLE, LABEL_RUN, MAIN_CONTAINER, Role
+from areal.plan.cluster_names import (
+    LABEL_CLAIMED_GPUS,
+    LABEL_POD_INDEX,
+    LABEL_ROLE,
+    LABEL_RUN,
+    MAIN_CONTAINER,
+    SURGE_FROM,
+    Role,
+)
 from areal.plan.role_specs import spec_of
 from areal.processes.core import ChildPhase
 from areal.spec.status import AuditStatus
@@ -66,6 +74,11 @@ class Pod:
     @property
     def terminating(self) -> bool:
         return self.terminating_until is not None
+
+    @property
+    def surge(self) -> bool:
+        """True of a server of the surge pool."""
+        return self.role is Role.GENERATION and (self.index or 0) >= SURGE_FROM
 
     @property
     def over(self) -> bool:

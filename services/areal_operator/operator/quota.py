@@ -15,6 +15,7 @@ from areal_operator.kube.resources import Json
 from areal_operator.operator import times
 from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.children.kueue import pod_set
+from areal_operator.operator.children.wanted import SURGE
 from areal_operator.operator.decision import CleanUp, Decision, EndJob, Reject, Suspend
 from areal_operator.operator.job_state import Rest
 from areal_operator.operator.observed import BatchStage, Observation
@@ -110,6 +111,9 @@ def granted(job: RunnableJob, assignments: list[Json], flavors: Mapping[str, Jso
         labels = {key: value for flavor in chosen for key, value in flavor.get("nodeLabels", {}).items()}
         tolerations = [toleration for flavor in chosen for toleration in flavor.get("tolerations", [])]
         places[one["name"]] = {"nodeSelector": labels, "tolerations": tolerations}
+    if SURGE in counts:
+        counts[Role.GENERATION] += counts.pop(SURGE)
     replicas = {role: min(count, counts.get(role.value, count)) for role, count in job.replicas.items()}
-    placement = {role: places[pod_set(role)] for role in Role if any(places.get(pod_set(role), {}).values())}
+    by_role: dict[str, Json] = {**{role: places.get(pod_set(role), {}) for role in Role}, SURGE: places.get(SURGE, {})}
+    placement = {whose: place for whose, place in by_role.items() if any(place.values())}
     return replace(job, replicas=replicas, placement=placement)

@@ -311,3 +311,41 @@ def test_pods_that_mount_a_volume_of_one_node_are_put_together(mode: str, fetch:
 
 def test_a_claim_of_the_user_s_own_puts_nobody_together() -> None:
     assert not on_one_node("trainer", storage={"claimName": "shared"})
+
+
+def test_surge_servers_are_the_fleets_own_in_all_but_place() -> None:
+    own = {"env": [{"name": "HF_HUB_OFFLINE", "value": "1"}], "nodeSelector": {"pool": "reserved", "arch": "amd64"}}
+    spot = {
+        "env": [{"name": "SPOT", "value": "1"}],
+        "nodeSelector": {"pool": "spot"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "priorityClassName": "cheap",
+    }
+    values = with_pod_template(quickstart(), generation=own, surge=spot)
+    values["spec"]["generation"] = {"replicas": 5, "elastic": {"minReplicas": 2, "maxReplicas": 8}}
+    made = {
+        one["metadata"]["name"]: one for one in workloads(wanted(values, CPU_RUNTIME)) if one["kind"] == "StatefulSet"
+    }
+    core, surge = made["digits-generation"]["spec"], made["digits-surge"]["spec"]
+    assert (core["replicas"], surge["replicas"]) == (2, 3)
+    assert "ordinals" not in core
+    assert surge["ordinals"] == {"start": 1024}
+    assert surge["serviceName"] == "digits-generation", "callers find them where they find the others"
+    assert surge["selector"] == core["selector"]
+    pods = {name: one["template"]["spec"] for name, one in (("core", core), ("surge", surge))}
+    assert pods["core"]["nodeSelector"] == {"pool": "reserved", "arch": "amd64"}
+    assert pods["surge"]["nodeSelector"] == {"pool": "spot", "arch": "amd64"}
+    assert pods["surge"].pop("priorityClassName") == "cheap"
+    assert "priorityClassName" not in pods["core"]
+    env = {
+        name: [each["name"] for each in main_of(one["template"])["env"]] for name, one in (("c", core), ("s", surge))
+    }
+    assert [name for name in env["s"] if name != "SPOT"] == env["c"]
+    assert "HF_HUB_OFFLINE" in env["c"]
+    more = [one for one in pods["surge"]["tolerations"] if one not in pods["core"]["tolerations"]]
+    assert more == spot["tolerations"]
+    for pod in pods.values():
+        del pod["nodeSelector"], pod["tolerations"]
+        main = main_of({"spec": pod})
+        main["env"] = [each for each in main["env"] if each["name"] != "SPOT"]
+    assert pods["core"] == pods["surge"]

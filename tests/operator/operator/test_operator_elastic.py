@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from areal.observe.live import IdleCause
-from areal.plan.cluster_names import Role
+from areal.plan.cluster_names import LABEL_POD_INDEX, SURGE_FROM, Role
 from areal.spec.serving import ElasticFleet
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import Converge
 from areal_operator.operator.elastic import FleetWatch, resized, watched
+from areal_operator.operator.fault_owner import unbound, unplaced
+from areal_operator.operator.observe import observe
 from areal_operator.operator.observed import QueueEntry
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +181,91 @@ def test_an_owner_who_takes_the_bounds_away_has_the_fleet_again() -> None:
     for _ in range(100):
         stage.step()
         assert size(stage) == 2
+
+
+def surge_stage(demand: float, start: int, fewest: int, **patch: object) -> Stage:
+    fleet = {"replicas": start, "elastic": {"minReplicas": fewest, "maxReplicas": 12, "windowSeconds": 300}}
+    spot = {"nodeSelector": {"pool": "spot"}, **patch}
+    stage = Stage(generation=fleet, podTemplate={"surge": spot}, algorithm={"maxSteps": 100_000})
+    stage.operator.roles.demand = demand
+    stage.until_training()
+    return stage
+
+
+def ordinals(stage: Stage) -> tuple[set[int], set[int]]:
+    """Ordinals of the servers of the fleet's own set, and of those of the surge pool."""
+    found: dict[str, set[int]] = {"digits-generation": set(), "digits-surge": set()}
+    for pod in stage.pods(Role.GENERATION):
+        if "deletionTimestamp" not in pod["metadata"]:
+            found[pod["metadata"]["ownerReferences"][0]["name"]].add(int(pod["metadata"]["labels"][LABEL_POD_INDEX]))
+    return found["digits-generation"], found["digits-surge"]
+
+
+def test_what_a_fleet_has_above_its_fewest_is_in_the_surge_pool_and_goes_first() -> None:
+    stage = surge_stage(5.0, 2, fewest=2)
+    assert ordinals(stage) == ({0, 1}, set())
+    stage.run(lambda: size(stage) >= 5, limit=800)
+    grown = size(stage) - 2
+    assert ordinals(stage) == ({0, 1}, set(range(SURGE_FROM, SURGE_FROM + grown)))
+    stage.operator.roles.demand = 0.5
+    stage.run(lambda: size(stage) == 2, limit=1600)
+    assert ordinals(stage) == ({0, 1}, set())
+    assert stage.training.epoch == 1
+
+
+def test_no_two_servers_ever_have_one_ordinal_however_the_bounds_change() -> None:
+    stage = surge_stage(6.0, 6, fewest=1)
+    for fewest in (4, 2, 6, 1):
+        stage.edit(lambda spec, fewest=fewest: spec["generation"]["elastic"].update(minReplicas=fewest))
+        for _ in range(6):
+            stage.step()
+            named = [pod["metadata"]["labels"][LABEL_POD_INDEX] for pod in stage.pods(Role.GENERATION)]
+            assert len(named) == len(set(named)), named
+        own, spot = ordinals(stage)
+        assert own == set(range(fewest))
+        assert len(own) + len(spot) == 6
+
+
+def test_a_job_works_without_the_spot_machines_that_it_would_have() -> None:
+    stage = surge_stage(6.0, 2, fewest=2)
+    stage.cluster.no_spot = True
+    stage.run(lambda: len(ordinals(stage)[1]) >= 2, limit=800)
+    step = stage.training.step
+    stage.run(lambda: stage.training.step >= step + 5)
+    assert stage.summary == "Running"
+    scheduled = stage.condition("Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
+    assert "digits-surge-1024" in scheduled["message"]
+    assert stage.status.get("idle", {}).get("cause") != "Unschedulable", "training doesn't wait for them"
+    look = asyncio.run(observe(stage.job, stage.operator.world))
+    desired = {Role.GENERATION: 4}
+    assert unplaced(look, desired) is None, "a job that stalls beside them isn't excused"
+    own = replace(look, pods=tuple(pod for pod in look.pods if pod.name != "digits-generation-1"))
+    lack = unplaced(own, desired)
+    assert lack is not None
+    assert "1 of 2 pods of generation" in lack.text
+    trainer = next(pod for pod in look.pods if pod.role is Role.TRAINER)
+    bound = next(pod for pod in look.pods if pod.surge).conditions["PodScheduled"]
+    homeless = replace(trainer, node="", conditions={"PodScheduled": bound})
+    both = replace(look, pods=(*(pod for pod in look.pods if pod is not trainer), homeless))
+    assert unbound(both) is homeless, "a trainer without a machine is told before them"
+
+
+def test_a_changed_template_replaces_one_server_at_a_time_over_both_pools() -> None:
+    stage = surge_stage(4.0, 4, fewest=2)
+    before = stage.uids(Role.GENERATION)
+    assert len(before) == 4
+    env = [{"name": "LOG", "value": "1"}]
+    stage.edit(lambda spec: spec["podTemplate"].update(generation={"env": env}))
+    for _ in range(60):
+        stage.step()
+        gone = [pod for pod in stage.pods(Role.GENERATION) if "deletionTimestamp" in pod["metadata"]]
+        assert len(gone) <= 1
+        if not before & stage.uids(Role.GENERATION):
+            break
+    assert not before & stage.uids(Role.GENERATION), "every server has the new template"
+    stage.run(lambda: tuple(map(len, ordinals(stage))) == (2, 2))
+    for _ in range(20):
+        settled = stage.uids(Role.GENERATION)
+        stage.step()
+    assert stage.uids(Role.GENERATION) == settled, "and is left alone then"

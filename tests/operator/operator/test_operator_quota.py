@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
 from areal_operator.kube.resources import WORKLOADS, Json
 from areal_operator.operator import decide, effects, quota
+from areal_operator.operator.admission import RunnableJob
+from areal_operator.operator.children import workloads
 from areal_operator.operator.children.kueue import CORE, quota_request
 from areal_operator.operator.decision import Suspend
 from areal_operator.operator.job_state import Rest
@@ -16,7 +19,7 @@ from areal_operator.operator.observed import Observation
 from operator_stage import KEY, Stage
 from operator_values import admitted
 from support import scripted_queue as kueue
-from support.cluster_jobs import large_wanted, quickstart_wanted
+from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, wanted, with_pod_template
 from support.fake_operator import Write
 
 LABEL = {"kueue.x-k8s.io/queue-name": "team-gpus"}
@@ -342,9 +345,49 @@ def test_a_flavors_nodes_and_tolerations_reach_the_pods_of_its_set() -> None:
     assert (job.replicas[Role.TRAINER], job.replicas[Role.GENERATION]) == (2, 1)
 
 
-@pytest.mark.parametrize("wanted", [quickstart_wanted, large_wanted])
-def test_a_request_counts_every_pod_once_and_at_most_eight_sets(wanted: Callable[[], Any]) -> None:
-    w = wanted()
+def surge_job(servers: int) -> tuple[Any, Any]:
+    """The quickstart with surge servers: its blueprint, and the job as it is admitted without a queue."""
+    values = with_pod_template(quickstart(), surge={"nodeSelector": {"pool": "spot"}})
+    values["spec"]["generation"] = {"replicas": servers, "elastic": {"minReplicas": 2, "maxReplicas": 8}}
+    w = wanted(values, CPU_RUNTIME)
+    return w, RunnableJob(w.job, w.resolved, w.runtime, "hash", {Role(name): n for name, n in w.replicas.items()})
+
+
+def test_surge_servers_are_a_pod_set_of_their_own_that_may_be_admitted_in_part() -> None:
+    w, _ = surge_job(5)
+    sets = {one["name"]: one for one in quota_request(w, "gpus", {})["spec"]["podSets"]}
+    assert (sets["generation"]["count"], sets["surge"]["count"]) == (2, 3)
+    assert [name for name, one in sets.items() if "minCount" in one] == ["surge"]
+    spot = {name: one["template"]["spec"].get("nodeSelector") for name, one in sets.items()}
+    assert spot["surge"] == {"pool": "spot"}
+    assert spot["generation"] is None
+    w, _ = surge_job(2)
+    sets = {one["name"]: one for one in quota_request(w, "gpus", {})["spec"]["podSets"]}
+    assert "surge" not in sets
+    assert sets["generation"] | {"count": 2, "minCount": 1} == sets["generation"]
+
+
+def test_surge_servers_go_where_their_flavor_is_and_no_more_come_than_were_admitted() -> None:
+    _, job = surge_job(5)
+    given = [{"name": "generation", "count": 2, "flavors": {"cpu": "own"}},
+             {"name": "surge", "count": 1, "flavors": {"cpu": "spot"}}]  # fmt: skip
+    flavors = {name: {"spec": {"nodeLabels": {"flavor": name}}} for name in ("own", "spot")}
+    granted = quota.granted(job, given, flavors)
+    assert granted.replicas[Role.GENERATION] == 3
+    w, _ = surge_job(5)
+    made = workloads(replace(w, replicas=granted.replicas, placement=granted.placement))
+    found = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "StatefulSet"}
+    placed = {
+        name.removeprefix("digits-"): (spec["replicas"], spec["template"]["spec"]["nodeSelector"])
+        for name, spec in found.items()
+        if name.endswith(("-generation", "-surge"))
+    }
+    assert placed == {"generation": (2, {"flavor": "own"}), "surge": (1, {"pool": "spot", "flavor": "spot"})}
+
+
+@pytest.mark.parametrize("made_of", [quickstart_wanted, large_wanted])
+def test_a_request_counts_every_pod_once_and_at_most_eight_sets(made_of: Callable[[], Any]) -> None:
+    w = made_of()
     made = quota_request(w, "gpus", {})
     sets = {one["name"]: one for one in made["spec"]["podSets"]}
     assert len(sets) == len(made["spec"]["podSets"]) <= 8

@@ -7,7 +7,7 @@ containers, because a Workload has at most eight sets. Pure.
 from areal.plan.cluster_names import Role
 
 from areal_operator.operator.children.pods import pod_template
-from areal_operator.operator.children.wanted import JobBlueprint, Json, child
+from areal_operator.operator.children.wanted import SURGE, JobBlueprint, Json, child
 
 CORE = "core"
 _SETS = frozenset({Role.TRAINER, Role.GENERATION, Role.WORKER, Role.REWARD, Role.REWARD_MODEL})
@@ -22,17 +22,22 @@ def pod_set(role: Role) -> str:
 def quota_request(w: JobBlueprint, queue: str, priority: Json) -> Json:
     """The Workload of a job. `priority` has the spec's `priority` and `priorityClassRef`, or is empty.
 
-    Servers are the one set that may be admitted in part: Kueue allows one, and a run works with fewer of them.
+    Servers are the one set that may be admitted in part: Kueue allows one, and a run works with fewer of them. Of a
+    fleet with surge servers those are.
     """
-    counts = {**{role: w.replicas[role] for role in w.roles}, **dict.fromkeys(w.beside, 1)}
+    own, surge = w.pools()
+    counts = {**{role: own[role] for role in w.roles}, **dict.fromkeys(w.beside, 1)}
+    more = surge.replicas[Role.GENERATION] if surge is not None else 0
     sets: list[Json] = []
     core: list[tuple[Role, int]] = []
     for role, count in counts.items():
         if pod_set(role) == CORE:
             core.append((role, count))
         elif count:
-            least = {"minCount": 1} if role is Role.GENERATION and count > 1 else {}
+            least = {"minCount": 1} if role is Role.GENERATION and count > 1 and not more else {}
             sets.append({"name": pod_set(role), "count": count, **least, "template": {"spec": _pod(w, role)}})
+    if surge is not None and more:
+        sets.append({"name": SURGE, "count": more, "minCount": 1, "template": {"spec": _pod(surge, Role.GENERATION)}})
     containers = [
         {**container, "name": f"{role}-{index}-{container['name']}"}
         for role, count in core

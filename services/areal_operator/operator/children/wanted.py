@@ -4,7 +4,7 @@ Values only: the same `JobBlueprint` always gives the same objects.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal import __version__
@@ -17,6 +17,7 @@ from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
 
 Json = dict[str, Any]
+SURGE = "surge"  # what `placement` calls the surge pool, beside roles
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class JobBlueprint:
     secrets: Mapping[str, str] | None = None  # what the job's Secret holds, once there is one
     metrics_from: Mapping[str, str] | None = None  # labels of namespaces that may scrape; {} any, None nobody
     files: str = ""  # the ConfigMap that running pods read; empty when none runs
-    placement: Mapping[Role, Json] = field(default_factory=dict)  # by the job's queue: fields of the pod's spec
+    placement: Mapping[str, Json] = field(default_factory=dict)  # by the job's queue: fields of the pod's spec
     redis_bytes: int = 0  # what Redis' claim asks for already: a claim never shrinks
 
     @property
@@ -80,6 +81,18 @@ class JobBlueprint:
         """What the job changes in a role's pods: the field's name, and the field."""
         key = spec_of(role).patch_key or spec_of(role).template_key
         return f"spec.podTemplate.{key}", self.job.spec.pod_template.by_role()[key]
+
+    def pools(self) -> tuple[Mapping[str, int], "JobBlueprint | None"]:
+        """Pods of each role without surge servers, and the job as those have it; None where the fleet is one pool."""
+        spec, servers = self.job.spec, self.replicas.get(Role.GENERATION, 0)
+        if (more := spec.pod_template.surge) is None:
+            return self.replicas, None
+        patches = spec.pod_template.model_copy(update={"generation": spec.pod_template.generation.with_more(more)})
+        job = self.job.model_copy(update={"spec": spec.model_copy(update={"pod_template": patches})})
+        placement = {**self.placement, Role.GENERATION: self.placement.get(SURGE, {})}
+        core = spec.core_servers(servers)
+        surge = replace(self, job=job, placement=placement, replicas={Role.GENERATION: servers - core})
+        return {**self.replicas, Role.GENERATION: core}, surge
 
     def owner(self) -> Json:
         """The reference by which a child is deleted with its job."""

@@ -6,7 +6,7 @@ resolves its first member while none of it is. What is dialled as a whole has an
 
 import copy
 
-from areal.plan.cluster_names import Role, front, port_word, selector, workload
+from areal.plan.cluster_names import SURGE_FROM, Role, front, port_word, selector, surge, workload
 from areal.plan.role_specs import spec_of
 
 from areal_operator.kube.resources import CLAIM_TEMPLATES, POD_GROUPS
@@ -22,7 +22,10 @@ _USERS_FAULT = [64, 65, 70]  # config, data, bug: another try ends the same way
 
 def workloads(w: JobBlueprint) -> list[Json]:
     """Everything that makes pods of the long-running roles, and their Services and budgets."""
-    made = [_workload(w, role, w.replicas[role]) for role in w.roles]
+    counts, more = w.pools()
+    made = [_workload(w, role, counts[role]) for role in w.roles]
+    if more is not None:
+        made.append(_surge(more))
     awake = int(any(w.replicas.values()))
     beside = (_workload(w, role, awake) for role in w.beside)
     return [*services(w), *budgets(w), *device_claims(w), *pod_groups(w), *made, *beside]
@@ -76,6 +79,15 @@ def _workload(w: JobBlueprint, role: Role, replicas: int) -> Json:
         "updateStrategy": {"type": "OnDelete" if row.holds_model else "RollingUpdate"},
     }
     return child(w, "apps/v1", "StatefulSet", name, role=role, spec=spec)
+
+
+def _surge(w: JobBlueprint) -> Json:
+    """The set of surge servers, behind the fleet's Service. Its ordinals are none that the first set may have,
+    so that no two servers ever have one name, however the bounds change."""
+    made = _workload(w, Role.GENERATION, w.replicas[Role.GENERATION])
+    made["metadata"]["name"] = surge(w.name)
+    made["spec"]["ordinals"] = {"start": SURGE_FROM}
+    return made
 
 
 def _batch(w: JobBlueprint, role: Role, template: Json, deadline_s: int | None) -> Json:
