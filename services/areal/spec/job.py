@@ -214,7 +214,7 @@ class JobSpec(SpecBlock):
         return self.is_rl and self.weight_sync.servers == "Fetch"
 
     def core_servers(self, servers: int) -> int:
-        """How many of so many servers aren't of the surge pool."""
+        """Servers that are not of the surge pool, of so many in all."""
         elastic = self.generation.elastic
         return servers if elastic is None or self.pod_template.surge is None else min(servers, elastic.min_replicas)
 
