@@ -293,9 +293,10 @@ class PodPatch(SpecBlock):
     def with_more(self, more: "PodPatch") -> "PodPatch":
         """This patch and another: keys and items of both, and of what has none the other's where it gives one."""
         both: dict[str, Any] = {}
-        for name in more.model_fields_set:
+        for name, field in type(self).model_fields.items():
             own, new = getattr(self, name), getattr(more, name)
-            both[name] = {**own, **new} if isinstance(own, dict) else [*own, *new] if isinstance(own, list) else new
+            if new != field.get_default(call_default_factory=True):
+                both[name] = {**own, **new} if isinstance(own, dict) else [*own, *new] if isinstance(own, list) else new
         return self.model_copy(update=both)
 
 

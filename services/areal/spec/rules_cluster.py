@@ -174,7 +174,7 @@ def one_node(job: RLJob, facts: Facts) -> str | None:
     return f"{mode}: servers, trainer, controller and workers need room on one node"
 
 
-_ELASTIC = "has(self.spec.generation.elastic)"
+_ELASTIC, _SURGE = "has(self.spec.generation.elastic)", "self.spec.podTemplate['surge']"
 
 
 @rule(
@@ -200,7 +200,9 @@ def elastic_fleet(job: RLJob, facts: Facts) -> str | None:
     "Surge servers are an elastic fleet's, and its own servers' equals: podTemplate.surge gives no other resources.",
     cel=(
         "!has(self.spec.podTemplate) || !('surge' in self.spec.podTemplate) || "
-        f"({_ELASTIC} && !has(self.spec.podTemplate['surge'].resources))"
+        f"({_ELASTIC} && (!has({_SURGE}.resources) || "
+        f"((!has({_SURGE}.resources.requests) || {_SURGE}.resources.requests.size() == 0) && "
+        f"(!has({_SURGE}.resources.limits) || {_SURGE}.resources.limits.size() == 0))))"
     ),
 )
 def surge_pool(job: RLJob, facts: Facts) -> str | None:
@@ -209,7 +211,8 @@ def surge_pool(job: RLJob, facts: Facts) -> str | None:
         return None
     if job.spec.generation.elastic is None:
         return "podTemplate.surge without generation.elastic"
-    return "podTemplate.surge.resources are given" if "resources" in surge.model_fields_set else None
+    given = surge.resources.requests or surge.resources.limits
+    return "podTemplate.surge.resources are given" if given else None
 
 
 @rule(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
+from areal.spec.check import check
+from areal.spec.job import RLJob
 from areal_operator.operator.children import JobBlueprint, workloads
 from areal_operator.operator.children.pods import pod_template
 from hypothesis import given, settings
@@ -323,6 +325,9 @@ def test_surge_servers_are_the_fleets_own_in_all_but_place() -> None:
     }
     values = with_pod_template(quickstart(), generation=own, surge=spot)
     values["spec"]["generation"] = {"replicas": 5, "elastic": {"minReplicas": 2, "maxReplicas": 8}}
+    written = RLJob.model_validate(values).model_dump(mode="json", by_alias=True)
+    assert "surge-pool" not in {finding.rule for finding in check(RLJob.model_validate(written))}
+    assert workloads(wanted(written, CPU_RUNTIME)) == workloads(wanted(values, CPU_RUNTIME)), "defaults change nothing"
     made = {
         one["metadata"]["name"]: one for one in workloads(wanted(values, CPU_RUNTIME)) if one["kind"] == "StatefulSet"
     }
