@@ -246,3 +246,13 @@ def test_gpus_of_a_device_class_are_claimed_and_given_by_the_scheduler(admin: Cl
     wait_for(admin, namespace, "waits", Scheduled="Unschedulable", timeout_s=90)
     admin.delete(job)
     wait_for(admin, namespace, "waits", Progressing="True", timeout_s=180)
+    waits = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "waits", "namespace": namespace}}
+    admin.patch(waits, {"spec": {"suspend": True}})
+    wait_for(admin, namespace, "waits", Suspended="True", timeout_s=120)
+    admin.patch(waits, {"spec": {"suspend": False, "trainer": {"gpus": 1}}})
+    wait_for(admin, namespace, "waits", Progressing="True", timeout_s=180)
+    trainer = next(one for one in admin.list("v1", "Pod", namespace) if one["metadata"]["name"] == "waits-trainer-0")
+    (state,) = trainer["status"]["resourceClaimStatuses"]
+    claim = admin.get("resource.k8s.io/v1", "ResourceClaim", namespace, state["resourceClaimName"])
+    assert claim is not None
+    assert len(claim["status"]["allocation"]["devices"]["results"]) == 1

@@ -213,6 +213,21 @@ def test_gpus_of_a_device_class_are_claimed_and_no_plugin_is_asked() -> None:
     assert "resourceClaims" not in pod_template(w, Role.CONTROLLER)["spec"]
 
 
+def test_another_number_of_claimed_gpus_has_another_template_of_claims() -> None:
+    """A suspended job may change it, and Kubernetes lets nobody change a template."""
+    values = large()
+    made = {}
+    for count in (8, 4):
+        values["spec"]["trainer"]["gpus"] = count
+        w = wanted(values, {**GPU_RUNTIME, "devices": {"deviceClass": "gpu.nvidia.com"}}, recipe=None)
+        (claim,) = pod_template(w, Role.TRAINER)["spec"]["resourceClaims"]
+        name = claim["resourceClaimTemplateName"]
+        (template,) = (one for one in workloads(w) if one["metadata"]["name"] == name)
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        made[name] = request["exactly"]["count"]
+    assert sorted(made.values()) == [4, 8]
+
+
 def test_a_trainer_of_several_pods_has_a_group_where_the_cluster_has_them() -> None:
     values = large()
     values["spec"]["trainer"]["replicas"] = 4

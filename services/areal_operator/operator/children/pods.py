@@ -144,7 +144,8 @@ def _job_patch(w: JobBlueprint, role: Role, affinity: Json) -> Json:
     }
     spec: Json = {
         "containers": [main],
-        "resourceClaims": claims and [{"name": needs.CLAIM, "resourceClaimTemplateName": names.workload(w.name, role)}],
+        "resourceClaims": claims
+        and [{"name": needs.CLAIM, "resourceClaimTemplateName": f"{names.workload(w.name, role)}-{claims}"}],
         "nodeSelector": dict(patch.node_selector),
         "tolerations": [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in patch.tolerations],
         "affinity": _added(affinity, patch.affinity.model_dump(by_alias=True, exclude_defaults=True), field),

@@ -127,15 +127,14 @@ def budgets(w: JobBlueprint) -> list[Json]:
 
 
 def device_claims(w: JobBlueprint) -> list[Json]:
-    """Templates of the claims by which pods get GPUs of a device class, one a role that has any."""
+    """Templates of the claims by which pods get GPUs of a device class, a role's by number: templates can't change."""
     given, made = w.runtime.devices, []
     for role in w.roles:
         if count := needs.claimed(role, w.job, given):
             wanted: Json = {"deviceClassName": given.device_class, "count": count}
-            if given.selectors:
-                wanted["selectors"] = [{"cel": {"expression": expression}} for expression in given.selectors]
+            wanted["selectors"] = [{"cel": {"expression": expression}} for expression in given.selectors]
             claim = {"devices": {"requests": [{"name": needs.CLAIM, "exactly": wanted}]}}
-            kind, name = (CLAIM_TEMPLATES.api_version, CLAIM_TEMPLATES.kind), workload(w.name, role)
+            kind, name = (CLAIM_TEMPLATES.api_version, CLAIM_TEMPLATES.kind), f"{workload(w.name, role)}-{count}"
             made.append(child(w, *kind, name, role=role, spec={"spec": claim}))
     return made
 
