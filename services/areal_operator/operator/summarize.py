@@ -147,7 +147,7 @@ def _usage(seen: Observation, before: Json | None, now: float) -> Json | None:
         return {"gpus": gpus, "gpuSeconds": 0, "since": times.render(now)} if gpus else None
     if before.get("gpus", 0) == gpus:
         return before
-    spent = GpuUsage.model_validate(before).until(now)
+    spent = GpuUsage.model_validate(before).until(int(now))  # as `since` is rounded: each second counts once
     return {"gpus": gpus, "gpuSeconds": round(spent), "since": times.render(now)}
 
 

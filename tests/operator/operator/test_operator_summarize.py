@@ -160,6 +160,16 @@ def test_gpu_seconds_are_what_was_held_until_the_number_changes_and_nothing_is_w
     assert status(none, NOW + 700)["usage"] == {"gpus": 0, "gpuSeconds": 10400, "since": "2027-01-15T08:11:40Z"}
 
 
+def test_each_second_is_counted_once_however_often_the_number_of_gpus_changes() -> None:
+    """A moment is written rounded down: a part of a second that both spans had would add up over a night's resizes."""
+    usage = status(held(8, 8))["usage"]
+    for change in range(1, 101):
+        look = held(8, 8 * (1 - change % 2))
+        look.raw["status"] = {"usage": usage}
+        usage = status(look, NOW + 6.53 * change)["usage"]
+    assert abs(usage["gpuSeconds"] - 12 * 653) <= 16
+
+
 @pytest.mark.parametrize("changes", [{"node": ""}, {"phase": "Succeeded"}, {"phase": "Failed"}])
 def test_a_pod_without_a_node_or_one_that_is_over_holds_no_gpu(changes: dict[str, Any]) -> None:
     assert "usage" not in status(held(8, **changes))
