@@ -21,6 +21,7 @@ from support.scripted_pods import ScriptedPods
 HOME = "areal-system"
 RUNTIME = "areal-cpu"
 CHART = tools.ROOT / "charts" / "areal"
+PYTHONPATH = os.pathsep.join(str(tools.ROOT / room) for room in ("tests", "services"))  # this tree, wherever installed
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Operator:
             *(f"--{name}={value}" for name, value in options.items()),
         ]
         command += [f"--namespace={namespace}"] if namespace else []
-        environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests"), "QUICK": "yes" if quick else "no"}
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "QUICK": "yes" if quick else "no"}
         self.process = Process("operator", command, ground.directory / f"{identity}.log", env=environment)
 
     def wait_ready(self) -> Operator:
