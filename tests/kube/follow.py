@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ class History:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.events: list[tuple[str, Object]] = []
+        self.came: dict[str, float] = {}
+        """Resource version → when it came here, in seconds since 1970."""
 
     def __enter__(self) -> History:
         for api_version, kind in self._kinds:
@@ -79,6 +82,7 @@ class History:
                     if event.get("type", "ERROR") == "ERROR":  # a Status: the server begins or ends
                         raise Refused(500, event)
                     version = event["object"]["metadata"]["resourceVersion"]
+                    self.came[version] = time.time()
                     self.events.append((event["type"], event["object"]))
             except (httpx.HTTPError, Refused):
                 self._stop.wait(0.2)

@@ -127,9 +127,11 @@ def _served(admin: Client, path: str) -> bool:
 class Kueue:
     """Kueue's controller as `tools/k8s/build nightly` built it, without its webhooks; `start` it, then `stop` it."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, **settings: Any) -> None:
+        """`settings` are more of its configuration: `fairSharing={…}`."""
         self._cluster = cluster
         self._directory = directory
+        self._settings = settings
         self.process: Process | None = None
 
     def start(self) -> None:
@@ -151,6 +153,7 @@ class Kueue:
             "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"}, "metrics": {"bindAddress": "0"},
             "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(certificates)},
             "integrations": {"frameworks": ["batch/job"], "externalFrameworks": ["RLJob.v1alpha1.areal.dev"]},
+            **self._settings,
         }  # fmt: skip
         path = self._directory / "kueue.yaml"
         path.write_text(json.dumps(config))

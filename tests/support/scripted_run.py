@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal.net.status import idle_to_wire
+from areal.observe.live import IdleCause
 from areal.plan.resolved import ResolvedJob
 from areal.processes.core import ChildPhase
 from areal.spec.numbers import ahead
@@ -65,6 +67,12 @@ class ScriptedRun:
     """Controller pods that run now."""
     supervised: bool = False
     """Its trainer reads fixed rows, and no controller feeds it."""
+    servers: int = 1
+    """That the controller says are live."""
+    gated: bool = False
+    """Generation is as far ahead as it may be, the controller says."""
+    fates: dict[str, int] = field(default_factory=dict)
+    """Tokens by what became of them, as `areal.record.episode_ends` counts them."""
 
     def begins(self, resolved: ResolvedJob) -> None:
         """A controller starts: the hot fields are the job's until it is told others."""
@@ -143,8 +151,11 @@ class RunController(rollout_grpc.RolloutServicer):
             reward_mean=min(1.0, run.step / 100),
             reward_sampled=1.0,
             fleet=[
-                generation.ServerState(server_id="generation-0", version=max(0, run.step - 1), live=True, ready=True)
+                generation.ServerState(server_id=f"generation-{n}", version=max(0, run.step - 1), live=True, ready=True)
+                for n in range(run.servers)
             ],
+            idle_cause=idle_to_wire(IdleCause.GATE_CLOSED) if run.gated else rollout.IDLE_CAUSE_UNSPECIFIED,
+            token_fates=run.fates,
             staleness_mean=1.0,
             committed_group=run.step * 4,
             stalled=run.stalled,
