@@ -184,8 +184,8 @@ class Draft:
                 self.drop(key, reasons[found])
             else:
                 self.drop(key, "unknown to this command")
-                strange.add(key)
-        unknown = [key for key in self.below(*decisive) if key in strange and self.foreign.values[key] is not False]
+                strange |= {key} if str(value) not in ("False", "{}", "[]") else set()
+        unknown = [key for key in self.below(*decisive) if key in strange]
         if unknown:
             self.decide(f"spec: unknown to this command, see there whether they matter: {', '.join(unknown)}")
 

@@ -146,7 +146,10 @@ def _of_command(file: Path, command: list[str], framework: str | None, over: dic
         at, named = found
         words = command[at + 1 :]
         started = next((group for group in (*named, *words) if group), "")
-        return _of_words(file, name, started, words, {**_processes(command[:at]), **over})
+        launched = _processes(command[:at])
+        if name == "verl" and "sft" in started and isinstance(count := launched.get("num_processes"), int):
+            launched = {"trainer.n_gpus_per_node": count}  # its launcher says it, not its keys
+        return _of_words(file, name, started, words, {**launched, **over})
     return None
 
 
