@@ -60,11 +60,10 @@ def _start(draft: JobDraft) -> None:
         draft.decide("model.path: trainer.resume_from_path goes on from a checkpoint there; the start model is here")
     for key in filter(values.get, _TABLE["weights"]):
         draft.decide(f"model.path: weights are {key}'s there, model.path's here")
-    few = "data.train_max_samples"
-    if (most := draft.number(few, -1)) > 0:
-        draft.drop(few, "all rows are read", decide=f"dataset.train: the first {most} rows of each epoch there")
+    if (most := draft.number("data.train_max_samples", -1)) > 0:
+        draft.decide(f"dataset.train: {most} rows of it are trained there (data.train_max_samples)")
     if draft.get("trainer.val_only"):
-        draft.drop("trainer.val_only", "a run trains", decide="spec: trainer.val_only: nothing is trained there")
+        draft.decide("spec: nothing is trained there (trainer.val_only)")
     block = "data.apply_chat_template_kwargs."
     said = {key.removeprefix(block): draft.get(key) for key in draft.below(block)}
     said |= {"enable_thinking": draft.get(thinks)} if draft.has(thinks := "data.enable_thinking_default") else {}
