@@ -194,3 +194,33 @@ def test_a_part_of_verls_settings_in_a_program_is_no_training(tmp_path):
     """As in a unit test of one worker."""
     with pytest.raises(ConfigError, match="no configuration or launch script"):
         read(tmp_path, "config = {'actor_rollout_ref': {'model': {'path': 'a/b'}}, 'trainer': {}}\n", "test_worker.py")
+
+
+def test_a_folder_of_an_openrlhf_set_is_its_configuration_and_a_decision(tmp_path):
+    """`--dataset name@folder`: the whole text was written as the name of a set on the hub."""
+    draft = read(tmp_path, "deepspeed --module openrlhf.cli.train_sft --pretrain a/b --dataset x/y@part\n")
+    assert draft.spec["dataset"]["train"]["huggingFace"] == {
+        "path": "x/y",
+        "name": "part",
+        "columns": {"prompt": "input"},
+    }
+    assert any("part is a folder of x/y there" in what for what in draft.decisions)
+
+
+def test_an_adapter_that_goes_on_being_trained_is_a_decision(tmp_path):
+    asked = "model.path: an adapter that is there"
+    for more, said in ((", is_trainable=True", True), ("", False)):
+        text = f"{TRL}model = PeftModel.from_pretrained(base, 'adapter'{more})\nargs = GRPOConfig(beta=0.1)\n{END}"
+        decisions = read(tmp_path, text, "train.py", "num_processes=1").decisions
+        assert any(what.startswith(asked) for what in decisions) == said
+
+
+def test_a_file_with_a_byte_order_mark_and_a_list_that_a_dataclass_makes_are_read(tmp_path):
+    """As editors on Windows write it; `field(default_factory=lambda: [...])` was refused as unknown."""
+    text = (
+        "\ufefffrom trl import GRPOConfig, GRPOTrainer\n@dataclass\nclass Options:\n"
+        "    names: list = field(default_factory=lambda: ['q_proj'])\n    rank: int = field(metadata={}, default=4)\n"
+        "peft = LoraConfig(r=options.rank, target_modules=options.names)\nargs = GRPOConfig(beta=0.1)\n"
+    )
+    draft = read(tmp_path, text + END, "train.py", "num_processes=1")
+    assert draft.spec["trainer"]["lora"] == {"rank": 4, "alpha": 32.0, "targets": ["q_proj"]}

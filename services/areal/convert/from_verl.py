@@ -94,11 +94,8 @@ def _sft(draft: JobDraft) -> None:
     per_node = draft.number("trainer.n_gpus_per_node", 8)
     context = int(draft.number("ulysses_sequence_parallel_size", 1))
     draft.put_gpus(per_node * draft.number("trainer.nnodes", 1), per_node, context=context)
-    draft.note(
-        ["trainer.n_gpus_per_node", "trainer.nnodes", "ulysses_sequence_parallel_size"],
-        "trainer",
-        draft.spec["trainer"],
-    )
+    gpus = ["trainer.n_gpus_per_node", "trainer.nnodes", "ulysses_sequence_parallel_size"]
+    draft.note(gpus, "trainer", draft.spec["trainer"])
     _lora(draft, "model")
 
 

@@ -49,7 +49,7 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     Raises ConfigError for a file that is none of these, or that names what is not here.
     """
     try:
-        text = file.read_text()
+        text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} can't be read: {error}", fix="Name a configuration or a launch script.") from None
     pairs = [tuple(each.split("=", 1)) for each in given if "=" in each]
@@ -95,7 +95,7 @@ def _of_program(file: Path, commands: list[list[str]], framework: str | None) ->
             name = f"{word.replace('.', '/')}.py" if "-m" in words[max(0, k - 1) : k] else word
             above = (Path(), *file.absolute().parents) if re.fullmatch(r"\S{1,200}\.py", name) else ()
             path = next((folder / name for folder in above if (folder / name).is_file()), None)
-            text = path.read_text(errors="replace") if path is not None else ""
+            text = path.read_text("utf-8-sig", "replace") if path is not None else ""
             if path is not None and re.search(r"^\s*(from|import) trl\b", text, re.MULTILINE):
                 said = {option.replace("-", "_"): value for option, value in _flags(words[k + 1 :])}
                 over = said if re.search("TrlParser|HfArgumentParser", text) else {}
@@ -321,6 +321,8 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
         notes.append(
             f"model.path: the script trains by {others}, too: start from what that makes, where it comes first"
         )
+    if re.search(r"PeftModel\.from_pretrained\([^()]*is_trainable ?= ?True", text):
+        notes.append("model.path: an adapter that is there goes on being trained; merge it into a model to start from")
     if calls.changes:
         done = " and ".join(calls.changes)
         notes.append(f"dataset.train: rows go through {done} there; a `dataset(split)` of the recipe can do that")

@@ -280,8 +280,9 @@ class _Names:
                 return self.value(ast.Attribute(holder, name), depth + 1)
             case ast.Compare(left=ast.Attribute(attr="type"), ops=[ast.Eq()], comparators=[ast.Constant(value="cuda")]):
                 return True
-            case ast.Call(func=ast.Name(id="field"), keywords=said) if "default" in {each.arg for each in said}:
-                return self.value(next(each.value for each in said if each.arg == "default"), depth + 1)
+            case ast.Call(func=ast.Name(id="field"), keywords=said) if "default" in str([k.arg for k in said]):
+                fresh = next(each.value for each in said if str(each.arg).startswith("default"))
+                return self.value(getattr(fresh, "body", fresh), depth + 1)
             case ast.Call(func=called, args=[]) if re.search(r"is_(bf\w+_supported|available)$", ast.unparse(called)):
                 return True
             case ast.UnaryOp(op=ast.Not(), operand=inner) if _known(found := self.value(inner, depth + 1)):
