@@ -81,7 +81,7 @@ class Draft:
         value = self.foreign.values.get(key)
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and UNSET in text:
-                self._unset[text.split(UNSET)[1]] = key
+                self._unset.setdefault(text.split(UNSET)[1], key)
         return default if value is None else value
 
     def number(self, key: str, default: float = 0) -> Any:
@@ -184,8 +184,8 @@ class Draft:
                 self.drop(key, reasons[found])
             else:
                 self.drop(key, "unknown to this command")
-                strange.add(key)
-        unknown = [key for key in self.below(*decisive) if key in strange and self.foreign.values[key] is not False]
+                strange |= {key} if str(value) not in ("False", "{}", "[]") else set()
+        unknown = [key for key in self.below(*decisive) if key in strange]
         if unknown:
             self.decide(f"spec: unknown to this command, see there whether they matter: {', '.join(unknown)}")
 
@@ -193,9 +193,8 @@ class Draft:
         """Raise ConfigError for values that the file leaves to its environment and the job needs."""
         if self._unset:
             said = ", ".join(f"{name} (for {key})" for name, key in self._unset.items())
-            name, key = next(iter(self._unset.items()))
-            given = name[1:] if re.fullmatch(r"\$\w+", name) else key
-            fix = f"Say it: areal convert {self.foreign.file} {given}=…"
+            given = [name[1:] if re.fullmatch(r"\$\w+", name) else key for name, key in self._unset.items()]
+            fix = f"Say it: areal convert {self.foreign.file} {'=… '.join(given)}=…"
             raise ConfigError(f"{self.foreign.file} doesn't say what these are: {said}", fix=fix)
 
     def _list(self, entries: list[Entry], entry: Entry) -> None:

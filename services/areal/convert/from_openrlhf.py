@@ -32,14 +32,15 @@ def translate(draft: JobDraft) -> None:
     draft.name_job("ckpt.output_dir", default=draft.foreign.file.stem)
     data = "data.prompt_dataset" if draft.has("data.prompt_dataset") else "data.dataset"
     column = str(draft.get("data.input_key", "input")) if kind in (None, "SFT") else "prompt"
-    draft.put_rows(
-        data, "train", split=str(draft.get("data.prompt_split", "train")), prompt="" if column == "prompt" else column
-    )
+    source, _, folder = str(draft.get(data, "")).partition("@")
+    if folder and isinstance(draft.get(data), str):
+        draft.foreign = replace(draft.foreign, values={**draft.foreign.values, data: source})
+        draft.decide(f"dataset.train.huggingFace.name: {folder} is a folder of {source} there, a configuration here")
+    split, prompt = str(draft.get("data.prompt_split", "train")), "" if column == "prompt" else column
+    draft.put_rows(data, "train", split=split, config=folder, prompt=prompt)
     draft.rows = draft.rows or draft.get("data.max_samples")
     draft.note(["data.input_key", "data.prompt_split"], "dataset.train.huggingFace.columns", column)
-    draft.note(
-        "data.max_samples", "dataset.train", None, "the first so many rows there; all here, and steps for so many"
-    )
+    draft.note("data.max_samples", "dataset.train", why="the first so many rows there; all here, and steps for so many")
     steps = _fixed_rows(draft, kind) if kind else _rl(draft)
     _optimizer(draft, "" if kind else "actor.", steps, _RATES.get(str(kind), 1e-6))
     draft.put_interval("checkpoint.intervalSteps", "ckpt.save_steps")

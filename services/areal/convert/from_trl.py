@@ -33,6 +33,9 @@ def translate(draft: JobDraft) -> None:
     if re.search(r"-bnb-\dbit|-(AWQ|GPTQ)", str(draft.get("model_name_or_path", ""))):
         draft.decide("model.uri: its weights are quantised; name the model that they were made of")
     draft.put("chat_template", "model.chatTemplate")
+    words = draft.below("chat_template_kwargs")
+    said = {key.partition(".")[2]: draft.get(key) for key in words if "." in key} or draft.get("chat_template_kwargs")
+    draft.join("model.chatTemplateKwargs", said, *words)
     draft.put_rows("dataset_name", "train", split=str(draft.get("dataset_train_split", "train")),
              config=str(draft.get("dataset_config", "")))  # fmt: skip
     draft.note(["dataset_config", "dataset_train_split"], "dataset.train.huggingFace")
@@ -212,4 +215,6 @@ def _optimizer(draft: JobDraft, kind: str, steps: int | None) -> None:
     draft.put_schedule("lr_scheduler_type", "linear")
     draft.put_warmup(steps, count="warmup_steps", share="warmup_ratio")
     wanted = bool(draft.get("use_peft"))
+    if draft.has("lora_r") and not draft.has("use_peft"):
+        draft.decide("trainer.lora: adapters are described there, but use_peft doesn't switch them on; none are here")
     draft.put_lora("lora_r", "lora_alpha", "lora_target_modules", usual=(16, 32), wanted=wanted, switch="use_peft")

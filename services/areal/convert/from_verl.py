@@ -18,6 +18,7 @@ _STREAM = "async_training."
 _BUILT_IN = (
     "ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "fully_async_ppo_trainer", "fully_async_ppo_megatron_trainer",
 )  # fmt: skip
+_ENGINE = (1e-3, [0.9, 0.999], "constant", 0.0)  # what sft_trainer leaves out; fsdp_sft_trainer has its own
 _FULL = on_or_off("full", "none")
 _CARRIED: dict[str, Carried] = {
     **_TABLE["carried"],
@@ -48,8 +49,25 @@ def translate(draft: JobDraft) -> None:
         _sft(draft)
     else:
         _rl(draft)
-    learned = [key for key in draft.foreign.values if not key.startswith(("data.", f"{_MODEL}."))]
-    draft.apply(_CARRIED, "verl", ("data.custom_cls.", *learned))
+    _start(draft)
+    draft.apply(_CARRIED, "verl", ("",))
+
+
+def _start(draft: JobDraft) -> None:
+    """What its author takes for granted: weights that it goes on from, rows that are left out, the chat template."""
+    values = draft.foreign.values
+    if values.get("trainer.resume_mode") == "resume_path" and values.get("trainer.resume_from_path"):
+        draft.decide("model.path: trainer.resume_from_path goes on from a checkpoint there; the start model is here")
+    for key in filter(values.get, _TABLE["weights"]):
+        draft.decide(f"model.path: weights are {key}'s there, model.path's here")
+    if (most := draft.number("data.train_max_samples", -1)) > 0:
+        draft.decide(f"dataset.train: {most} rows of it are trained there (data.train_max_samples)")
+    if draft.get("trainer.val_only"):
+        draft.decide("spec: nothing is trained there (trainer.val_only)")
+    block = "data.apply_chat_template_kwargs."
+    said = {key.removeprefix(block): draft.get(key) for key in draft.below(block)}
+    said |= {"enable_thinking": draft.get(thinks)} if draft.has(thinks := "data.enable_thinking_default") else {}
+    draft.join("model.chatTemplateKwargs", said or None, *draft.below(block), thinks)
 
 
 def _as_before(key: str) -> str:
@@ -69,16 +87,15 @@ def _sft(draft: JobDraft) -> None:
     steps = draft.put_steps(
         "training", batch, epochs="trainer.total_epochs", usual=4, total="trainer.total_training_steps"
     )
-    _optimizer(draft, "optim", steps, (1e-5, [0.9, 0.95], "cosine", 0.1))
+    older = draft.foreign.task == "fsdp_sft_trainer" or not draft.has("model.path")
+    _optimizer(draft, "optim", steps, (1e-5, [0.9, 0.95], "cosine", 0.1) if older else _ENGINE)
+    draft.drop("model", "verl's own defaults are known")
     _held_out(draft)
     per_node = draft.number("trainer.n_gpus_per_node", 8)
     context = int(draft.number("ulysses_sequence_parallel_size", 1))
     draft.put_gpus(per_node * draft.number("trainer.nnodes", 1), per_node, context=context)
-    draft.note(
-        ["trainer.n_gpus_per_node", "trainer.nnodes", "ulysses_sequence_parallel_size"],
-        "trainer",
-        draft.spec["trainer"],
-    )
+    gpus = ["trainer.n_gpus_per_node", "trainer.nnodes", "ulysses_sequence_parallel_size"]
+    draft.note(gpus, "trainer", draft.spec["trainer"])
     _lora(draft, "model")
 
 
@@ -118,6 +135,7 @@ def _rl(draft: JobDraft) -> None:
         draft.fill(_TABLE["critic"])
         draft.write("algorithm.critic.bootstrap", False)
         draft.start_model_only("critic.model.path", f"{_MODEL}.path", "algorithm.critic")
+    draft.start_model_only("actor_rollout_ref.ref.model.path", f"{_MODEL}.path", "algorithm.kl")
     draft.drop(["trainer.critic_warmup", "algorithm.lam"], "no critic there")
     _held_out(draft)
     _machines(draft)

@@ -49,7 +49,7 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
     Raises ConfigError for a file that is none of these, or that names what is not here.
     """
     try:
-        text = file.read_text()
+        text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} can't be read: {error}", fix="Name a configuration or a launch script.") from None
     pairs = [tuple(each.split("=", 1)) for each in given if "=" in each]
@@ -82,9 +82,25 @@ def read_foreign(file: Path, framework: str | None, given: Sequence[str]) -> For
         raise ConfigError(f"{file} starts several trainings, each under a condition that isn't known", fix=fix)
     if not branches and any(_started(each, name) for name in _TASKS for each in commands[False]):
         raise ConfigError(f"{file} starts its training under a condition that doesn't hold by the file alone", fix=fix)
-    if not branches:
+    training = branches[0] if branches else _of_program(file, [*commands[True], *commands[None]], framework)
+    if training is None:
         raise _unknown(file)
-    return branches[0]
+    return training
+
+
+def _of_program(file: Path, commands: list[list[str]], framework: str | None) -> Foreign | None:
+    """The training of a program with TRL in it that a script starts and that is here, with its own options."""
+    for words in commands:
+        for k, word in enumerate(words):
+            name = f"{word.replace('.', '/')}.py" if "-m" in words[max(0, k - 1) : k] else word
+            above = (Path(), *file.absolute().parents) if re.fullmatch(r"\S{1,200}\.py", name) else ()
+            path = next((folder / name for folder in above if (folder / name).is_file()), None)
+            text = path.read_text("utf-8-sig", "replace") if path is not None else ""
+            if path is not None and re.search(r"^\s*(from|import) trl\b", text, re.MULTILINE):
+                said = {option.replace("-", "_"): value for option, value in _flags(words[k + 1 :])}
+                over = said if re.search("TrlParser|HfArgumentParser", text) else {}
+                return replace(_of_python(path, text, framework, {**_processes(words[:k]), **over}, **said), file=file)
+    return None
 
 
 def _tree(text: str, file: Path) -> dict[str, Any]:
@@ -146,7 +162,10 @@ def _of_command(file: Path, command: list[str], framework: str | None, over: dic
         at, named = found
         words = command[at + 1 :]
         started = next((group for group in (*named, *words) if group), "")
-        return _of_words(file, name, started, words, {**_processes(command[:at]), **over})
+        launched = _processes(command[:at])
+        if name == "verl" and "sft" in started and isinstance(count := launched.get("num_processes"), int):
+            launched = {"trainer.n_gpus_per_node": count}  # its launcher says it, not its keys
+        return _of_words(file, name, started, words, {**launched, **over})
     return None
 
 
@@ -271,8 +290,8 @@ def _value(text: str) -> Any:
     return text if isinstance(value, dict) and (not text.startswith("{") or None in value.values()) else value
 
 
-def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, Any]) -> Foreign:
-    calls = read_calls(text, file)
+def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, Any], **options: Any) -> Foreign:
+    calls = read_calls(text, file, options)
     if calls.verl and framework in (None, "verl") and not calls.uses_trl:
         return Foreign(file, "verl", {**calls.verl, **over})
     if framework not in (None, "trl"):
@@ -302,6 +321,8 @@ def _of_python(file: Path, text: str, framework: str | None, over: Mapping[str, 
         notes.append(
             f"model.path: the script trains by {others}, too: start from what that makes, where it comes first"
         )
+    if re.search(r"PeftModel\.from_pretrained\([^()]*is_trainable ?= ?True", text):
+        notes.append("model.path: an adapter that is there goes on being trained; merge it into a model to start from")
     if calls.changes:
         done = " and ".join(calls.changes)
         notes.append(f"dataset.train: rows go through {done} there; a `dataset(split)` of the recipe can do that")

@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,8 @@ _PATH = "pretrained_model_name_or_path"
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e-?\d+)?")
 _SHELL = re.compile(r"^([ \t]*)(?:!|%%?[A-Za-z]|\?)(?:.*\\\n)*.*$", re.MULTILINE)
 _PARSED = object()  # comes from the script's command line
-_AS_GIVEN = {"str": 0, "Path": 0, "int": 0, "float": 0, "typer.Option": 0, "typer.Argument": 0, "os.getenv": 1,
-             "os.environ.get": 1}  # fmt: skip  # calls that change no value, and the place of what they are given
+_AS_GIVEN = {"str": 0, "Path": 0, "bool": 0, "int": 0, "float": 0, "typer.Option": 0, "typer.Argument": 0,
+             "os.getenv": 1, "os.environ.get": 1}  # fmt: skip  # changes no value; the place of what it is given
 
 
 def _known(value: Any) -> bool:
@@ -60,14 +60,14 @@ def code_of(notebook: str, file: Path) -> str:
     return "\n".join(_SHELL.sub(r"\1pass", each) for each in sources)
 
 
-def read_calls(text: str, file: Path) -> Calls:
-    """Raises ConfigError for what is no Python."""
+def read_calls(text: str, file: Path, options: Mapping[str, Any] | None = None) -> Calls:
+    """`options` are what its command line says. Raises ConfigError for what is no Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{file}: this is no Python: {error}", fix="Name TRL's training script.") from None
     found = Calls(doc=ast.get_docstring(tree) or "")
-    names = _Names(tree)
+    names = _Names(tree, options or {})
     nodes = list(ast.walk(tree))
     found.uses_trl = any(
         (isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "trl")
@@ -75,7 +75,7 @@ def read_calls(text: str, file: Path) -> Calls:
         for node in nodes
     )
     dicts = [names.value(each) for each in nodes if isinstance(each, ast.Dict)]
-    keyed = [dict(leaves(each)) for each in dicts if "actor_rollout_ref" in each]
+    keyed = [dict(leaves(each)) for each in dicts if {"actor_rollout_ref", "data"} <= each.keys()]
     for key, value in max(keyed, key=len, default={}).items():
         found.verl[key] = f"{UNSET}{key}{UNSET}" if value is _PARSED else value
     calls = sorted(
@@ -156,10 +156,10 @@ def _read_call(name: str, given: dict[str, Any], node: ast.Call, names: "_Names"
             }
 
 
-def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
+def _arguments(node: ast.Call, names: "_Names", depth: int = 0) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for keyword in node.keywords:
-        value = names.value(keyword.value)
+        value = names.value(keyword.value, depth)
         if keyword.arg is not None:
             given[keyword.arg] = value
         elif isinstance(value, Mapping):
@@ -172,8 +172,13 @@ def _arguments(node: ast.Call, names: "_Names") -> dict[str, Any]:
 class _Names:
     """Constants that a script gives names to, defaults of its command line, its classes and its functions."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, options: Mapping[str, Any]) -> None:
         self._assigned: dict[str, ast.expr] = {}
+        self._local: dict[tuple[ast.AST | None, str], ast.expr] = {}
+        self._later = defaultdict[tuple[ast.AST | None, str], list[tuple[bool, list[ast.keyword]]]](
+            list
+        )  # (certain, …)
+        self._returned = defaultdict[str, list[ast.expr]](list)
         self._made: dict[str, list[ast.Assign | ast.FunctionDef]] = {}  # all that gives a name its value
         self._parameters: dict[ast.AST, dict[str, ast.expr]] = {}  # of the functions that a node lies in
         nodes = list(ast.walk(tree))
@@ -182,10 +187,15 @@ class _Names:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 calls.setdefault(getattr(node.func, "id", getattr(node.func, "attr", "")), []).append(node)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]  # outer ones first
+        self._inside = {each: node for node in functions for each in ast.walk(node)}
+        uncertain = {each for node in nodes if isinstance(node, ast.If) for each in ast.walk(node)}
         fields = {id(each): each for node in classes for each in node.body if isinstance(each, ast.AnnAssign)}
         for node in nodes:
+            here = self._inside.get(node)
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._local.setdefault((here, name), value)
                     self._assigned.setdefault(name, value)
                     self._made.setdefault(name, []).append(node)
                 case ast.Assign(targets=[ast.Tuple(elts=given)], value=ast.Tuple(elts=values)):
@@ -198,12 +208,21 @@ class _Names:
                     if "required" not in said:  # else only its command line knows
                         default = said.get("default", ast.Constant(None))
                         self._assigned.setdefault(f"args.{flag.lstrip('-').replace('-', '_')}", default)
+                case ast.Assign(targets=[ast.Subscript(ast.Name(id=name), ast.Constant(value=str(key)))], value=value):
+                    self._later[here, name].append((node not in uncertain, [ast.keyword(key, value)]))
+                case ast.Call(func=ast.Attribute(ast.Name(id=name), "update"), args=[*given], keywords=keywords):
+                    more = [*(ast.keyword(None, each) for each in given), *keywords]
+                    self._later[here, name].append((node not in uncertain, more))
+                case ast.Return(value=ast.expr() as value) if here is not None:
+                    self._returned[here.name].append(value)
                 case ast.FunctionDef(name=name):
                     self._made.setdefault(name, []).append(node)
                     self._bind(node, calls.get(name, []))
         several = Counter(each.target.id for each in fields.values() if isinstance(each.target, ast.Name))
         for name in [name for name, count in several.items() if count > 1]:
             self._assigned.pop(f".{name}", None)
+        line = {f"{holder}.{option}": ast.Constant(options[option]) for option in options for holder in ("args", "")}
+        self._assigned |= {key: given for key, given in line.items() if key in self._assigned or key[0] != "."}
 
     def _bind(self, function: ast.FunctionDef, calls: list[ast.Call]) -> None:
         """Parameters of a function that is called in one place, or from outside: what is given, else the default."""
@@ -249,13 +268,22 @@ class _Names:
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.value(item, depth + 1) for item in items]
             case ast.Dict(keys=keys, values=values):
-                return {str(self.value(key, depth + 1)): self.value(value, depth + 1)
-                        for key, value in zip(keys, values, strict=True) if key is not None}  # fmt: skip
-            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
-                return {str(each.arg): self.value(each.value, depth + 1) for each in keywords}
-            case ast.Call(func=ast.Name(id="field"), keywords=said) if "default" in {each.arg for each in said}:
-                return self.value(next(each.value for each in said if each.arg == "default"), depth + 1)
-            case ast.Call(func=called, args=[]) if re.search(r"is_(bf16|bfloat16)_supported$", ast.unparse(called)):
+                pairs = [(None if key is None else str(self.value(key, depth + 1)), value)
+                         for key, value in zip(keys, values, strict=True)]  # fmt: skip
+                return _arguments(ast.Call(node, [], [ast.keyword(*each) for each in pairs]), self, depth + 1)
+            case ast.Call(func=ast.Name(id="dict"), args=[]):
+                return _arguments(node, self, depth + 1)
+            case ast.Call(func=ast.Name(id=name)) if len(self._returned.get(name, ())) == 1:
+                if isinstance(found := self.value(self._returned[name][0], depth + 1), dict):
+                    return found
+            case ast.Call(func=ast.Name(id="getattr"), args=[ast.Name() as holder, ast.Constant(value=str(name)), *_]):
+                return self.value(ast.Attribute(holder, name), depth + 1)
+            case ast.Compare(left=ast.Attribute(attr="type"), ops=[ast.Eq()], comparators=[ast.Constant(value="cuda")]):
+                return True
+            case ast.Call(func=ast.Name(id="field"), keywords=said) if "default" in str([k.arg for k in said]):
+                fresh = next(each.value for each in said if str(each.arg).startswith("default"))
+                return self.value(getattr(fresh, "body", fresh), depth + 1)
+            case ast.Call(func=called, args=[]) if re.search(r"is_(bf\w+_supported|available)$", ast.unparse(called)):
                 return True
             case ast.UnaryOp(op=ast.Not(), operand=inner) if _known(found := self.value(inner, depth + 1)):
                 return not found
@@ -268,7 +296,13 @@ class _Names:
                 if all(map(_known, said)):
                     return "".join(map(str, said))
             case ast.Name(id=name) if name in (given := self._parameters.get(node, {})) or name in self._assigned:
-                return self.value(given[name] if name in given else self._assigned[name], depth + 1)
+                here = self._inside.get(node)
+                made = given.get(name, self._local.get((here, name), self._assigned.get(name)))
+                found = self.value(made or node, depth + 1)
+                for certain, more in self._later.get((here, name), ()) if isinstance(found, dict) else ():
+                    update = _arguments(ast.Call(node, [], more), self, depth + 1)
+                    found |= update if certain else {f'{name}["{key}"]': "taken from elsewhere" for key in update}
+                return found
             case ast.Attribute(value=ast.Name(id=holder), attr=name) if f"args.{name}" in self._assigned:
                 return self.value(self._assigned[f"args.{name}"], depth + 1) if holder.endswith("args") else _PARSED
             case ast.Attribute(attr=name) if f".{name}" in self._assigned:
@@ -278,6 +312,8 @@ class _Names:
             case ast.BoolOp(op=ast.Or(), values=[*firsts, last]):
                 found = [self.value(each, depth + 1) for each in firsts]
                 return next((each for each in found if each and _known(each)), None) or self.value(last, depth + 1)
+            case ast.BoolOp(op=ast.And(), values=parts) if all(_known(self.value(each, depth + 1)) for each in parts):
+                return all(self.value(each, depth + 1) for each in parts)
             case ast.IfExp(test=test, body=body, orelse=other) if _known(asked := self.value(test, depth + 1)):
                 return self.value(body if asked else other, depth + 1)
             case ast.Compare(

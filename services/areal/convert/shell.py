@@ -263,7 +263,7 @@ class _Shell:
         if self._depth == _DEEPEST or self._followed == _MOST or not (body or inner or script):
             self.commands[reached].append(words)
             if words[:1] == ["shift"]:
-                self._give(self._items("@")[1:])
+                self._give(self._items("@")[int(words[1]) if words[1:] and words[1].isdigit() else 1 :])
             return
         self._depth, self._followed = self._depth + 1, self._followed + 1
         outer = {name: value for name, value in self.variables.items() if _positional(name)}
