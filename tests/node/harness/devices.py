@@ -26,7 +26,6 @@ RUNTIME = "devices"
 WAITING_IMAGE = "areal.test/waiting:1"
 _RESOURCES = "resource.k8s.io/v1"
 _SEEN = f"/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpus/gpus/{DRIVER}-metadata.json"
-_SMALL = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}}
 _WAITS = "#!/bin/sh\ntrap 'exit 0' TERM\nsleep 2147483647 & wait\n"
 
 
@@ -128,7 +127,7 @@ def give_runtime(node: Node, namespace: str, selector: str) -> None:
     spec = copy.deepcopy(shared["spec"])
     for role in ("trainer", "generation"):
         main = next(one for one in spec["roles"][role]["template"]["spec"]["containers"] if one["name"] == "main")
-        main |= {"image": WAITING_IMAGE, "resources": _SMALL, "startupProbe": None, "livenessProbe": None}
+        main |= {"image": WAITING_IMAGE, "startupProbe": None, "livenessProbe": None}
     spec |= {"devices": {"deviceClass": DRIVER, "selectors": [selector]}, "engineImage": WAITING_IMAGE}
     metadata = {"namespace": namespace, "name": RUNTIME}
     node.admin.create({"apiVersion": API, "kind": "RLRuntime", "metadata": metadata, "spec": spec})
