@@ -54,7 +54,7 @@ def translate(draft: JobDraft) -> None:
 
 
 def _start(draft: JobDraft) -> None:
-    """What its author takes for granted: weights that it goes on from, rows that are left out, the chat template."""
+    """Settings that its author takes for granted: weights to go on from, rows that are left out, the chat template."""
     values = draft.foreign.values
     if values.get("trainer.resume_mode") == "resume_path" and values.get("trainer.resume_from_path"):
         draft.decide("model.path: trainer.resume_from_path goes on from a checkpoint there; the start model is here")
