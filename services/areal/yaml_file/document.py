@@ -204,7 +204,9 @@ def parse_document(text: str, path: Path) -> Document:
             f"{path}{_place(error, text)}: this is no valid YAML: {_reason(error)}", fix=_hint(text, error)
         ) from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds no mapping", fix="Its first line is a field, apiVersion: areal.dev/v1alpha1 in a job.")
+        raise ConfigError(
+            f"{path} holds no mapping", fix="Its first line is a field, apiVersion: areal.dev/v1alpha1 in a job."
+        )
     document.values.update(values)
     return document
 
