@@ -47,11 +47,13 @@ def classed(node: Node, installed: None, room: str, tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
-def driver(node: Node, classed: Object) -> Iterator[DeviceDriver]:
-    """The driver, with five devices, one of which is small."""
+def driver(node: Node, room: str, classed: Object) -> Iterator[DeviceDriver]:
+    """The driver, with five devices, one of which is small; it ends after the pods that it has to unprepare."""
     one = DeviceDriver(node, MODELS)
     one.start()
     yield one
+    node.kubectl("delete", "rljobs", "--all", namespace=room, timeout_s=180)
+    await_free(node, room)
     one.stop()
 
 
@@ -117,12 +119,13 @@ def fix(job: Job, directory: Path) -> str:
 def test_pods_see_the_devices_that_they_claimed_and_the_next_job_gets_them(
     node: Node, room: str, digits: Path, driver: DeviceDriver, tmp_path: Path
 ) -> None:
+    left = prepared(node)  # by a driver that was killed: this one doesn't know what it prepared
     job = submitted(node, room, tmp_path, servers=2)
     first = given(job, 2)
     counts = {pod: len(devices) for pod, devices in first.items()}
     assert counts == {"digits-trainer-0": 2, "digits-generation-0": 1, "digits-generation-1": 1}
     assert sorted(chain(*first.values())) == ["gpu-0", "gpu-2", "gpu-3", "gpu-4"], "each once, and not the small one"
-    assert len(prepared(node)) == 3
+    assert len(prepared(node) - left) == 3
     eventually(lambda: job.status["usage"]["gpus"] == 4, "all of them are counted")
 
     later = submitted(node, room, tmp_path, "later")
@@ -136,7 +139,7 @@ def test_pods_see_the_devices_that_they_claimed_and_the_next_job_gets_them(
     assert set(chain(*second.values())) < set(chain(*first.values()))
     node.kubectl("delete", "rljob", later.name, namespace=room, timeout_s=180)
     await_free(node, room)
-    eventually(lambda: prepared(node) == set(), "nothing stays prepared")
+    eventually(lambda: prepared(node) <= left, "nothing stays prepared")
 
 
 def test_a_driver_that_dies_hurts_no_running_pod_and_prepares_others_when_it_is_back(
