@@ -67,7 +67,7 @@ def test_each_role_has_one_row() -> None:
 def test_what_users_and_platforms_may_name_are_exactly_these_roles() -> None:
     keys = {row.template_key for row in ROLE_SPECS.values()}
     assert aliases(RuntimeRoles) == keys
-    assert aliases(PodTemplate) == {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
+    assert aliases(PodTemplate) == {"surge"} | {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
     assert set(SHAPES["roles"]["properties"]) == keys, "the chart's values"
     assert set(SHAPES["egress"]["properties"]) == aliases(Egress) <= keys
     sealed = {row.template_key for row in ROLE_SPECS.values() if row.sealed}
@@ -83,7 +83,7 @@ def test_the_api_server_knows_exactly_these_roles() -> None:
     assert set(rules["items"]["enum"]) == set(long_running())
     assert rules["maxItems"] == len(long_running())
     patched = {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
-    assert set(fields_of(PodTemplate)) == patched
+    assert set(fields_of(PodTemplate)) == patched | {"surge"}, "and a pool that some servers have of their own"
     (known,) = schema["podTemplate"]["x-kubernetes-validations"]
     assert all(f"'{role}'" in known["rule"] for role in patched)
 
