@@ -48,7 +48,7 @@ LOOK_S = 0.5
 PATIENCE_S = 420.0
 ROLES = ("trainer", "generation", "worker", "controller", "redis", "reward-custom")
 TEMPLATES = {"reward-custom": "rewardCustom"}  # a role's field of `podTemplate`, where it has another name
-HOLDS_UP = ("trainer", "controller", "redis")  # without it no step is made for long
+HOLDS_UP = ("trainer", "controller", "redis", "reward-custom")  # without it no step is made for long
 UNHEARD_S = 10.0  # two rounds of questions and an answer's time: until then nobody can know
 OVERRIDES = (
     "algorithm.batchSize=16", "rollout.maxConcurrentRollouts=48", "evaluation.rows=50", "evaluation.intervalSteps=500",
@@ -127,7 +127,7 @@ class Watch(threading.Thread):
             stepped = False
         if (seen := self.steps()) > self._seen:
             self._seen, self._stepped_at = seen, now
-        if self.role in HOLDS_UP and claims and now - self._stepped_at > UNHEARD_S and since > UNHEARD_S:
+        if claims and now - self._stepped_at > UNHEARD_S and since > UNHEARD_S:
             self.false_s += gap
         pods = self.job.pods(self.role)
         ready = [
@@ -137,7 +137,7 @@ class Watch(threading.Thread):
         ]
         if self.replaced < 0 and any(pod["metadata"]["uid"] != self.uid for pod in ready):
             self.replaced = since
-            if self.role in ("controller", "redis"):  # what was handed out before is trained meanwhile
+            if self.role in HOLDS_UP[1:]:  # what was handed out before is trained meanwhile
                 self.lines, stepped = self.steps(), False
         stays = self.kind in STAYS and not said and (self.told >= 0 or self.kind == "kubelet stop")
         late = since > 60 and self.role not in HOLDS_UP
@@ -220,9 +220,10 @@ def table(cases: list[dict[str, Any]]) -> list[str]:
         same = [case for case in cases if (case["role"], case.get("kind")) == (role, kind)]
         said = {f"{entry['owner']}: {entry['reason']}" for case in same for entry in case["entries"]}
         figures = [seconds([case[name] for case in same]) for name in ("told", "replaced", "next")]
-        false_s = max(case["false_s"] for case in same)
+        looked = [case["false_s"] for case in same if case["false_s"] is not None]
+        claimed = f"{max(looked):.0f} s" if looked else "–"
         entries = ", ".join(sorted(said)) or "nothing"
-        rows.append(f"| {role} | {kind} | {len(same)} | {' | '.join(figures)} | {false_s:.0f} s | {entries} |")
+        rows.append(f"| {role} | {kind} | {len(same)} | {' | '.join(figures)} | {claimed} | {entries} |")
     return rows
 
 
