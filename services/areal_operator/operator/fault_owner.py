@@ -5,6 +5,7 @@ while a pod has no node, a node is silent or no server answers, the absence of s
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -69,8 +70,10 @@ def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
         desired = {**desired, Role.GENERATION: core}
     if not seen.state.prepared and seen.prepare.stage is not BatchStage.COMPLETE:
         pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
+    bound_pods = Counter(pod.role for pod in pods if pod.node)
     for role, text in seen.refused.items():
-        return Lack(FaultOwner.QUEUE, f"pods of {role.value} are refused: {text}")
+        if role not in desired or bound_pods[role] < desired[role]:  # else it's surge servers that are refused
+            return Lack(FaultOwner.QUEUE, f"pods of {role.value} are refused: {text}")
     for pod in pods:
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.status == "False":
@@ -78,9 +81,8 @@ def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
     if (silent := silent_pod(seen, pods)) is not None:
         return Lack(FaultOwner.NODE, silence(silent))
     for role, count in desired.items():
-        bound_pods = sum(bool(pod.node) for pod in pods if pod.role is role)
-        if bound_pods < count:
-            return Lack(FaultOwner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node")
+        if bound_pods[role] < count:
+            return Lack(FaultOwner.QUEUE, f"{bound_pods[role]} of {count} pods of {role.value} have a node")
     return None
 
 

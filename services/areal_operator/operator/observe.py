@@ -366,7 +366,7 @@ async def _refused_pods(
     if now < notes.refused_at + RETRY_PODS_S:
         return notes.refused
     makers: dict[Role, resources.Json | None] = {}
-    for one in workloads:
+    for one in sorted(workloads, key=lambda one: one.name != surge(key[1])):  # of servers the fleet's own set speaks
         if one.pods < one.replicas:
             resource = resources.STATEFULSETS if one.kind == resources.STATEFULSETS.kind else resources.DEPLOYMENTS
             makers[one.role] = world.caches[resource].get(key[0], one.name)

@@ -111,8 +111,8 @@ def granted(job: RunnableJob, assignments: list[Json], flavors: Mapping[str, Jso
         labels = {key: value for flavor in chosen for key, value in flavor.get("nodeLabels", {}).items()}
         tolerations = [toleration for flavor in chosen for toleration in flavor.get("tolerations", [])]
         places[one["name"]] = {"nodeSelector": labels, "tolerations": tolerations}
-    if SURGE in counts:
-        counts[Role.GENERATION] += counts.pop(SURGE)
+    if {SURGE, Role.GENERATION} <= counts.keys():
+        counts[Role.GENERATION] += counts[SURGE]
     replicas = {role: min(count, counts.get(role.value, count)) for role, count in job.replicas.items()}
     by_role: dict[str, Json] = {**{role: places.get(pod_set(role), {}) for role in Role}, SURGE: places.get(SURGE, {})}
     placement = {whose: place for whose, place in by_role.items() if any(place.values())}

@@ -244,6 +244,11 @@ def test_a_job_works_without_the_spot_machines_that_it_would_have() -> None:
     lack = unplaced(own, desired)
     assert lack is not None
     assert "1 of 2 pods of generation" in lack.text
+    refused = {Role.GENERATION: "no PriorityClass spare"}
+    assert unplaced(replace(look, refused=refused), desired) is None, "nor one whose surge servers are refused"
+    lack = unplaced(replace(own, refused=refused), desired)
+    assert lack is not None
+    assert "no PriorityClass spare" in lack.text
     trainer = next(pod for pod in look.pods if pod.role is Role.TRAINER)
     bound = next(pod for pod in look.pods if pod.surge).conditions["PodScheduled"]
     homeless = replace(trainer, node="", conditions={"PodScheduled": bound})
