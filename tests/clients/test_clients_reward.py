@@ -108,3 +108,52 @@ async def test_an_answer_that_is_no_score_is_loud(client, service, answer):
     service.judge = lambda _: answer
     with pytest.raises(BugError):
         await client.score(item())
+
+
+async def test_a_service_that_is_gone_is_waited_for_since_the_first_call_and_until_an_answer(service):
+    waits = WaitRegistry("w")
+    client = RewardClient([service.address], TOKEN, waits=waits, patience_s=60.0)
+    try:
+        await service.die()
+        scoring = [asyncio.ensure_future(client.score(item())) for _ in range(3)]
+        told = []
+        for _ in range(1500):
+            await asyncio.sleep(0.02)
+            if (told := waits.list()) and told[0].age_s > 1.0:  # over several tries
+                break
+        assert [(wait.name, wait.waits_for) for wait in told] == [("reward.lost", f"{service.address} to score")]
+        assert told[0].age_s > 1.0
+        await service.start()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*scoring)
+        assert waits.list() == []
+    finally:
+        await client.close()
+
+
+async def test_no_service_is_waited_for_when_all_gave_up(service):
+    waits = WaitRegistry("w")
+    client = RewardClient([service.address], TOKEN, waits=waits, patience_s=0.3)
+    try:
+        await service.die()
+        with pytest.raises(InfraError):
+            await asyncio.wait_for(client.score(item()), 30)
+        await asyncio.sleep(0)
+        assert waits.list() == []
+    finally:
+        await client.close()
+
+
+async def test_a_service_that_judges_for_long_is_not_lost(service):
+    waits = WaitRegistry("w")
+    client = RewardClient([service.address], TOKEN, waits=waits, patience_s=60.0)
+    try:
+        service.gate = asyncio.Event()
+        scoring = asyncio.ensure_future(client.score(item()))
+        await asyncio.sleep(0.5)
+        assert service.batches
+        assert waits.list() == []
+        service.gate.set()
+        await asyncio.wait_for(scoring, 30)
+    finally:
+        await client.close()

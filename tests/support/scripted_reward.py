@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class ScriptedReward(wire_grpc.RewardServicer):
     port: int = 0
     batches: list[list[wire.ScoreItem]] = field(default_factory=list)
     server: GrpcServer | None = None
+    gate: asyncio.Event | None = None  # no answer before it is set
 
     async def start(self) -> ScriptedReward:
         """Serve, on the same port as before after a `die`."""
@@ -51,4 +53,6 @@ class ScriptedReward(wire_grpc.RewardServicer):
 
     async def Score(self, request: wire.ScoreRequest, context: object) -> wire.ScoreResponse:
         self.batches.append(list(request.items))
+        if self.gate is not None:
+            await self.gate.wait()
         return wire.ScoreResponse(results=[self.judge(item) for item in request.items])

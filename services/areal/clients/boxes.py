@@ -20,7 +20,7 @@ from areal.errors import DataError, InfraError
 from areal.net.channel import connect, raise_if_cancelled
 from areal.net.heartbeat import Backoff
 from areal.net.status import raise_as
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import LostService, WaitRegistry
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
 from areal.v1 import sandbox_pb2
@@ -56,6 +56,7 @@ class BoxClient:
         self._channel = connect(address, token)
         self._stub = rpc.BoxesStub(self._channel)
         self._waits = waits
+        self._lost = LostService(waits, "boxes", f"{address} to answer", deadline_s=_LOST_S)
         self.holder = holder or uuid.uuid4().hex
         self._holding: asyncio.Task[None] | None = None
         self._held = asyncio.Event()
@@ -152,17 +153,24 @@ class BoxClient:
 
     async def _call(self, method: Callable[..., Awaitable[T]], request: Any, timeout_s: float) -> T:
         """Asks, and again while the service can't be reached."""
-        until = time.monotonic() + _LOST_S
+        until = self._lost.asked() + _LOST_S
         backoff = Backoff(0.1, 1.0)
-        while True:
-            try:
-                return await method(request, timeout=timeout_s)
-            except grpc.aio.AioRpcError as error:
-                raise_if_cancelled()
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
-                    _raise(error)
-            with self._waits.waiting("boxes", f"{self._address} to answer", deadline_s=_LOST_S):
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    answer = await method(request, timeout=timeout_s)
+                except grpc.aio.AioRpcError as error:
+                    raise_if_cancelled()
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
+                        _raise(error)
+                    self._lost.failed(began)
+                else:
+                    self._lost.answered()
+                    return answer
                 await asyncio.sleep(backoff.failed())
+        finally:
+            self._lost.left()
 
 
 class Box:

@@ -15,7 +15,7 @@ import grpc
 from areal.errors import ArealError, BugError, InfraError
 from areal.net.channel import connect
 from areal.net.status import from_fault, raise_as
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import LostService, WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as wire
 from areal.v1 import reward_pb2_grpc as wire_grpc
@@ -66,10 +66,10 @@ class RewardClient:
         if not addresses:
             raise BugError("a reward client needs an address")
         self._channels = [connect(address, token) for address in addresses]
-        self._addresses = list(addresses)
         self._deadline_s = deadline_s
         self._patience_s = patience_s
-        self._waits = waits
+        named = f"{', '.join(dict.fromkeys(addresses))} to score"
+        self._lost = LostService(waits, "reward", named, deadline_s=patience_s)
         self._turn = 0
         self._queue: list[_PendingScore] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +84,8 @@ class RewardClient:
         if not item.deadline_s:
             item.deadline_s = self._deadline_s
         loop = asyncio.get_running_loop()
-        pending = _PendingScore(item, loop.create_future(), time.monotonic() + self._patience_s)
+        pending = _PendingScore(item, loop.create_future(), self._lost.asked() + self._patience_s)
+        pending.future.add_done_callback(self._lost.left)
         self._enqueue(pending)
         return pending.future
 
@@ -122,7 +123,7 @@ class RewardClient:
 
     async def _send(self, batch: list[_PendingScore]) -> None:
         replica = self._turn = (self._turn + 1) % len(self._channels)
-        call_s = call_timeout_s(max(pending.item.deadline_s for pending in batch))
+        call_s, began = call_timeout_s(max(pending.item.deadline_s for pending in batch)), time.monotonic()
         try:
             results = await self._call(replica, batch, call_s)
         except asyncio.CancelledError:
@@ -135,7 +136,8 @@ class RewardClient:
         else:
             for pending, result in zip(batch, results, strict=True):
                 self._settle(pending, result)
-        await self._again([pending for pending in batch if not pending.future.done()], self._addresses[replica])
+        self._lost.failed(began)  # unless an item was answered
+        await self._again([pending for pending in batch if not pending.future.done()])
 
     async def _call(self, replica: int, batch: list[_PendingScore], timeout_s: float) -> list[wire.ScoreResult]:
         stub = wire_grpc.RewardStub(self._channels[replica])
@@ -149,8 +151,12 @@ class RewardClient:
 
     def _settle(self, pending: _PendingScore, result: wire.ScoreResult) -> None:
         if (outcome := result.WhichOneof("outcome")) == "fault":
-            self._failed(pending, from_fault(result.fault))
-        elif outcome is None:
+            if not isinstance(error := from_fault(result.fault), InfraError):
+                self._lost.answered()
+            self._failed(pending, error)
+            return
+        self._lost.answered()
+        if outcome is None:
             self._failed(pending, BugError("the reward service answered neither score nor fault"))
         elif not pending.future.done():
             verdict = result.verdict if outcome == "verdict" else None
@@ -170,12 +176,10 @@ class RewardClient:
             return
         pending.future.set_exception(error)
 
-    async def _again(self, pending: list[_PendingScore], address: str) -> None:
+    async def _again(self, pending: list[_PendingScore]) -> None:
         if not pending:
             return
-        pause_s = min(FIRST_PAUSE_S * 2 ** min(pending[0].tries, 8), MAX_PAUSE_S)
-        with self._waits.waiting("reward", f"{address} to score again", deadline_s=self._patience_s):
-            await asyncio.sleep(pause_s)
+        await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** min(pending[0].tries, 8), MAX_PAUSE_S))
         for item in pending:
             if not item.future.done():
                 self._enqueue(item)

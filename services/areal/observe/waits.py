@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import functools
 import io
+import math
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ SERVED_TEACHER = "teacher"
 """Name of the trainer's wait for a teacher behind an address: who is stuck is elsewhere."""
 ENGINE_HEALTH = "engine.health"
 """Name of an agent's wait for its engine, since the first question that is not answered yet."""
+LOST = ".lost"
+"""Names of waits for a service that answers no call end so; see `LostService`."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,15 @@ class WaitRegistry:
         self._active: dict[int, tuple[str, str | Callable[[], str], float, float]] = {}
 
     @contextmanager
-    def waiting(self, name: str, waits_for: str | Callable[[], str], *, deadline_s: float = 0.0) -> Iterator[None]:
-        """Register a wait for the time of the block. Words that change are asked for at each listing."""
+    def waiting(
+        self, name: str, waits_for: str | Callable[[], str], *, deadline_s: float = 0.0, age_s: float = 0.0
+    ) -> Iterator[None]:
+        """Register a wait for the time of the block, and the `age_s` before it. Words that change are asked for at each
+        listing.
+        """
         key = next(self._ids)
         with self._lock:
-            self._active[key] = (name, waits_for, self._clock(), deadline_s)
+            self._active[key] = (name, waits_for, self._clock() - age_s, deadline_s)
         try:
             yield
         finally:
@@ -77,6 +84,53 @@ class WaitRegistry:
             for name, what, since, deadline in active
         ]
         return sorted(waits, key=lambda wait: -wait.age_s)
+
+
+class LostService:
+    """The wait for a service that answers none of a client's calls, since the first of them began.
+
+    It begins when a call fails for want of the service, and ends with an answer, or when nobody asks any more: a call
+    that only takes long says nothing of a service that works. For one event loop.
+    """
+
+    def __init__(
+        self, waits: WaitRegistry, name: str, waits_for: str, *, deadline_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._enter = functools.partial(waits.waiting, f"{name}{LOST}", waits_for, deadline_s=deadline_s)
+        self._clock = clock
+        self._asking = 0
+        self._answered_at = -math.inf
+        self._wait = contextlib.ExitStack()
+        self._lost = False
+
+    def asked(self) -> float:
+        """Somebody wants an answer; the time, for `failed`. Each is followed by a `left`."""
+        self._asking += 1
+        return self._clock()
+
+    def left(self, *_: object) -> None:
+        """Somebody has an answer, or wants none any more."""
+        self._asking -= 1
+        if not self._asking:
+            self._end()
+
+    def failed(self, began: float) -> None:
+        """A call that began then failed: the service was not reached, or could not do its work. No news after an answer
+        to a call that began later.
+        """
+        if not self._lost and self._asking and began >= self._answered_at:
+            self._lost = True
+            self._wait.enter_context(self._enter(age_s=self._clock() - began))
+
+    def answered(self) -> None:
+        """A call was answered."""
+        self._answered_at = self._clock()
+        self._end()
+
+    def _end(self) -> None:
+        self._lost = False
+        self._wait.close()
 
 
 WAIT = "user code"

@@ -32,7 +32,7 @@ from areal_operator.operator.decision import CleanUp, Converge, Decision, EndJob
 from areal_operator.operator.failure_policy import STALLED
 from areal_operator.operator.gang import TrainerGang, gang_of
 from areal_operator.operator.job_state import Condition, JobOutcome, JobState, Rest, reason_of
-from areal_operator.operator.observed import BatchStage, Observation, Pod
+from areal_operator.operator.observed import BatchStage, ControllerReport, Observation, Pod
 from areal_operator.operator.times import CREATED_S, FRESH_S, QUIET_S, render, words
 
 
@@ -314,10 +314,8 @@ def _progressing(view: _View) -> ConditionText:
     if controller is not None and view.now - max(controller.at, unbroken) > QUIET_S:
         text = f"the controller doesn't answer since {render(controller.at)}; step {state.step} was last"
         return ConditionText(ProgressingReason.VERIFYING, text)
-    heard = controller.at - controller.ledger_silent_s if controller is not None else view.now
-    if controller is not None and controller.at - max(heard, unbroken) > QUIET_S:
-        text = f"the ledger doesn't answer the controller since {render(heard)}; step {state.step} was last"
-        return ConditionText(ProgressingReason.VERIFYING, text)
+    if controller is not None and (said := _unserved(controller, unbroken)):
+        return ConditionText(ProgressingReason.VERIFYING, f"{said}; step {state.step} was last")
     lost_role = next((f for f in reversed(state.failures) if f.role in (Role.CONTROLLER, Role.REDIS)), None)
     if lost_role is not None and lost_role.at >= unbroken:  # the new one's first answer is no step
         text = f"{lost_role.pod or lost_role.role} was lost ({lost_role.reason}); step {state.step} was last"
@@ -331,6 +329,17 @@ def _progressing(view: _View) -> ConditionText:
         return ConditionText(ProgressingReason.RECOVERING, text)
     text = f"steps are being trained: step {state.step}, {shown.made} of them in epoch {state.epoch}"
     return ConditionText(ProgressingReason.STEP_REPORTED, text)
+
+
+def _unserved(controller: ControllerReport, unbroken: float) -> str:
+    """Which role gave the controller no answer for longer than QUIET_S, without a step since; empty without one."""
+    ledger = controller.at - controller.ledger_silent_s
+    if controller.at - max(ledger, unbroken) > QUIET_S:
+        return f"the ledger doesn't answer the controller since {render(ledger)}"
+    role = controller.at - controller.unserved_s
+    if controller.unserved and controller.at - max(role, unbroken) > QUIET_S:
+        return f"{controller.unserved} from {render(role)} on, and no step came after it"
+    return ""
 
 
 def _ended(view: _View, kind: ConditionType, reasons: type[CompleteReason | FailedReason]) -> ConditionText | None:

@@ -180,6 +180,8 @@ class ControllerReport:
     since: float | None = None  # when this step was heard of first
     watch: FleetWatch | None = None  # of its fleet
     ledger_silent_s: float = 0.0  # since the ledger answered it, when it said this
+    unserved: str = ""  # which role did not do its work, until a step after it
+    unserved_s: float = 0.0
 
 
 @dataclass(frozen=True)

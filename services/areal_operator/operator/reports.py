@@ -199,6 +199,8 @@ def controller_report(
         wasted_share=wasted_share(answer.token_fates),
         watch=watched(last.watch if last else None, answer, idle.cause if idle else None, now),
         ledger_silent_s=answer.ledger_silent_s,
+        unserved=answer.unserved,
+        unserved_s=answer.unserved_s,
     )
 
 
@@ -333,7 +335,8 @@ def news(before: Reports, after: Reports) -> bool:
 def _gist(reports: Reports) -> object:
     controller, trainer = reports.controller, reports.trainer
     # each round of silence is news: a claim that steps are made ends once the last one is too long ago
-    silent_s = max(QUIET_S, reports.at - controller.at, controller.ledger_silent_s) if controller else 0.0
+    silences = (reports.at - controller.at, controller.ledger_silent_s, controller.unserved_s) if controller else (0.0,)
+    silent_s = max(QUIET_S, *silences)
     return (
         {
             uid: (r.phase, r.epoch, r.awaits_epoch, r.exit_code, reports.at - r.at > QUIET_S)

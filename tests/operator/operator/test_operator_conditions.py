@@ -26,6 +26,7 @@ from areal_operator.operator.decision import HandsOff
 from areal_operator.operator.job_state import Condition, JobFailure, JobOutcome, JobState, Rest, StepEvidence, state_in
 from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, Reports, TrainerProgress
 from areal_operator.operator.summarize import summary_of
+from areal_operator.operator.times import render
 from hypothesis import given, settings
 from operator_values import NOW, a_failure, controller, launchers, on_rows, remembered, says, seen, server, trainer
 from support.examples import examples
@@ -208,6 +209,26 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
         seen(
             remembered(step_at=NOW - 6),
             reports=replace(seen().reports, controller=replace(controller(), ledger_silent_s=8.5)),
+        ),
+        ConditionType.PROGRESSING,
+        "StepReported",
+        "steps are being trained",
+    ),
+    (
+        "a role that did not do its work",
+        seen(
+            remembered(step_at=NOW - 9),
+            reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=8.5)),
+        ),
+        ConditionType.PROGRESSING,
+        "Verifying",
+        f"w0 waited from {render(NOW - 8.5)} on, and no step came after it; step 5 was last",
+    ),
+    (
+        "a step since a role did not do its work",
+        seen(
+            remembered(step_at=NOW - 6),
+            reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=80)),
         ),
         ConditionType.PROGRESSING,
         "StepReported",

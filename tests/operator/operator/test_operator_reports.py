@@ -329,6 +329,8 @@ async def test_pods_that_never_answer_delay_nobody_and_are_told_once_at_a_time()
         (Reports(controller=controller(at=1), at=11), Reports(controller=controller(at=13), at=13), True),
         (Reports(controller=controller()), Reports(controller=replace(controller(), ledger_silent_s=3)), False),
         (Reports(controller=controller()), Reports(controller=replace(controller(), ledger_silent_s=9)), True),
+        (Reports(controller=controller()), Reports(controller=replace(controller(), unserved_s=3)), False),
+        (Reports(controller=controller()), Reports(controller=replace(controller(), unserved_s=9)), True),
     ],
 )
 def test_only_what_a_decision_may_hang_on_is_news(before: Reports, after: Reports, matters: bool) -> None:
@@ -342,6 +344,8 @@ def test_a_controller_that_has_served_nothing_yet_has_no_versions() -> None:
     assert report.wasted_share is None
     assert report.ledger_silent_s == 0
     assert controller_report(rollout.GetRolloutStatusResponse(ledger_silent_s=8.5), NOW).ledger_silent_s == 8.5
+    unserved = controller_report(rollout.GetRolloutStatusResponse(unserved="no worker", unserved_s=8.5), NOW)
+    assert (unserved.unserved, unserved.unserved_s) == ("no worker", 8.5)
     fates = {"generated": 200, "served": 150, "lost": 2, "stale": 3, "aborted": 5}
     assert controller_report(rollout.GetRolloutStatusResponse(token_fates=fates), NOW).wasted_share == 0.05
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from areal.observe.waits import Wait
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import (
     EvaluationAnswer,
@@ -44,6 +45,18 @@ report = st.builds(
 def test_a_workers_message_arrives_as_it_was_said(told: WorkerReport) -> None:
     sent = rollout.WorkerMessage.FromString(wire.worker_message(told, "node", ()).SerializeToString())
     assert wire.worker_report(sent, first=told.news.held is not None) == told
+
+
+def test_a_service_that_answers_no_call_of_a_worker_is_told_from_other_waits() -> None:
+    told = WorkerReport("w", "1", 4)
+    waits = [
+        Wait("ledger", "w", "Redis", 90.0, 0.0),
+        Wait("boxes.lost", "w", "boxes:1 to answer", 2.0, 60.0),
+        Wait("reward.lost", "w", "reward:1 to score", 8.0, 120.0),
+    ]
+    heard = wire.worker_report(wire.worker_message(told, "node", waits), first=False)
+    assert (heard.lost, heard.lost_s) == ("reward:1 to score", 8.0)
+    assert wire.worker_report(wire.worker_message(told, "node", waits[:1]), first=False).lost == ""
 
 
 @given(st.builds(Grant, group, count, st.lists(count).map(tuple), count, version, count, st.binary(), number))

@@ -95,7 +95,8 @@ class ServerPair:
         self._at = at
         self._epoch = wire.GroupEpoch()
         self._sender: SenderProcess | None = None
-        self._lock = threading.Lock()  # of `over` and the sender
+        self._lock = threading.Lock()  # of `over`, the sender and `_works`
+        self._works = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"areal-pair-{server}")
         self._thread.submit(self._whole, self._join)
 
@@ -117,7 +118,11 @@ class ServerPair:
         return self._thread.submit(self._whole, lambda: self._send(version))
 
     def lost(self) -> bool:
-        """Whether the server is in another state than this pair."""
+        """Whether the server is in another state than this pair, which has nothing to do: else it finds that itself,
+        and tells of a fault.
+        """
+        if self._works:
+            return False
         try:
             self._check("ready" if self.joined else JOIN)
         except MemberFault:
@@ -202,6 +207,15 @@ class ServerPair:
 
     def _whole(self, work: Callable[[], bool]) -> bool:
         """Do a work; a fault ends this pair, and no other."""
+        with self._lock:
+            self._works += 1
+        try:
+            return self._judged(work)
+        finally:
+            with self._lock:
+                self._works -= 1
+
+    def _judged(self, work: Callable[[], bool]) -> bool:
         try:
             return work()
         except MemberFault as error:

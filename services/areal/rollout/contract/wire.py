@@ -6,7 +6,7 @@ A number of a kind that this version doesn't know is INFRA: tried again rather t
 from collections.abc import Iterable
 
 from areal.net.operations import beat, wait_to_wire
-from areal.observe.waits import Wait
+from areal.observe.waits import LOST, Wait
 from areal.rollout.contract.values import (
     FIGURES,
     EvaluationAnswer,
@@ -59,6 +59,7 @@ def worker_message(report: WorkerReport, node: str, waits: Iterable[Wait]) -> ro
 
 def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerReport:
     """A worker's message; only a stream's first one tells what is held."""
+    lost = max((wait for wait in message.waiting if wait.name.endswith(LOST)), key=lambda w: w.age_s, default=None)
     return WorkerReport(
         worker_id=message.worker_id,
         incarnation=message.beat.incarnation,
@@ -73,6 +74,8 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
         progress=message.beat.progress,
         tokens_total=message.tokens_total,
         token_fates=dict(message.token_fates),
+        lost=lost.waits_for if lost is not None else "",
+        lost_s=lost.age_s if lost is not None else 0.0,
     )
 
 

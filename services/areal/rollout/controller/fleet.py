@@ -1,4 +1,4 @@
-"""The generation servers, as their heartbeats tell, and the weights they should hold.
+"""The generation servers, as their heartbeats tell, and the weights they should hold; the workers; what work lacks.
 
 Owns which servers may be routed to, the newest version among them (the gate's Vmax) and the served policy. Takes no
 listing from anywhere: a server exists because it beats.
@@ -6,7 +6,7 @@ listing from anywhere: a server exists because it beats.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from areal.cards import ServerPhase
 from areal.net.heartbeat import Detector, Health
@@ -133,6 +133,14 @@ class ServerFleet:
             reasons.append(f"{server.report.server_id}: {refused.reason}")
         return f"WeightsRefused: every server refused {self.served.policy_id} ({'; '.join(sorted(reasons))})"
 
+    def lack(self, now: float) -> "Lack | None":
+        """That no server answers; None before there was one."""
+        if not self.servers or any(server.live and server.health is Health.LIVE for server in self.servers.values()):
+            return None
+        return Lack(
+            "no generation server answered", now - min(one.detector.age_s(now) for one in self.servers.values())
+        )
+
     def states(self) -> Counter[str]:
         """Number of servers by state, of those that ever reported."""
         return Counter(server.state for server in self.servers.values())
@@ -154,6 +162,7 @@ class WorkerEntry:
     detector: Detector
     health: Health = Health.LIVE
     tokens_total: int = 0
+    lack: "Lack | None" = None  # of a service that it needs
 
 
 class Crew:
@@ -162,6 +171,7 @@ class Crew:
     def __init__(self) -> None:
         self.workers: dict[str, WorkerEntry] = {}
         self._tokens_before = 0  # of incarnations that are gone
+        self._done_at = 0.0
 
     def beat(self, now: float, report: WorkerReport) -> bool:
         """A worker reported; True when it is a new process under this name."""
@@ -176,6 +186,10 @@ class Crew:
         worker.health = Health.LIVE
         worker.capacity = min(report.capacity, MOST_GROUPS)
         worker.tokens_total = max(worker.tokens_total, report.tokens_total)
+        waits = f"{worker.worker_id} waited for {report.lost}"
+        worker.lack = Lack(waits, now - report.lost_s) if report.lost else None
+        if report.news.done or report.news.evaluated:
+            self._done_at = now
         return fresh
 
     def tick(self, now: float) -> list[str]:
@@ -192,10 +206,50 @@ class Crew:
         """Workers that may get work."""
         return [worker for worker in self.workers.values() if worker.health is Health.LIVE]
 
+    def lack(self, now: float) -> "Lack | None":
+        """That no worker answers; or what one waits for, while none has a sample done. None before there was one."""
+        if not (live := self.live()):
+            ages = [worker.detector.age_s(now) for worker in self.workers.values()]
+            return Lack("no rollout worker answered", now - min(ages)) if ages else None
+        oldest = min((worker.lack for worker in live if worker.lack), key=lambda lack: lack.since, default=None)
+        return replace(oldest, since=max(oldest.since, self._done_at)) if oldest is not None else None
+
     @property
     def tokens_total(self) -> int:
         """Tokens that all workers ever counted."""
         return self._tokens_before + sum(worker.tokens_total for worker in self.workers.values())
+
+
+# ---- What work lacks: a step after it is the first evidence that nothing is lacking any more
+
+BRIEF_S = 5.0  # shorter lacks are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A role that doesn't do its work, in words, and since when by the attention clock."""
+
+    text: str
+    since: float
+
+
+class LackWatch:
+    """The lack that goes on, or that went on and no step was made since."""
+
+    def __init__(self) -> None:
+        self.lack: Lack | None = None
+        self._step = -1
+        self._step_at = 0.0
+
+    def look(self, now: float, lack: Lack | None, step: int) -> None:
+        """What is lacking now, and the trainer's step."""
+        stepped, known = step != self._step, self.lack
+        if stepped:
+            self._step, self._step_at = step, now
+        if lack is not None:
+            self.lack = Lack(lack.text, min(lack.since, known.since)) if known is not None else lack
+        elif known is not None and (stepped or now - max(known.since, self._step_at) < BRIEF_S):
+            self.lack = None
 
 
 class Seats:

@@ -240,6 +240,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.GetRolloutStatusResponse:
         answer = rollout_status(self._job, self._core, self._loop.evaluations.results)
         answer.ledger_silent_s = self._loop.ledger_silent_s
+        if (lack := self._core.lacks.lack) is not None:
+            answer.unserved, answer.unserved_s = lack.text, self._core.attention - lack.since
         return answer
 
 
