@@ -245,8 +245,7 @@ async def test_a_request_waits_by_name_for_a_version_and_starts_with_it(client, 
     (agent,) = await agents("a")
     client.update_fleet([agent.state()])
     task = asyncio.create_task(client.generate(ask(floor=2)))
-    await until(lambda: waits.list())
-    assert [wait.waits_for for wait in waits.list()] == ["version ≥ 2 on a server"]
+    await until(lambda: [wait.waits_for for wait in waits.list()] == ["version ≥ 2 on a server"])
     assert not client.can_serve(2)
     agent.policy_id = "2.f1"
     client.update_fleet([agent.state()])
@@ -339,3 +338,21 @@ async def test_every_request_names_the_models_ends_unless_they_are_ignored(clien
         sampling = Sampling(max_new_tokens=4, stop_token_ids=(7,), ignore_eos=ignored)
         await client.generate(Ask(prompt_ids=as_ids([5, 6, 7]), sampling=sampling, affinity="3", floor=0, seed=7))
     assert [list(start.sampling.stop_token_ids) for start in agent.starts] == [sorted({7, EOS}), [7]]
+
+
+async def test_servers_that_cannot_be_reached_are_waited_for_until_one_is(client, agents, waits):
+    def lost():
+        return [wait.name for wait in waits.list() if wait.name.endswith(".lost")]
+
+    first, second = await agents("a", "b")
+    client.update_fleet([first.state(), second.state()])
+    await client.generate(ask())
+    await first.die()
+    check(await client.generate(ask()))
+    assert lost() == [], "one is enough"
+    await second.die()
+    await until(lost)
+    client.update_fleet([first.state(), second.state()])
+    assert lost() == ["generation.lost"]
+    await second.start()
+    await until(lambda: not lost())

@@ -9,8 +9,13 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 from areal.gateway import faults
-from areal.gateway.dial import WINDOW
+from areal.gateway.dial import WINDOW, Tunnel
 from areal.gateway.session import SessionLimits
+from areal.gateway.tunnel import SERVICE_NAME, Tunnels
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.waits import ProgressCounter, WaitRegistry
+from areal.v1 import gateway_pb2_grpc as rpc
 from areal.workflow.tokenizer import Tokenizer
 from starlette.types import Receive, Scope, Send
 from support.gateway_scene import ASK, OWNER, Engine, Fronted, Scene, front, sessions_of
@@ -160,3 +165,40 @@ async def test_a_client_that_leaves_is_told_to_the_worker(gateway: Fronted) -> N
             assert await anext(response.aiter_bytes()) == b"begun"
         async with asyncio.timeout(60):
             await left.wait()
+
+
+async def test_a_gateway_that_is_gone_is_waited_for_until_it_is_back() -> None:
+    async def serve(port: int) -> tuple[GrpcServer, int]:
+        server = GrpcServer("gateway-0", TOKEN, waits=WaitRegistry("g"), progress=ProgressCounter())
+        tunnels = Tunnels(WaitRegistry("g"), RoleMetrics("gateway", "job").gauge("areal_gateway_workers"))
+        server.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
+        return server, await server.start(port)
+
+    def lost() -> list[str]:
+        return [wait.waits_for for wait in waits.list() if wait.name == "gateway.lost"]
+
+    async def until(expected: list[str]) -> None:
+        for _ in range(3000):
+            if lost() == expected and (expected or not waits.list()):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(waits.list())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("nobody asks")
+
+    waits = WaitRegistry("w")
+    server, port = await serve(0)
+    address = f"127.0.0.1:{port}"
+    tunnel = Tunnel(address, TOKEN, app, owner=OWNER, waits=waits)
+    tunnel.start()
+    assert lost() == [f"{address} to answer"], "until it was reached"
+    await until([])
+    await server.stop(0)
+    await until([f"{address} to answer"])
+    server, _ = await serve(port)
+    await until([])
+    await server.stop(0)
+    await until([f"{address} to answer"])
+    await tunnel.close()
+    assert lost() == []

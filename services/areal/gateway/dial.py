@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Scope
 
 from areal.net.kept_stream import KeptStream, StreamLoss
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import LostService, WaitRegistry
 from areal.v1 import gateway_pb2 as pb
 from areal.v1 import gateway_pb2_grpc as rpc
 
@@ -41,6 +42,7 @@ class Tunnel:
         self._exchanges: dict[int, _AsgiExchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: deque[pb.DriveAnswer] = deque()
+        self._gone = LostService(waits or WaitRegistry(owner), "gateway", f"{address} to answer")
         self._stream: KeptStream[pb.DriveAnswers, pb.DriveAsk] = KeptStream(
             address,
             token,
@@ -49,6 +51,7 @@ class Tunnel:
             report=self._report,
             on_message=self._hear,
             on_lost=self._lost,
+            on_open=self._gone.answered,
             what="the gateway",
             period_s=None,
             silence_s=None,  # keepalive finds one that hangs
@@ -58,11 +61,13 @@ class Tunnel:
 
     def start(self) -> None:
         """Begin to dial; a gateway that goes is dialled again."""
+        self._gone.failed(self._gone.asked())
         self._stream.start()
 
     async def close(self) -> None:
         """End the stream and what it asked for."""
         await self._stream.close()
+        self._gone.answered()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,6 +114,7 @@ class Tunnel:
 
     def _lost(self, _lost: StreamLoss) -> None:
         """The gateway is gone, and with it the connections of all clients that came by it."""
+        self._gone.failed(time.monotonic())
         self._outgoing.clear()
         exchanges = list(self._exchanges.values())
         self._exchanges.clear()

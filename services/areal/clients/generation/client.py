@@ -22,7 +22,7 @@ from areal.clients.generation.link import AgentLink
 from areal.clients.generation.routing import WaitingRequests
 from areal.errors import ArealError, DataError, InfraError
 from areal.net.status import from_fault
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import LostService, WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.values.generation import GenerationResult, Ids, Sampling, in_vocabulary
@@ -129,6 +129,8 @@ class GenerationClient:
         self._affinity: LRUCache[str, str] = LRUCache(AFFINITIES)
         self._active: set[ActiveGeneration] = set()
         self._waiting: WaitingRequests[ActiveGeneration] = WaitingRequests(waits)
+        self._lost = LostService(waits, "generation", "a generation server to be reached")
+        self._lost.asked()
         self._routing = False  # waiting requests are looked at soon
         self._sweeper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -225,6 +227,7 @@ class GenerationClient:
             self._cancel(generation)
         for server_id in list(self._links):
             self._drop_link(server_id)
+        self._lost.answered()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -232,6 +235,10 @@ class GenerationClient:
 
     def route(self) -> None:
         """Something changed: send, soon, every waiting request that has an eligible server now."""
+        if any(link.connected for link in self._links.values()):
+            self._lost.answered()
+        elif self._links:
+            self._lost.failed(time.monotonic())
         if self._waiting and not self._routing:
             self._routing = True
             asyncio.get_running_loop().call_soon(self._route)
