@@ -332,7 +332,7 @@ def _progressing(view: _View) -> ConditionText:
 
 
 def _unserved(controller: ControllerReport, unbroken: float) -> str:
-    """Which role gave the controller no answer for longer than QUIET_S, without a step since; empty without one."""
+    """The role that gave no answer for longer than QUIET_S, without a step since, in words; empty without one."""
     ledger = controller.at - controller.ledger_silent_s
     if controller.at - max(ledger, unbroken) > QUIET_S:
         return f"the ledger doesn't answer the controller since {render(ledger)}"

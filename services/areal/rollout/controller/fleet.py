@@ -242,7 +242,7 @@ class LackWatch:
         self._step_at = 0.0
 
     def look(self, now: float, lack: Lack | None, step: int) -> None:
-        """What is lacking now, and the trainer's step."""
+        """The lack of now, and the trainer's step."""
         stepped, known = step != self._step, self.lack
         if stepped:
             self._step, self._step_at = step, now
