@@ -120,6 +120,7 @@ class RewardReason(ConditionReason):
     NOT_NEEDED = "NotNeeded"
     NOT_STARTED = "NotStarted"
     NO_REPLICA_READY = "NoReplicaReady"
+    VERIFYING = "Verifying"
     SUSPENDED = "Suspended"
     FINISHED = "Finished"
 

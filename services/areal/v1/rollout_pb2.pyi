@@ -985,6 +985,7 @@ class GetRolloutStatusResponse(_message.Message):
     LEDGER_SILENT_S_FIELD_NUMBER: _builtins.int
     UNSERVED_FIELD_NUMBER: _builtins.int
     UNSERVED_S_FIELD_NUMBER: _builtins.int
+    UNSERVED_ROLE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -1025,6 +1026,8 @@ class GetRolloutStatusResponse(_message.Message):
     """a role that did not do its work, until a step after it; in words"""
     unserved_s: _builtins.float
     """since when"""
+    unserved_role: _builtins.str
+    """whose service answers no worker now"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -1078,10 +1081,11 @@ class GetRolloutStatusResponse(_message.Message):
         ledger_silent_s: _builtins.float = ...,
         unserved: _builtins.str = ...,
         unserved_s: _builtins.float = ...,
+        unserved_role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "ledger_silent_s", b"ledger_silent_s", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "unserved", b"unserved", "unserved_s", b"unserved_s", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "batch_waits", b"batch_waits", "budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "ledger_silent_s", b"ledger_silent_s", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "token_fates", b"token_fates", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "unserved", b"unserved", "unserved_role", b"unserved_role", "unserved_s", b"unserved_s", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

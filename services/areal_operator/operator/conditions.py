@@ -124,9 +124,19 @@ class _View:
     @property
     def blind(self) -> bool:
         """Whether neither a launcher nor the controller answers: the operator itself may be cut off."""
+        return not self.heard and (self.gang is None or not self.gang.heard)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the controller answers."""
         controller = self.seen.reports.controller
-        heard = controller is not None and self.now - controller.at <= QUIET_S
-        return not heard and (self.gang is None or not self.gang.heard)
+        return controller is not None and self.now - controller.at <= QUIET_S
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Generation servers that the controller doesn't hear."""
+        controller = self.seen.reports.controller
+        return controller.unheard if controller is not None and self.heard else frozenset()
 
     def silence(self, pod: Pod) -> str:
         report = self.seen.reports.launchers.get(pod.uid)
@@ -251,10 +261,12 @@ def _trainer(view: _View) -> ConditionText:
 
 def _generation(view: _View) -> ConditionText:
     home = view.seen.home(Role.GENERATION)
-    ready, wanted = len(view.ready(home)), view.desired(home)
     if home not in view.replicas:
         return ConditionText(GenerationReason.NOT_NEEDED, "the training generates nothing")
+    unheard = [pod for pod in view.ready(home) if f"{home}-{pod.index}" in view.unheard]  # a dead machine's look ready
+    ready, wanted = len(view.ready(home)) - len(unheard), view.desired(home)
     text = f"{ready} of {wanted} {'servers answer' if home is Role.GENERATION else 'pods have servers that answer'}"
+    text += f"; {unheard[0].name} doesn't answer the controller" if unheard else ""
     if ready >= wanted:
         return ConditionText(GenerationReason.ALL_REPLICAS_READY, text)
     if ready:
@@ -270,6 +282,10 @@ def _reward(view: _View) -> ConditionText:
         return ConditionText(RewardReason.NOT_NEEDED, text)
     ready, wanted = len(view.ready(roles[0])), view.desired(roles[0])
     text = f"{ready} of {wanted} pods answer"
+    report = view.seen.reports.controller if view.heard else None
+    if ready and report is not None and report.unserved_role == Role.REWARD and report.unserved_s > QUIET_S:
+        text = f"{text} Kubernetes, and none the workers: {report.unserved}"
+        return ConditionText(RewardReason.VERIFYING, text)
     if ready:
         return ConditionText(RewardReason.READY, text)
     return ConditionText(RewardReason.NO_REPLICA_READY, text + _waiting(view, roles[0]))

@@ -182,6 +182,13 @@ class ControllerReport:
     ledger_silent_s: float = 0.0  # since the ledger answered it, when it said this
     unserved: str = ""  # which role did not do its work, until a step after it
     unserved_s: float = 0.0
+    unserved_role: str = ""  # whose service answers no worker now
+    silent: Mapping[str, float] = field(default_factory=dict)  # servers that it doesn't hear, and since when it says so
+
+    @property
+    def unheard(self) -> frozenset[str]:
+        """Servers that it has not heard for longer than QUIET_S."""
+        return frozenset(server for server, since in self.silent.items() if self.at - since > times.QUIET_S)
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,8 @@ def controller_report(
 ) -> ControllerReport:
     """A controller's status as a value, behind its last one."""
     served = [server.version for server in answer.fleet if server.live and server.version >= 0]
+    silent = {server.server_id: now for server in answer.fleet if not server.live}
+    known = last.silent if last is not None else {}
     policy, idle = answer.served_policy_id, idle_from_wire(answer)
     return ControllerReport(
         hot=HotFields(answer.max_steps, answer.max_staleness, answer.max_concurrent_rollouts, answer.ahead),
@@ -201,6 +203,8 @@ def controller_report(
         ledger_silent_s=answer.ledger_silent_s,
         unserved=answer.unserved,
         unserved_s=answer.unserved_s,
+        unserved_role=answer.unserved_role,
+        silent={server: known.get(server, since) for server, since in silent.items()},
     )
 
 
@@ -342,6 +346,6 @@ def _gist(reports: Reports) -> object:
             uid: (r.phase, r.epoch, r.awaits_epoch, r.exit_code, reports.at - r.at > QUIET_S)
             for uid, r in reports.launchers.items()
         },
-        (controller.hot, controller.stalled, controller.step, silent_s) if controller else None,
+        (controller.hot, controller.stalled, controller.step, silent_s, controller.unheard) if controller else None,
         (trainer.step, trainer.checkpoint_step, trainer.evidence) if trainer else None,
     )

@@ -125,6 +125,50 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
         "Ready",
         "1 of 1",
     ),
+    (
+        "a server that Kubernetes calls ready and the controller doesn't hear",
+        seen(reports=replace(seen().reports, controller=replace(controller(), silent={"generation-1": NOW - 8}))),
+        ConditionType.GENERATION_READY,
+        "SomeReplicasReady",
+        "1 of 2 servers answer; digits-generation-1 doesn't answer the controller",
+    ),
+    (
+        "a server that the controller didn't hear for a moment",
+        seen(reports=replace(seen().reports, controller=replace(controller(), silent={"generation-1": NOW - 6}))),
+        ConditionType.GENERATION_READY,
+        "AllReplicasReady",
+        "2 of 2 servers answer",
+    ),
+    (
+        "servers of which a silent controller spoke last",
+        seen(
+            reports=replace(
+                seen().reports, controller=replace(controller(at=NOW - 8), silent={"generation-1": NOW - 80})
+            )
+        ),
+        ConditionType.GENERATION_READY,
+        "AllReplicasReady",
+        "2 of 2 servers answer",
+    ),
+    (
+        "a reward service that answers no worker",
+        seen(
+            reports=replace(
+                seen().reports,
+                controller=replace(controller(), unserved="w0 waited", unserved_role="reward", unserved_s=8.0),
+            )
+        ),
+        ConditionType.REWARD_READY,
+        "Verifying",
+        "1 of 1 pods answer Kubernetes, and none the workers: w0 waited",
+    ),
+    (
+        "a reward service that answers again",
+        seen(reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=8.0))),
+        ConditionType.REWARD_READY,
+        "Ready",
+        "1 of 1 pods answer",
+    ),
     ("no scores", seen(spec={"reward": {"verifier": None}}), ConditionType.REWARD_READY, "NotNeeded", ""),
     ("no scores on rows", on_rows("SFT"), ConditionType.REWARD_READY, "NotNeeded", "the training scores nothing"),
     (

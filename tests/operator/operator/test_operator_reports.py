@@ -344,10 +344,26 @@ def test_a_controller_that_has_served_nothing_yet_has_no_versions() -> None:
     assert report.wasted_share is None
     assert report.ledger_silent_s == 0
     assert controller_report(rollout.GetRolloutStatusResponse(ledger_silent_s=8.5), NOW).ledger_silent_s == 8.5
-    unserved = controller_report(rollout.GetRolloutStatusResponse(unserved="no worker", unserved_s=8.5), NOW)
-    assert (unserved.unserved, unserved.unserved_s) == ("no worker", 8.5)
+    said = rollout.GetRolloutStatusResponse(unserved="w waited", unserved_s=8.5, unserved_role="reward")
+    unserved = controller_report(said, NOW)
+    assert (unserved.unserved, unserved.unserved_s, unserved.unserved_role) == ("w waited", 8.5, "reward")
     fates = {"generated": 200, "served": 150, "lost": 2, "stale": 3, "aborted": 5}
     assert controller_report(rollout.GetRolloutStatusResponse(token_fates=fates), NOW).wasted_share == 0.05
+
+
+def test_servers_that_the_controller_does_not_hear_are_known_with_the_time() -> None:
+    def said(*live: bool) -> rollout.GetRolloutStatusResponse:
+        states = [generation.ServerState(server_id=f"generation-{i}", live=one) for i, one in enumerate(live)]
+        return rollout.GetRolloutStatusResponse(fleet=states)
+
+    first = controller_report(said(True, False), NOW)
+    assert (first.silent, first.unheard) == ({"generation-1": NOW}, frozenset())
+    second = controller_report(said(False, False), NOW + 6, first)
+    assert (second.silent, second.unheard) == ({"generation-0": NOW + 6, "generation-1": NOW}, frozenset())
+    third = controller_report(said(False, False), NOW + 8, second)
+    assert third.unheard == {"generation-1"}
+    assert news(Reports(controller=second), Reports(controller=third))
+    assert controller_report(said(True, True), NOW + 9, third).silent == {}
 
 
 @pytest.mark.parametrize(("ip", "host"), [("10.1.2.3", "10.1.2.3"), ("fd00::7", "[fd00::7]")])

@@ -55,7 +55,7 @@ def test_a_service_that_answers_no_call_of_a_worker_is_told_from_other_waits() -
         Wait("reward.lost", "w", "reward:1 to score", 8.0, 120.0),
     ]
     heard = wire.worker_report(wire.worker_message(told, "node", waits), first=False)
-    assert (heard.lost, heard.lost_s) == ("reward:1 to score", 8.0)
+    assert (heard.lost, heard.lost_role, heard.lost_s) == ("reward:1 to score", "reward", 8.0)
     assert wire.worker_report(wire.worker_message(told, "node", waits[:1]), first=False).lost == ""
 
 

@@ -25,7 +25,9 @@ def passes(bench: Bench, seconds: float, *, silent: str = "", workers: bool = Tr
             if name not in silent:
                 bench.core.take(ServerBeat(replace(server.report, progress=server.report.progress + 1)), bench.now)
         if workers:
-            report = WorkerReport("w", "1", 100, lost=lost, lost_s=bench.now - began if lost else 0.0)
+            report = WorkerReport(
+                "w", "1", 100, lost=lost, lost_role=lost and "reward", lost_s=bench.now - began if lost else 0.0
+            )
             bench.core.take(WorkerBeat(report), bench.now)
         bench.core.tick(bench.now)
         bench.run()
@@ -101,8 +103,11 @@ def test_it_is_kept_until_a_step_and_a_brief_one_is_forgotten() -> None:
     passes(bench, 1.0)
     assert lack(bench) is None
     passes(bench, 8.0, lost="reward:1 to score")
+    assert bench.core.lacks.lack is not None
+    assert bench.core.lacks.lack.role == "reward"
     passes(bench, 20.0)
     assert lack(bench) == ("w waited for reward:1 to score", 28.0)
+    assert bench.core.lacks.lack.role == "", "it answers again"
     bench.core.desk._position.step += 1
     passes(bench, 0.25)
     assert lack(bench) is None
@@ -127,6 +132,9 @@ async def test_the_status_answers_with_it() -> None:
     passes(bench, 8.0, workers=False)
     answer = await service.GetRolloutStatus(asked, context)
     assert (answer.unserved, int(answer.unserved_s)) == ("no rollout worker answered", 8)
+    passes(bench, 8.0, lost="reward:1 to score")
+    answer = await service.GetRolloutStatus(asked, context)
+    assert (answer.unserved, answer.unserved_role) == ("w waited for reward:1 to score", "reward")
 
 
 @given(st.lists(st.tuples(st.floats(0.25, 30.0), st.booleans(), st.booleans()), max_size=30))

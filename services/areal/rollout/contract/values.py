@@ -132,7 +132,8 @@ class WorkerReport:
     progress: int = 0
     tokens_total: int = 0
     token_fates: Mapping[str, int] = field(default_factory=dict)  # and those in work
-    lost: str = ""  # a service that answers none of its calls
+    lost: str = ""  # a service that answers none of its calls, in words
+    lost_role: str = ""
     lost_s: float = 0.0  # since the first of these
 
 

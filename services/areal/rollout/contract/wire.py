@@ -75,6 +75,7 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
         tokens_total=message.tokens_total,
         token_fates=dict(message.token_fates),
         lost=lost.waits_for if lost is not None else "",
+        lost_role=lost.name.removesuffix(LOST) if lost is not None else "",
         lost_s=lost.age_s if lost is not None else 0.0,
     )
 

@@ -187,7 +187,7 @@ class Crew:
         worker.capacity = min(report.capacity, MOST_GROUPS)
         worker.tokens_total = max(worker.tokens_total, report.tokens_total)
         waits = f"{worker.worker_id} waited for {report.lost}"
-        worker.lack = Lack(waits, now - report.lost_s) if report.lost else None
+        worker.lack = Lack(waits, now - report.lost_s, report.lost_role) if report.lost else None
         if report.news.done or report.news.evaluated:
             self._done_at = now
         return fresh
@@ -231,6 +231,7 @@ class Lack:
 
     text: str
     since: float
+    role: str = ""  # whose service answers no worker; empty once one does
 
 
 class LackWatch:
@@ -247,9 +248,10 @@ class LackWatch:
         if stepped:
             self._step, self._step_at = step, now
         if lack is not None:
-            self.lack = Lack(lack.text, min(lack.since, known.since)) if known is not None else lack
-        elif known is not None and (stepped or now - max(known.since, self._step_at) < BRIEF_S):
-            self.lack = None
+            self.lack = replace(lack, since=min(lack.since, known.since)) if known is not None else lack
+        elif known is not None:
+            brief = now - max(known.since, self._step_at) < BRIEF_S
+            self.lack = None if stepped or brief else replace(known, role="")
 
 
 class Seats:

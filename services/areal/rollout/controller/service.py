@@ -241,7 +241,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
         answer = rollout_status(self._job, self._core, self._loop.evaluations.results)
         answer.ledger_silent_s = self._loop.ledger_silent_s
         if (lack := self._core.lacks.lack) is not None:
-            answer.unserved, answer.unserved_s = lack.text, self._core.attention - lack.since
+            answer.unserved, answer.unserved_role = lack.text, lack.role
+            answer.unserved_s = self._core.attention - lack.since
         return answer
 
 
