@@ -48,7 +48,6 @@ LOOK_S = 0.5
 PATIENCE_S = 420.0
 ROLES = ("trainer", "generation", "worker", "controller", "redis", "reward-custom")
 TEMPLATES = {"reward-custom": "rewardCustom"}  # a role's field of `podTemplate`, where it has another name
-HOLDS_UP = ("trainer", "controller", "redis", "reward-custom")  # without it no step is made for long
 UNHEARD_S = 10.0  # two rounds of questions and an answer's time: until then nobody can know
 OVERRIDES = (
     "algorithm.batchSize=16", "rollout.maxConcurrentRollouts=48", "evaluation.rows=50", "evaluation.intervalSteps=500",
@@ -120,7 +119,7 @@ class Watch(threading.Thread):
         progressing, serving = conditions.get("Progressing", {}), conditions.get("GenerationReady", {})
         claims = progressing.get("status") == "True" and progressing.get("reason") == "StepReported"
         stepped = self.steps() > self.lines
-        said = not claims if self.role in HOLDS_UP else serving.get("status") != "True"
+        said = serving.get("status") != "True" if self.role == "generation" else not claims
         if self.told < 0 and said:
             self.told = since
             self.lines = self.steps()  # a gang that is drained ends its step first: that is not yet going on
@@ -137,18 +136,18 @@ class Watch(threading.Thread):
         ]
         if self.replaced < 0 and any(pod["metadata"]["uid"] != self.uid for pod in ready):
             self.replaced = since
-            if self.role in HOLDS_UP[1:]:  # what was handed out before is trained meanwhile
+            if self.role != "trainer":  # what was handed out before is trained meanwhile
                 self.lines, stepped = self.steps(), False
         stays = self.kind in STAYS and not said and (self.told >= 0 or self.kind == "kubelet stop")
-        late = since > 60 and self.role not in HOLDS_UP
-        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays or late):
+        if self.next < 0 and stepped and (self.role == "trainer" or self.replaced >= 0 or stays):
             self.next = since
 
     def run(self) -> None:
         while time.monotonic() < self.began + PATIENCE_S:
             with contextlib.suppress(httpx.HTTPError):
                 self.look()
-            if self.next >= 0 and (self.replaced >= 0 or self.next > 100 or self.kind in STAYS):
+            unseen = self.kind in STAYS and self._stepped_at > self.began + 60  # it was back before anything was told
+            if unseen or (self.next >= 0 and (self.replaced >= 0 or self.next > 100 or self.kind in STAYS)):
                 return
             time.sleep(LOOK_S)
 

@@ -55,6 +55,12 @@ def reported(launcher_epoch: int, *, step: int, epoch: int, made: int) -> Report
 UNBOUND = {"PodScheduled": Condition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
 STALLED = a_failure(NOW - 50, "trainer", "", reason="Stalled")
 
+
+def heard(state: JobState | None = None, **changes: Any) -> Observation:
+    """A job that trains, whose controller says something else."""
+    return seen(state, reports=replace(seen().reports, controller=replace(controller(), **changes)))
+
+
 CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ("well", seen(), ConditionType.ACCEPTED, "Valid", ""),
     (
@@ -127,44 +133,35 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ),
     (
         "a server that Kubernetes calls ready and the controller doesn't hear",
-        seen(reports=replace(seen().reports, controller=replace(controller(), silent={"generation-1": NOW - 8}))),
+        heard(silent={"generation-1": NOW - 8}),
         ConditionType.GENERATION_READY,
         "SomeReplicasReady",
         "1 of 2 servers answer; digits-generation-1 doesn't answer the controller",
     ),
     (
         "a server that the controller didn't hear for a moment",
-        seen(reports=replace(seen().reports, controller=replace(controller(), silent={"generation-1": NOW - 6}))),
+        heard(silent={"generation-1": NOW - 6}),
         ConditionType.GENERATION_READY,
         "AllReplicasReady",
         "2 of 2 servers answer",
     ),
     (
         "servers of which a silent controller spoke last",
-        seen(
-            reports=replace(
-                seen().reports, controller=replace(controller(at=NOW - 8), silent={"generation-1": NOW - 80})
-            )
-        ),
+        heard(at=NOW - 8, silent={"generation-1": NOW - 80}),
         ConditionType.GENERATION_READY,
         "AllReplicasReady",
         "2 of 2 servers answer",
     ),
     (
         "a reward service that answers no worker",
-        seen(
-            reports=replace(
-                seen().reports,
-                controller=replace(controller(), unserved="w0 waited", unserved_role="reward", unserved_s=8.0),
-            )
-        ),
+        heard(unserved="w0 waited", unserved_role="reward", unserved_s=8.0),
         ConditionType.REWARD_READY,
         "Verifying",
         "1 of 1 pods answer Kubernetes, and none the workers: w0 waited",
     ),
     (
         "a reward service that answers again",
-        seen(reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=8.0))),
+        heard(unserved="w0 waited", unserved_s=8.0),
         ConditionType.REWARD_READY,
         "Ready",
         "1 of 1 pods answer",
@@ -240,40 +237,28 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ),
     (
         "a ledger that doesn't answer the controller",
-        seen(
-            remembered(step_at=NOW - 9),
-            reports=replace(seen().reports, controller=replace(controller(), ledger_silent_s=8.5)),
-        ),
+        heard(ledger_silent_s=8.5, state=remembered(step_at=NOW - 9)),
         ConditionType.PROGRESSING,
         "Verifying",
         "the ledger doesn't answer the controller since",
     ),
     (
         "a step since the ledger was silent",
-        seen(
-            remembered(step_at=NOW - 6),
-            reports=replace(seen().reports, controller=replace(controller(), ledger_silent_s=8.5)),
-        ),
+        heard(ledger_silent_s=8.5, state=remembered(step_at=NOW - 6)),
         ConditionType.PROGRESSING,
         "StepReported",
         "steps are being trained",
     ),
     (
         "a role that did not do its work",
-        seen(
-            remembered(step_at=NOW - 9),
-            reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=8.5)),
-        ),
+        heard(unserved="w0 waited", unserved_s=8.5, state=remembered(step_at=NOW - 9)),
         ConditionType.PROGRESSING,
         "Verifying",
         f"w0 waited from {render(NOW - 8.5)} on, and no step came after it; step 5 was last",
     ),
     (
         "a step since a role did not do its work",
-        seen(
-            remembered(step_at=NOW - 6),
-            reports=replace(seen().reports, controller=replace(controller(), unserved="w0 waited", unserved_s=80)),
-        ),
+        heard(unserved="w0 waited", unserved_s=80, state=remembered(step_at=NOW - 6)),
         ConditionType.PROGRESSING,
         "StepReported",
         "steps are being trained",
