@@ -145,7 +145,7 @@ _AT_LAST = (
     _while_false("Complete", "Auditing", place="finish"),
     _while_false("Scheduled", "PodsMissing", fix="pods are being made; `kubectl get events` says what holds them up"),
     _while_false("GenerationReady", "NoReplicaReady", fix=_LOADS.format("generation"), place="generation"),
-    _while_false("RewardReady", "NoReplicaReady", fix=_LOADS.format("reward"), place="reward"),
+    _while_false("RewardReady", "NoReplicaReady", "Verifying", fix=_LOADS.format("reward"), place="reward"),
     _while_false(
         "TrainerReady", "PodsNotReady", "Forming", "Restarting",
         fix="a gang trains when all its pods are in it; their logs say more", place="trainer",
