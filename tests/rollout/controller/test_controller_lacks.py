@@ -63,6 +63,21 @@ def test_no_server_is_said_with_the_time_since_the_last_one_answered() -> None:
     assert lack(bench) == ("no generation server answered", 8.0)
 
 
+def test_of_two_silences_the_shorter_counts_and_of_two_waits_the_longer() -> None:
+    bench = running()
+    bench.server(0, "t")
+    passes(bench, 3.0, silent="s")
+    passes(bench, 8.0, silent="st")
+    assert lack(bench) == ("no generation server answered", 8.0)
+    crew = running().core.crew
+    for name, waits_s, at in (("w", 8.0, 3.0), ("v", 2.0, 4.0)):
+        crew.beat(at, WorkerReport(name, "1", 100, lost="reward:1 to score", lost_role="reward", lost_s=waits_s))
+    assert crew.lack(4.0) == Lack("w waited for reward:1 to score", 0.0, "reward")
+    crew.beat(10.0, WorkerReport("v", "1", 100))
+    crew.tick(30.0)
+    assert crew.lack(30.0) == Lack("no rollout worker answered", 10.0)
+
+
 def test_one_server_of_two_is_enough() -> None:
     bench = running()
     bench.server(0, "t")
