@@ -162,9 +162,12 @@ class BoxClient:
                     answer = await method(request, timeout=timeout_s)
                 except grpc.aio.AioRpcError as error:
                     raise_if_cancelled()
-                    if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
+                    if (code := error.code()) is grpc.StatusCode.UNAVAILABLE:
+                        self._lost.failed(began)
+                    elif code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                        self._lost.answered()
+                    if code is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
                         _raise(error)
-                    self._lost.failed(began)
                 else:
                     self._lost.answered()
                     return answer

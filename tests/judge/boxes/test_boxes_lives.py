@@ -11,9 +11,13 @@ import psutil
 import pytest
 from areal.clients.boxes import BoxClient, BoxLimits
 from areal.errors import DataError, InfraError
+from areal.net.server import GrpcServer
+from areal.observe.waits import ProgressCounter, WaitRegistry
 from areal.v1 import boxes_pb2 as pb
+from areal.v1 import boxes_pb2_grpc as rpc
 from areal.values.boxes import BoxEndCause, BoxEndedError
-from boxes.conftest import Served
+from areal_judge.boxes.service import SERVICE_NAME
+from boxes.conftest import TOKEN, Served
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 LONG_S = 120.0
@@ -223,3 +227,26 @@ async def test_an_unknown_box_is_an_infrastructure_fault(client: BoxClient) -> N
         box.name = "from another life of the service"
         with pytest.raises(InfraError, match="unknown"):
             await box.bash("true")
+
+
+async def test_a_service_that_is_gone_is_waited_for_until_it_answers(served: Served) -> None:
+    async def serve(port: int) -> tuple[GrpcServer, int]:
+        server = GrpcServer("boxes", TOKEN, waits=WaitRegistry("boxes"), progress=ProgressCounter())
+        server.add(rpc.add_BoxesServicer_to_server, served.stack.service, SERVICE_NAME)
+        return server, await server.start(port)
+
+    server, port = await serve(0)
+    waits = WaitRegistry("w")
+    client = BoxClient(f"127.0.0.1:{port}", TOKEN, waits=waits)
+    try:
+        await client.census()
+        assert waits.list() == []
+        await server.stop(0)
+        asking = asyncio.create_task(client.census())
+        await until(lambda: [wait.name for wait in waits.list()] == ["boxes.lost"])
+        server, _ = await serve(port)
+        await asyncio.wait_for(asking, 60)
+        assert waits.list() == []
+    finally:
+        await client.close()
+        await server.stop(1)

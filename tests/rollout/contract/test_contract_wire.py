@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from areal.observe.waits import Wait
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import (
@@ -57,6 +60,13 @@ def test_a_service_that_answers_no_call_of_a_worker_is_told_from_other_waits() -
     heard = wire.worker_report(wire.worker_message(told, "node", waits), first=False)
     assert (heard.lost, heard.lost_role, heard.lost_s) == ("reward:1 to score", "reward", 8.0)
     assert wire.worker_report(wire.worker_message(told, "node", waits[:1]), first=False).lost == ""
+
+
+@pytest.mark.parametrize(("claimed", "heard"), [(math.inf, 1e8), (-math.inf, 0.0), (math.nan, 0.0), (-3.0, 0.0)])
+def test_whatever_age_a_worker_claims_is_a_number_of_seconds(claimed: float, heard: float) -> None:
+    message = rollout.WorkerMessage(waiting=[rollout.Wait(name="x.lost", waits_for="y" * 9000, age_s=claimed)])
+    report = wire.worker_report(message, first=False)
+    assert (report.lost_s, len(report.lost)) == (heard, 200)
 
 
 @given(st.builds(Grant, group, count, st.lists(count).map(tuple), count, version, count, st.binary(), number))

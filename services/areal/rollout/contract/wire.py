@@ -29,6 +29,9 @@ _TO_WIRE = {
 }
 _FROM_WIRE = {wire: kind for kind, wire in _TO_WIRE.items()}
 
+_WORDS = 200  # characters of a wait that others are told
+_LONGEST_S = 1e8  # three years: whatever a worker claims
+
 # Fields with the same name and form on both sides.
 _EVALUATED = ("evaluation_id", "row", "score", "oldest_version", "newest_version", "sample")
 _HELD = ("group", "attempt", "max_staleness", "has_tokens", "floor")
@@ -74,9 +77,9 @@ def worker_report(message: rollout.WorkerMessage, *, first: bool) -> WorkerRepor
         progress=message.beat.progress,
         tokens_total=message.tokens_total,
         token_fates=dict(message.token_fates),
-        lost=lost.waits_for if lost is not None else "",
+        lost=lost.waits_for[:_WORDS] if lost is not None else "",
         lost_role=lost.name.removesuffix(LOST) if lost is not None else "",
-        lost_s=lost.age_s if lost is not None else 0.0,
+        lost_s=min(max(0.0, lost.age_s), _LONGEST_S) if lost is not None else 0.0,
     )
 
 
