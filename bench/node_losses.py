@@ -48,6 +48,7 @@ LOOK_S = 0.5
 PATIENCE_S = 420.0
 ROLES = ("trainer", "generation", "worker", "controller", "redis", "reward-custom")
 TEMPLATES = {"reward-custom": "rewardCustom"}  # a role's field of `podTemplate`, where it has another name
+READY = {"trainer": "TrainerReady", "generation": "GenerationReady", "reward-custom": "RewardReady"}
 UNHEARD_S = 10.0  # two rounds of questions and an answer's time: until then nobody can know
 OVERRIDES = (
     "algorithm.batchSize=16", "rollout.maxConcurrentRollouts=48", "evaluation.rows=50", "evaluation.intervalSteps=500",
@@ -99,7 +100,7 @@ class Watch(threading.Thread):
         self.job, self.role, self.uid, self.kind = job, role, uid, kind
         self.began = time.monotonic()
         self.lines = self.steps()
-        self.told = self.replaced = self.next = -1.0
+        self.told = self.unready = self.replaced = self.next = -1.0
         self.false_s = 0.0
         self._at = self._stepped_at = self.began
         self._seen = self.lines
@@ -116,10 +117,13 @@ class Watch(threading.Thread):
         self._at = now
         status = self.job.status
         conditions = {item["type"]: item for item in status.get("conditions", ())}
-        progressing, serving = conditions.get("Progressing", {}), conditions.get("GenerationReady", {})
+        progressing, own = conditions.get("Progressing", {}), conditions.get(READY.get(self.role, ""), {})
         claims = progressing.get("status") == "True" and progressing.get("reason") == "StepReported"
         stepped = self.steps() > self.lines
-        said = serving.get("status") != "True" if self.role == "generation" else not claims
+        unready = self.role in READY and own.get("status") != "True"
+        if self.unready < 0 and unready:
+            self.unready = since  # whatever the role's own condition says of it
+        said = unready if self.role == "generation" else not claims
         if self.told < 0 and said:
             self.told = since
             self.lines = self.steps()  # a gang that is drained ends its step first: that is not yet going on
@@ -195,8 +199,9 @@ def lost(job: Job, machine: SecondNode, role: str, loss: Loss) -> dict[str, Any]
     loss.heal(machine)
     epochs = [int((status.get("attempts") or {}).get("epoch") or 0) for status in (before, after)]
     return {
-        "role": role, "kind": loss.kind, "told": watch.told, "replaced": watch.replaced, "next": watch.next,
-        "false_s": round(watch.false_s, 1), "epochs": epochs[1] - epochs[0],
+        "role": role, "kind": loss.kind, "told": watch.told, "unready": watch.unready,
+        "replaced": watch.replaced, "next": watch.next, "false_s": round(watch.false_s, 1),
+        "epochs": epochs[1] - epochs[0],
         "entries": [{key: entry.get(key) for key in TOLD} for entry in entries],
     }  # fmt: skip
 
