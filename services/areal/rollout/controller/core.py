@@ -18,7 +18,7 @@ from areal.rollout.contract.values import WorkerReport, fields_of
 from areal.rollout.controller import decisions, inputs
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.evaluation import BlindLook, Evaluations
-from areal.rollout.controller.fleet import Crew, LackWatch, ServerFleet
+from areal.rollout.controller.fleet import Crew, ServerFleet, ServiceWatch
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import PublishedWeights
 from areal.rollout.controller.leasing import AdmissionRound, lease
@@ -123,7 +123,7 @@ class Controller:
         self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
         self.turns = CardTurns(rebuilt.first_turn, now) if settings.shared_cards else None
         self.last_round = AdmissionRound(0, 0, 0, 0)
-        self.lacks = LackWatch()
+        self.services = ServiceWatch()
         self.done = False
         self._now = now
         self.attention = now  # the clock by which peers are judged: it does not run while we ourselves are late
@@ -348,8 +348,8 @@ class Controller:
             self.evaluations.orphan(name)
             if self.book.orphan(name):
                 self.book.scan()
-        lack = None if self.desk.finished else self.fleet.lack(self.attention) or self.crew.lack(self.attention)
-        self.lacks.look(self.attention, lack, self.desk.step)
+        unserved = self.fleet.unserved(self.attention) or self.crew.unserved(self.attention)
+        self.services.look(self.attention, None if self.desk.finished else unserved, self.desk.step)
         if self._scan_again_at is not None and now >= self._scan_again_at:
             self._scan_again_at = None
             self.book.scan()

@@ -1,4 +1,4 @@
-"""The generation servers, as their heartbeats tell, and the weights they should hold; the workers; what work lacks.
+"""The generation servers, as their heartbeats tell, and the weights they should hold; the workers; unserved roles.
 
 Owns which servers may be routed to, the newest version among them (the gate's Vmax) and the served policy. Takes no
 listing from anywhere: a server exists because it beats.
@@ -133,11 +133,11 @@ class ServerFleet:
             reasons.append(f"{server.report.server_id}: {refused.reason}")
         return f"WeightsRefused: every server refused {self.served.policy_id} ({'; '.join(sorted(reasons))})"
 
-    def lack(self, now: float) -> "Lack | None":
+    def unserved(self, now: float) -> "UnservedRole | None":
         """That no server answers; None before there was one."""
         if not self.servers or any(server.live and server.health is Health.LIVE for server in self.servers.values()):
             return None
-        return Lack(
+        return UnservedRole(
             "no generation server answered", now - min(one.detector.age_s(now) for one in self.servers.values())
         )
 
@@ -162,7 +162,7 @@ class WorkerEntry:
     detector: Detector
     health: Health = Health.LIVE
     tokens_total: int = 0
-    lack: "Lack | None" = None  # of a service that it needs
+    unserved: "UnservedRole | None" = None  # of a service that it needs
 
 
 class Crew:
@@ -187,7 +187,7 @@ class Crew:
         worker.capacity = min(report.capacity, MOST_GROUPS)
         worker.tokens_total = max(worker.tokens_total, report.tokens_total)
         waits = f"{worker.worker_id} waited for {report.lost}"
-        worker.lack = Lack(waits, now - report.lost_s, report.lost_role) if report.lost else None
+        worker.unserved = UnservedRole(waits, now - report.lost_s, report.lost_role) if report.lost else None
         if report.news.done or report.news.evaluated:
             self._done_at = now
         return fresh
@@ -206,12 +206,12 @@ class Crew:
         """Workers that may get work."""
         return [worker for worker in self.workers.values() if worker.health is Health.LIVE]
 
-    def lack(self, now: float) -> "Lack | None":
+    def unserved(self, now: float) -> "UnservedRole | None":
         """That no worker answers; or what one waits for, while none has a sample done. None before there was one."""
         if not (live := self.live()):
             ages = [worker.detector.age_s(now) for worker in self.workers.values()]
-            return Lack("no rollout worker answered", now - min(ages)) if ages else None
-        oldest = min((worker.lack for worker in live if worker.lack), key=lambda lack: lack.since, default=None)
+            return UnservedRole("no rollout worker answered", now - min(ages)) if ages else None
+        oldest = min((worker.unserved for worker in live if worker.unserved), key=lambda role: role.since, default=None)
         return replace(oldest, since=max(oldest.since, self._done_at)) if oldest is not None else None
 
     @property
@@ -220,13 +220,13 @@ class Crew:
         return self._tokens_before + sum(worker.tokens_total for worker in self.workers.values())
 
 
-# ---- What work lacks: a step after it is the first evidence that nothing is lacking any more
+# ---- A role that does not do its work: a step after it is the first evidence that it does again
 
-BRIEF_S = 5.0  # shorter lacks are forgotten
+BRIEF_S = 5.0  # a shorter time is forgotten
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class UnservedRole:
     """A role that doesn't do its work, in words, and since when by the attention clock."""
 
     text: str
@@ -234,24 +234,24 @@ class Lack:
     role: str = ""  # whose service answers no worker; empty once one does
 
 
-class LackWatch:
-    """The lack that goes on, or that went on and no step was made since."""
+class ServiceWatch:
+    """The role that is unserved, or that was and no step was made since."""
 
     def __init__(self) -> None:
-        self.lack: Lack | None = None
+        self.unserved: UnservedRole | None = None
         self._step = -1
         self._step_at = 0.0
 
-    def look(self, now: float, lack: Lack | None, step: int) -> None:
-        """The lack of now, and the trainer's step."""
-        stepped, known = step != self._step, self.lack
+    def look(self, now: float, unserved: UnservedRole | None, step: int) -> None:
+        """The role of now, and the trainer's step."""
+        stepped, known = step != self._step, self.unserved
         if stepped:
             self._step, self._step_at = step, now
-        if lack is not None:
-            self.lack = replace(lack, since=min(lack.since, known.since)) if known is not None else lack
+        if unserved is not None:
+            self.unserved = replace(unserved, since=min(unserved.since, known.since)) if known else unserved
         elif known is not None:
             brief = now - max(known.since, self._step_at) < BRIEF_S
-            self.lack = None if stepped or brief else replace(known, role="")
+            self.unserved = None if stepped or brief else replace(known, role="")
 
 
 class Seats:

@@ -240,9 +240,9 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.GetRolloutStatusResponse:
         answer = rollout_status(self._job, self._core, self._loop.evaluations.results)
         answer.ledger_silent_s = self._loop.ledger_silent_s
-        if (lack := self._core.lacks.lack) is not None:
-            answer.unserved, answer.unserved_role = lack.text, lack.role
-            answer.unserved_s = self._core.attention - lack.since
+        if (unserved := self._core.services.unserved) is not None:
+            answer.unserved, answer.unserved_role = unserved.text, unserved.role
+            answer.unserved_s = self._core.attention - unserved.since
         return answer
 
 

@@ -1,4 +1,4 @@
-"""What a running job lacks, and how long it counts: a server, a worker, or a service that a worker calls."""
+"""Unserved roles of a running job, and how long they count: servers, workers, a service that workers call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from areal.rollout.contract.values import SampleDone, WorkerReport, WorkReport
-from areal.rollout.controller.fleet import BRIEF_S, Lack, LackWatch
+from areal.rollout.controller.fleet import BRIEF_S, ServiceWatch, UnservedRole
 from areal.rollout.controller.inputs import AttachTrainer, ServerBeat, WorkerBeat
 from areal.rollout.controller.service import RolloutService
 from areal.v1 import rollout_pb2 as rollout
@@ -35,7 +35,7 @@ def passes(bench: Bench, seconds: float, *, silent: str = "", workers: bool = Tr
 
 def lack(bench: Bench) -> tuple[str, float] | None:
     """Its words, and the whole seconds."""
-    found = bench.core.lacks.lack
+    found = bench.core.services.unserved
     return (found.text, float(int(bench.core.attention - found.since))) if found else None
 
 
@@ -72,10 +72,10 @@ def test_of_two_silences_the_shorter_counts_and_of_two_waits_the_longer() -> Non
     crew = running().core.crew
     for name, waits_s, at in (("w", 8.0, 3.0), ("v", 2.0, 4.0)):
         crew.beat(at, WorkerReport(name, "1", 100, lost="reward:1 to score", lost_role="reward", lost_s=waits_s))
-    assert crew.lack(4.0) == Lack("w waited for reward:1 to score", 0.0, "reward")
+    assert crew.unserved(4.0) == UnservedRole("w waited for reward:1 to score", 0.0, "reward")
     crew.beat(10.0, WorkerReport("v", "1", 100))
     crew.tick(30.0)
-    assert crew.lack(30.0) == Lack("no rollout worker answered", 10.0)
+    assert crew.unserved(30.0) == UnservedRole("no rollout worker answered", 10.0)
 
 
 def test_one_server_of_two_is_enough() -> None:
@@ -118,11 +118,11 @@ def test_it_is_kept_until_a_step_and_a_brief_one_is_forgotten() -> None:
     passes(bench, 1.0)
     assert lack(bench) is None
     passes(bench, 8.0, lost="reward:1 to score")
-    assert bench.core.lacks.lack is not None
-    assert bench.core.lacks.lack.role == "reward"
+    assert bench.core.services.unserved is not None
+    assert bench.core.services.unserved.role == "reward"
     passes(bench, 20.0)
     assert lack(bench) == ("w waited for reward:1 to score", 28.0)
-    assert bench.core.lacks.lack.role == "", "it answers again"
+    assert bench.core.services.unserved.role == "", "it answers again"
     bench.core.desk._position.step += 1
     passes(bench, 0.25)
     assert lack(bench) is None
@@ -154,21 +154,21 @@ async def test_the_status_answers_with_it() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.25, 30.0), st.booleans(), st.booleans()), max_size=30))
 def test_a_lack_is_as_old_as_it_is_said_to_be_and_none_outlives_a_step(course: list[tuple[float, bool, bool]]) -> None:
-    watch, now, step, since = LackWatch(), 0.0, 0, None
+    watch, now, step, since = ServiceWatch(), 0.0, 0, None
     watch.look(now, None, step)
     for seconds, lacking, steps in course:
         now += seconds
         step += steps
         since = now if lacking and since is None else since
-        watch.look(now, Lack("x", now) if lacking else None, step)
+        watch.look(now, UnservedRole("x", now) if lacking else None, step)
         if not lacking and steps:
             since = None
         if lacking:
-            assert watch.lack == Lack("x", since)
+            assert watch.unserved == UnservedRole("x", since)
         elif steps:
-            assert watch.lack is None
-        elif watch.lack is None:
+            assert watch.unserved is None
+        elif watch.unserved is None:
             since = None
         else:
-            assert watch.lack == Lack("x", since)
-            assert now - watch.lack.since >= BRIEF_S
+            assert watch.unserved == UnservedRole("x", since)
+            assert now - watch.unserved.since >= BRIEF_S
